@@ -28,14 +28,14 @@ serve: $(VENV)/.installed
 	@$(BIN)/agentctl serve $(PORT:%=--port %)
 
 # The fast tests, under 120 seconds on two cores: for daily work.
-check: $(VENV)/.installed-test
+check: $(VENV)/.compiled
 	$(PYTEST) -q -m 'not slow'
 
 # All tests: required before a change is merged.
-test: $(VENV)/.installed-test
+test: $(VENV)/.compiled
 	$(PYTEST) --durations=30
 
-coverage: $(VENV)/.installed-test
+coverage: $(VENV)/.compiled
 	$(PYTEST) --cov --cov-report=term
 
 lint: $(VENV)/.installed-test
@@ -200,4 +200,9 @@ $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
 
 $(VENV)/.installed-test: $(VENV)/.installed requirements-test.lock
 	@$(PIP) install --require-hashes -r requirements-test.lock
+	@touch $@
+
+# Each of the processes of pytest would compile all tests of a new clone.
+$(VENV)/.compiled: $(VENV)/.installed-test
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 || true
 	@touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import sys
@@ -12,10 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+from agentctl.cli import root
 from agentctl.cli.app import main
 from agentctl.cli.io import IO
 
 __all__ = ["Result", "run_command", "shift_clock"]
+
+
+# A process runs one command. Typer takes as long to build it from its function as to run it.
+root._load_command = functools.cache(root._load_command)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import os
 import signal
+import ssl
+from collections.abc import Callable
 
+import httpcore2
 import hypothesis
 import pytest
 
@@ -39,8 +43,20 @@ def pytest_configure() -> None:
     # A shell that starts the suite in the background makes every process of it ignore Ctrl-C.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    httpcore2.default_ssl_context = _share_trust(httpcore2.default_ssl_context)
     hypothesis.settings.register_profile("agentctl", deadline=None)
     hypothesis.settings.load_profile("agentctl")
+
+
+def _share_trust(load: Callable[..., ssl.SSLContext]) -> Callable[..., ssl.SSLContext]:
+    """Load the trusted authorities once: it takes 25 ms, and every client of a test would do it."""
+    cached = functools.cache(lambda _names, **options: load(**options))
+
+    def share(**options: bool) -> ssl.SSLContext:
+        names = tuple(os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
+        return cached(names, **options)
+
+    return share
 
 
 @pytest.hookimpl(tryfirst=True)

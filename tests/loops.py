@@ -24,13 +24,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 async def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait for a condition, checked every 5 ms; fail after `seconds`."""
+    """Wait for a condition, checked after 5 to 50 ms; fail after `seconds`.
+
+    A condition that is awaited asks a server, so it is checked more and more rarely.
+    """
     deadline = asyncio.get_running_loop().time() + seconds
+    pause = 0.005
     while True:
         met = condition()
         if inspect.isawaitable(met):
             met = await met
+            pause = min(pause * 1.5, 0.05)
         if met:
             return
         assert asyncio.get_running_loop().time() < deadline, "the condition was not met in time"
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(pause)

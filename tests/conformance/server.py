@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -21,6 +22,14 @@ from tests.deployment import Deployment, create_deployment
 __all__ = ["ConformanceServer", "create_conformance_deployment"]
 
 MODULE = "hosted_agents"
+
+PLAIN_MODULE = "plain_agents"
+
+FUNCTIONS = ("call_httpx", "call_openai", "call_anthropic", "use_thread", "leave_generators")
+"""The agents of the module `plain_agents`."""
+
+PLAIN_AGENTS = (*(f"{kind}-{name}" for kind in KINDS for name in ("echo", "context")), *FUNCTIONS)
+"""Agents whose runs leave no work."""
 
 SCOPES = (
     "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
@@ -94,11 +103,31 @@ async def stream_component(
     ]
 
 
+async def find_unstopped(operations: Operations, agent: str) -> list[dict[str, Any]]:
+    """Return the runs, of three and of two at the same time, that named work after their end."""
+
+    async def run() -> dict[str, Any]:
+        record = await run_component(operations, "agent", agent, "{}")
+        return {
+            name: record[name]
+            for name in ("agent_id", "status", "holding", "stopped_at", "finished_at")
+        }
+
+    runs = [await run(), await run(), await run(), *await asyncio.gather(run(), run())]
+    return [
+        each
+        for each in runs
+        if (each["status"], each["holding"]) != ("COMPLETED", [])
+        or each["stopped_at"] != each["finished_at"]
+    ]
+
+
 def create_conformance_deployment(folder: Path, model_url: str) -> Deployment:
     """Create a deployment with the agents of every kind, and a team and a workflow for each."""
-    source = Path(__file__).parent / f"{MODULE}.py"
-    (folder / source.name).write_text(source.read_text())
-    tables: list[str] = []
+    for module in (MODULE, PLAIN_MODULE):
+        source = Path(__file__).parent / f"{module}.py"
+        (folder / source.name).write_text(source.read_text())
+    tables = [f'[[agents]]\nid = "{name}"\nobject = "{PLAIN_MODULE}:{name}"' for name in FUNCTIONS]
     for name, (model, tool) in _CONFIGURED.items():
         tables += [
             f'[[models]]\nid = "configured-{name}"\nprovider = "openai"\nmodel = "{model}"\n'

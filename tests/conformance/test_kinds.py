@@ -16,8 +16,10 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.requests import CancelRequest, RunRequest
 from tests.conformance.server import (
     PAYMENT,
+    PLAIN_AGENTS,
     ConformanceServer,
     decide,
+    find_unstopped,
     run_component,
     stream_component,
 )
@@ -35,6 +37,13 @@ def is_yes(kind: str, column: str) -> bool:
     """Return True if the cell of the table is yes, False if it gives a reason."""
     assert column in COLUMNS
     return (kind, column) not in REASONS
+
+
+@pytest.mark.parametrize("agent", PLAIN_AGENTS)
+async def test_plain_run_names_no_work(server: ConformanceServer, agent: str) -> None:
+    """The first test: its runs are the first ones of the process, too."""
+    async with server.connect() as operations:
+        assert await find_unstopped(operations, agent) == []
 
 
 @every_kind

@@ -140,11 +140,11 @@ def check(tested: Page, command: Command, code: int, output: str) -> None:
 
 
 @pytest.mark.parametrize("name", DEMO_PAGES)
-def test_commands_of_a_page_work_against_the_demo(name: str, tmp_path: Path) -> None:
+def test_commands_of_a_page_work_against_the_demo(name: str, tmp_path: Path, function: str) -> None:
     tested = page(name)
     if "curl " in tested.text and shutil.which("curl") is None:
         pytest.skip("the page needs curl, which is not installed")
-    with start_demo(tmp_path / "demo") as demo, Shell(tmp_path / "shell", {}) as shell:
+    with start_demo(tmp_path / "demo") as demo, Shell(tmp_path / "shell", {}, function) as shell:
         if not any(command.text.startswith("export PATH=") for command in tested.commands()):
             assert shell.run(demo.export)[0] == 0
             token = "agentctl token mint --sub me --scope agent_os:admin --yes"
@@ -157,8 +157,8 @@ def test_commands_of_a_page_work_against_the_demo(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", PAGES_WITHOUT_SERVER)
-def test_commands_of_a_page_work_without_a_server(name: str, tmp_path: Path) -> None:
-    with Shell(tmp_path / "shell", {}) as shell:
+def test_commands_of_a_page_work_without_a_server(name: str, tmp_path: Path, function: str) -> None:
+    with Shell(tmp_path / "shell", {}, function) as shell:
         binaries = Path(sys.executable).parent
         assert shell.run(f"export PATH='{binaries}':\"$PATH\"") == (0, "")
         run_commands(page(name), shell, None)
@@ -176,10 +176,11 @@ def test_commands_of_a_page_work_with_its_agent(tmp_path: Path) -> None:
         run_commands(tested, shell, None)
 
 
-def test_commands_of_the_guides_work_against_one_demo(tmp_path: Path) -> None:
+def test_commands_of_the_guides_work_against_one_demo(tmp_path: Path, function: str) -> None:
+    variables = {"NO_COLOR": "", "COLUMNS": "90"}
     with start_demo(tmp_path / "demo") as demo:
         for number, name in enumerate(GUIDES):
-            with Shell(tmp_path / f"shell{number}", {"NO_COLOR": "", "COLUMNS": "90"}) as shell:
+            with Shell(tmp_path / f"shell{number}", variables, function) as shell:
                 assert shell.run(demo.export)[0] == 0
                 token = "agentctl token mint --sub me --scope agent_os:admin --yes"
                 assert shell.run(f"export AGENTCTL_TOKEN=$({token})")[0] == 0

@@ -53,11 +53,11 @@ def read_steps(printed: str) -> tuple[list[str], list[str]]:
 
 
 @contextmanager
-def open_shells(folder: Path) -> Iterator[tuple[Shell, Shell]]:
+def open_shells(folder: Path, function: str) -> Iterator[tuple[Shell, Shell]]:
     """Open two terminals in the same folder, with agentctl on the PATH and a separate port."""
     # The variable is read by `init`, which prints the port, and by the server.
     variables = {"AGENTCTL_SERVER__PORT": str(free_port()), "BROWSER": "true"}
-    with Shell(folder / "one", variables) as one, Shell(folder / "two", variables) as two:
+    with Shell(folder / "one", variables) as one, Shell(folder / "two", variables, function) as two:
         for shell in (one, two):
             shell.run(f"export PATH={shlex.quote(BINARIES)}:$PATH; cd {shlex.quote(str(folder))}")
         yield one, two
@@ -96,9 +96,11 @@ def served(shell: Shell, command: str, url: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", [None, *ANSWERS])
-def test_steps_of_a_new_project_work_as_printed(tmp_path: Path, kind: str | None) -> None:
+def test_steps_of_a_new_project_work_as_printed(
+    tmp_path: Path, kind: str | None, function: str
+) -> None:
     options = "" if kind is None else f" --agent {kind}"
-    with open_shells(tmp_path) as (one, two):
+    with open_shells(tmp_path, function) as (one, two):
         first, second = read_steps(run_all(one, [f"agentctl init 'my project'{options}"]))
         *before, serve = first
         assert before[0] == second[0] == "cd 'my project'"
