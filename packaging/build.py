@@ -116,14 +116,19 @@ def _write_bill_of_materials(tree: Path, wheel: Path, environment: dict[str, str
         raise SystemExit(f"{done.stderr.decode()}error: the bill of materials failed")
     bill: dict[str, Any] = json.loads(done.stdout)
     vendored = json.loads((tree / VENDORED).read_text())
-    components = [_describe_vendored(name, package) for name, package in vendored.items()]
-    bill["components"] = sorted(bill["components"] + components, key=lambda part: part["bom-ref"])
+    components = bill["components"]
+    for component in components:
+        # The description is the text of the line with its hashes, the reference its number.
+        del component["description"]
+        component["bom-ref"] = component["purl"]
+    components += [_describe_vendored(name, package) for name, package in vendored.items()]
+    components.sort(key=lambda component: component["bom-ref"])
+    references = [component["bom-ref"] for component in components]
     root = bill["metadata"]["component"]["bom-ref"]
-    for node in bill["dependencies"]:
-        if node["ref"] == root:
-            part_of_root = {component["bom-ref"] for component in components}
-            node["dependsOn"] = sorted({*node.get("dependsOn", ()), *part_of_root})
-    bill["dependencies"] += [{"ref": component["bom-ref"]} for component in components]
+    bill["dependencies"] = [
+        {"ref": root, "dependsOn": references},
+        *({"ref": reference} for reference in references),
+    ]
     name = "-".join(wheel.name.split("-")[:2])
     wheel.with_name(f"{name}.cdx.json").write_text(json.dumps(bill, indent=2) + "\n")
 
