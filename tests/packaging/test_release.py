@@ -80,8 +80,10 @@ def programs(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(wheel, folder, packages=sysconfig.get_path("purelib"))
 
 
-def run(programs: Path, home: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    environment = {"PATH": os.defpath, "HOME": str(home), "USER": "you"}
+def run(
+    programs: Path, home: Path, *arguments: str, token: str = ""
+) -> subprocess.CompletedProcess[bytes]:
+    environment = {"PATH": os.defpath, "HOME": str(home), "USER": "you", "AGENTCTL_TOKEN": token}
     command = [str(programs / "agentctl"), *arguments]
     return subprocess.run(command, cwd=home, env=environment, capture_output=True, check=False)
 
@@ -124,28 +126,24 @@ def serve_and_look_around(programs: Path, home: Path) -> None:
         for path in ("/console", "/docs", "/openapi.json", "/health"):
             with urllib.request.urlopen(server.url + path) as response:
                 assert response.status == 200, path
-        token = run(
-            programs, home, "token", "mint", "--sub", "me", "--scope", "user", "--config",
-            str(demo / "agentctl.toml"),
-        )  # fmt: skip
-        target = ("--url", server.url, "--token", token.stdout.decode().strip())
-        started = run(
-            programs, home, "runs", "start", "--agent", "echo", "-m", "hi", "--session", "s1",
-            *target,
-        )  # fmt: skip
+        mint = ("token", "mint", "--sub", "me", "--scope", "user")
+        minted = run(programs, home, *mint, "--config", str(demo / "agentctl.toml"))
+        token = minted.stdout.decode().strip()
+        start = ("runs", "start", "--agent", "echo", "-m", "hi", "--session", "s1")
+        started = run(programs, home, *start, "--url", server.url, token=token)
         assert started.stdout == b"hi\n", started.stderr
-        screen = watch_screen([*program, "top", *target], home, until="echo")
+        screen = watch_screen([*program, "top", "--url", server.url], home, token, until="echo")
         assert "Traceback" not in screen
     manual = programs.parent / "share/man/man1/agentctl.1"
-    assert manual.read_text().startswith(".TH")
+    assert ".TH AGENTCTL 1" in manual.read_text()
     completion = run(programs, home, "--show-completion", "bash")
     assert b"complete " in completion.stdout, completion.stderr
 
 
-def watch_screen(command: list[str], home: Path, *, until: str) -> str:
+def watch_screen(command: list[str], home: Path, token: str, *, until: str) -> str:
     """Run a program at a terminal until a text is on its screen, then press q."""
     ours, theirs = pty.openpty()
-    env = {"PATH": os.defpath, "HOME": str(home), "TERM": "xterm-256color", "COLUMNS": "100"}
+    env = {"HOME": str(home), "AGENTCTL_TOKEN": token, "TERM": "xterm-256color"}
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
     os.close(theirs)
     seen, deadline = "", time.monotonic() + DEADLINE
@@ -177,21 +175,30 @@ def test_installed_wheel_serves_the_demo_without_the_clone(programs: Path, tmp_p
 
 @needs_packaging_mode
 def test_locked_installation_serves_the_demo(release: Path, tmp_path: Path) -> None:
-    """A clean environment from the package index, and each hint about a missing extra."""
+    """A clean environment from the package index, in which hints install what is missing."""
     programs = install(next(release.glob("*.whl")), tmp_path / "environment", packages=None)
-    missing = run(programs, tmp_path, "top", "--url", "http://127.0.0.1:1")
-    assert missing.returncode != 0
-    hint = missing.stderr.decode().partition("hint: ")[2].strip()
-    assert "install" in hint, missing.stderr
-    assert "agentctl[" not in hint
-    shown = shlex.split(hint[hint.index(str(programs)) :] if str(programs) in hint else hint)
-    if "pip" in shown:
-        subprocess.run([str(programs / "python"), "-m", "ensurepip"], check=True)
-    else:  # The environment has no pip, so the hint is for uv; pip stands in for it.
-        shown = [sys.executable, "-m", "pip", "--python", str(programs / "python")]
-        shown += ["install", *shlex.split(hint)[5:]]
-    subprocess.run(shown, check=True)
+    subprocess.run([str(programs / "python"), "-m", "ensurepip"], check=True)
+    refused = run(programs, tmp_path, "serve", "--demo", "--reload", "--port", "0")
+    assert b"watchfiles" in refused.stderr
+    follow_hint(refused.stderr.decode().partition("hint: ")[2], programs)
+    printing = "from agentctl.config.extras import build_extra_command as b; print(b('top'))"
+    shown = [str(programs / "python"), "-P", "-c", printing]
+    hint = subprocess.run(shown, check=True, capture_output=True)
+    follow_hint(hint.stdout.decode(), programs)
     serve_and_look_around(programs, tmp_path)
+    with start_server(
+        *("--demo", "--reload", "--port", "0"),
+        log=tmp_path / "reload.log",
+        environment={"PATH": os.defpath, "HOME": str(tmp_path)},
+        program=[str(programs / "agentctl")],
+    ) as server:
+        server.wait_for("reload: for development")
+
+
+def follow_hint(hint: str, programs: Path) -> None:
+    """Execute the command of a hint, which installs into the environment of the program."""
+    assert "agentctl" not in hint.replace(str(programs), ""), "an index has another such package"
+    subprocess.run(shlex.split(hint), check=True)
 
 
 @needs_packaging_mode
@@ -217,7 +224,7 @@ def test_bill_of_materials_names_every_package(tmp_path: Path) -> None:
     validate = (
         "import sys; from cyclonedx.schema import SchemaVersion as V;"
         "from cyclonedx.validation.json import JsonStrictValidator as S;"
-        "sys.exit(str(S(V.V1_6).validate_str(open(sys.argv[1]).read()) or ''))"
+        "sys.exit(S(V.V1_6).validate_str(open(sys.argv[1]).read()))"
     )
     subprocess.run([str(BUILD_TOOLS), "-c", validate, str(file)], check=True)
     bill = json.loads(file.read_text())

@@ -20,6 +20,7 @@ from agentctl.server.observability.loop_lag import LoopLag
 from agentctl.server.observability.metrics_endpoint import serve_metrics
 from agentctl.server.observability.traffic import RequestCounters
 from agentctl.server.processes.listener import base_url, open_listeners
+from agentctl.server.processes.service_manager import ServiceManager, take_socket
 from agentctl.server.transport.server import HttpServer
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def serve(
     """
     log_to_stderr(settings.log)
     with open_listeners(settings, announce_metrics) as (listener, metrics):
-        controller = _SingleProcess(listener, metrics, announce, announce_stop)
+        manager = ServiceManager.from_environment()
+        controller = _SingleProcess(listener, metrics, manager, announce, announce_stop)
         serve_on_socket(listener, settings, controller)
 
 
@@ -128,20 +130,23 @@ class _SingleProcess:
 
     listener: socket.socket
     metrics: socket.socket | None
+    manager: ServiceManager
     announce: Callable[[str], None]
     announce_stop: Callable[[int | None], None] | None
 
     def started(self) -> None:
         self.announce(base_url(self.listener))
+        self.manager.notify("READY=1", f"STATUS=serves {base_url(self.listener)}")
 
     def stopping(self, runs: int) -> None:
+        self.manager.notify("STOPPING=1", f"STATUS=waits for the end of {runs} runs")
         if self.announce_stop is not None:
             # The reader of stdout may be gone, such as `tee` after a Ctrl-C for both.
             with contextlib.suppress(OSError):
                 self.announce_stop(runs)
 
     def control(self, server: DrainingServer) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
+        return self.manager.show_life()
 
     def publish_metrics(self, text: Callable[[int], str]) -> AbstractAsyncContextManager[None]:
         async def render() -> str:
@@ -201,10 +206,12 @@ class DrainingServer(HttpServer):
         sent to every process of the server.
         """
         self._signals += 1
-        if self._signals == 1:
+        if self._signals > 1:
+            self.end()
+        elif take_socket() is None:
             self.drain()
         else:
-            self.end()
+            self.drain_without_listening()
 
     def drain(self) -> None:
         """Accept no new runs, wait for live runs, then end. Other requests are still served."""
