@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import os
 import re
 import shlex
 import signal
@@ -16,10 +18,11 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.cli.demo import serving
-from tests.deployment import Deployment, create_deployment
+from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
 from tests.process import AGENTCTL, STOP_SECONDS, base_environment, run_agentctl
