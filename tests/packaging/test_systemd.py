@@ -190,7 +190,8 @@ async def test_rolling_restarts_lose_nothing(manager: Manager, deployment: Deplo
 
     async def call(number: int) -> None:
         body = {"message": '{"seconds": 2}', "session_id": f"s{number}"}
-        body |= {"background": "true"} if number < background else {"stream": "true"}
+        in_background = number < background
+        body |= {"stream": "false", "background": "true"} if in_background else {"stream": "true"}
         while not stop.is_set():
             # Each request has a connection of its own, as behind a proxy without kept ones.
             async with httpx2.AsyncClient(
@@ -200,7 +201,7 @@ async def test_rolling_restarts_lose_nothing(manager: Manager, deployment: Deplo
             ) as client:
                 response = await client.post("/agents/tool-wait/runs", data=body)
             assert response.status_code < 300, response.text
-            if number < background:
+            if in_background:
                 ended.append(response.json()["run_id"])
                 await asyncio.sleep(1)
             else:
