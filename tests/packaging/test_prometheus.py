@@ -33,7 +33,8 @@ def list_expressions() -> list[tuple[str, str]]:
     rule = re.compile(r"- alert: (\w+)\n\s+expr: (.*?)\n\s+(?:for|labels):", re.DOTALL)
     panels = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
     shown = [(panel["title"], target["expr"]) for panel in panels for target in panel["targets"]]
-    return [*rule.findall(rules), *shown]
+    found = [(name, text.removeprefix("|").strip()) for name, text in rule.findall(rules)]
+    return [*found, *shown]
 
 
 @pytest.mark.parametrize(("name", "expression"), list_expressions())
