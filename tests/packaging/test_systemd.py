@@ -75,9 +75,12 @@ class Manager:
         self.folder = folder
         self._instances = list[Instance]()
 
-    def start(self, deployment: Deployment, *options: str) -> Instance:
+    def start(
+        self, deployment: Deployment, *options: str, watchdog_microseconds: int = 60_000_000
+    ) -> Instance:
         """Start a server with the socket as descriptor 3, and wait until it is ready."""
-        instance = Instance(self, deployment, options, len(self._instances))
+        number = len(self._instances)
+        instance = Instance(self, deployment, options, number, watchdog_microseconds)
         self._instances.append(instance)
         instance.wait_for("READY=1")
         return instance
@@ -98,7 +101,12 @@ class Instance:
     """
 
     def __init__(
-        self, manager: Manager, deployment: Deployment, options: tuple[str, ...], number: int
+        self,
+        manager: Manager,
+        deployment: Deployment,
+        options: tuple[str, ...],
+        number: int,
+        watchdog_microseconds: int,
     ) -> None:
         self.log = manager.folder / f"server-{number}.log"
         address = manager.folder / f"notify-{number}"
@@ -106,7 +114,7 @@ class Instance:
         self.socket.bind(str(address))
         self.states = list[str]()
         command = [*AGENTCTL, "serve", "--config", str(deployment.path), *options]
-        env = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "400000"}
+        env = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": str(watchdog_microseconds)}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 build_shell_command(command, manager.listener),
@@ -160,7 +168,7 @@ def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
 def test_server_works_with_a_service_manager(
     manager: Manager, deployment: Deployment, workers: str
 ) -> None:
-    server = manager.start(deployment, "--workers", workers)
+    server = manager.start(deployment, "--workers", workers, watchdog_microseconds=400_000)
     with urllib.request.urlopen(f"{manager.url}/health") as response:
         assert response.status == 200
     assert f"listens on {manager.url}" in server.log.read_text()

@@ -24,6 +24,9 @@ _FIRST_DESCRIPTOR = 3
 _BEATS_PER_INTERVAL = 2
 """Signs of life in the time after which the manager kills the server."""
 
+_SEND_SECONDS = 0.2
+"""Time to wait for a manager that does not read its states."""
+
 
 @functools.cache
 def take_socket() -> socket.socket | None:
@@ -87,7 +90,7 @@ class ServiceManager:
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender,
         ):
-            sender.setblocking(False)
+            sender.settimeout(_SEND_SECONDS)
             sender.sendto("\n".join(states).encode(), name)
 
     @contextlib.contextmanager
