@@ -34,6 +34,9 @@ GRACEFUL_SECONDS = 8
 STEP_TOLERANCE_SECONDS = 1.0
 """Time by which another process of the same server may finish a step of the shutdown later."""
 
+ACCEPTED_SECONDS = 0.3
+"""Time for the first request of a connection that was accepted before the port was released."""
+
 GC_THRESHOLDS = (10_000, 20, 20)
 """Allocations that start a collection of the young generation, and the collections of one
 generation that start one of the next."""
@@ -225,9 +228,16 @@ class DrainingServer(HttpServer):
         self.request_exit(force=self.started)
 
     def drain_without_listening(self) -> None:
-        """Drain, and release the port at once."""
+        """Drain, and release the port at once.
+
+        Requests of connections that were accepted before are served: their clients have reached
+        this process, although another one listens on the same socket.
+        """
         self.close_listeners()
-        self.drain()
+        if self.started:
+            asyncio.get_running_loop().call_later(ACCEPTED_SECONDS, self.drain)
+        else:
+            self.drain()
 
     async def _drain(self) -> None:
         """Drain in step with the other processes.
