@@ -35,7 +35,7 @@ test: $(VENV)/.installed-test
 	$(PYTEST) --durations=30
 
 # The tests of packaging/ that take minutes too: an installation from the package index, rolling
-# restarts, and the files of a release. Needs packages of Debian, see docs/deployment.md.
+# restarts, and the files of a release. Needs the Debian packages nginx-light, caddy, prometheus.
 test-packaging: $(VENV)/.installed-test .dist/.installed
 	AGENTCTL_TEST_PACKAGING=1 $(BIN)/python -m pytest -q -rs tests/packaging
 

@@ -175,7 +175,7 @@ def test_installed_wheel_serves_the_demo_without_the_clone(programs: Path, tmp_p
 
 @needs_packaging_mode
 def test_locked_installation_serves_the_demo(release: Path, tmp_path: Path) -> None:
-    """A clean environment from the package index, in which hints install what is missing."""
+    """A clean environment from the package index, in which hints install missing packages."""
     programs = install(next(release.glob("*.whl")), tmp_path / "environment", packages=None)
     subprocess.run([str(programs / "python"), "-m", "ensurepip"], check=True)
     refused = run(programs, tmp_path, "serve", "--demo", "--reload", "--port", "0")

@@ -186,7 +186,7 @@ def test_server_works_with_a_service_manager(
 
 @needs_packaging_mode
 async def test_rolling_restarts_lose_nothing(manager: Manager, deployment: Deployment) -> None:
-    """Two instances behind one socket: no connection is refused, and each run ends as planned."""
+    """Two instances with one socket: no connection is refused, and each run ends as planned."""
     restarts, streams, background = (
         (20, 200, 50) if "AGENTCTL_TEST_LONG" in os.environ else (4, 20, 10)
     )
@@ -201,7 +201,7 @@ async def test_rolling_restarts_lose_nothing(manager: Manager, deployment: Deplo
         in_background = number < background
         body |= {"stream": "false", "background": "true"} if in_background else {"stream": "true"}
         while not stop.is_set():
-            # Each request has a connection of its own, as behind a proxy without kept ones.
+            # A connection for each request, as from the proxies in packaging.
             async with httpx2.AsyncClient(
                 base_url=manager.url,
                 headers={"Authorization": f"Bearer {token}", "Connection": "close"},

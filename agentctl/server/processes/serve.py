@@ -34,8 +34,11 @@ GRACEFUL_SECONDS = 8
 STEP_TOLERANCE_SECONDS = 1.0
 """Time by which another process of the same server may finish a step of the shutdown later."""
 
-ACCEPTED_SECONDS = 0.3
+ACCEPTED_SECONDS = 3.0
 """Time for the first request of a connection that was accepted before the port was released."""
+
+PAUSE_SECONDS = 0.05
+"""Interval of looking for such connections."""
 
 GC_THRESHOLDS = (10_000, 20, 20)
 """Allocations that start a collection of the young generation, and the collections of one
@@ -200,6 +203,7 @@ class DrainingServer(HttpServer):
         self._state = get_app_state(app)
         self._controller = controller
         self._signals = 0
+        self._leaving: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
 
     def handle_signal(self) -> None:
@@ -234,10 +238,18 @@ class DrainingServer(HttpServer):
         this process, although another one listens on the same socket.
         """
         self.close_listeners()
-        if self.started:
-            asyncio.get_running_loop().call_later(ACCEPTED_SECONDS, self.drain)
-        else:
-            self.drain()
+        if not self.started:
+            self.end()
+        elif self._leaving is None:
+            self._leaving = asyncio.create_task(self._leave())
+
+    async def _leave(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ACCEPTED_SECONDS
+        await asyncio.sleep(PAUSE_SECONDS)  # The kernel may have handed over more connections.
+        while self.has_unused_connections() and loop.time() < deadline:
+            await asyncio.sleep(PAUSE_SECONDS)
+        self.drain()
 
     async def _drain(self) -> None:
         """Drain in step with the other processes.
@@ -276,6 +288,7 @@ class DrainingServer(HttpServer):
 
     async def on_shutdown(self) -> None:
         """End live runs, so that open streams end with them."""
-        if self._draining is not None:
-            self._draining.cancel()
+        for task in (self._leaving, self._draining):
+            if task is not None:
+                task.cancel()
         await self._state.running_service.hosting.engine.close()

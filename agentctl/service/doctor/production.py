@@ -1,4 +1,4 @@
-"""Checks of `agentctl doctor --production`: what is intended on a laptop, and wrong on a server."""
+"""Checks of `agentctl doctor --production`: intended on a laptop, wrong on a server."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _check_settings(settings: Settings) -> Iterator[Finding]:
         text = "the log has lines for people, which log systems cannot search by field"
         yield note(_CHECK, text, 'format = "json" in [log]')
     if not settings.metrics.listen:
-        text = "no metrics are published, so no alert can tell about a failure"
+        text = "no metrics are published, so no alert can report a failure"
         yield note(_CHECK, text, 'listen = "127.0.0.1:9107" in [metrics]')
     quotas = settings.quotas
     if not (quotas.sessions_per_user or quotas.bytes_per_user):
