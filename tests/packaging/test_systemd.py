@@ -186,7 +186,7 @@ def test_server_works_with_a_service_manager(
 
 @needs_packaging_mode
 async def test_rolling_restarts_lose_nothing(manager: Manager, deployment: Deployment) -> None:
-    """Two instances with one socket: no connection is refused, and each run ends as planned."""
+    """Two instances with one socket: no connection is refused, and no run is lost or made twice."""
     restarts, streams, background = (
         (20, 200, 50) if "AGENTCTL_TEST_LONG" in os.environ else (4, 20, 10)
     )
@@ -194,20 +194,30 @@ async def test_rolling_restarts_lose_nothing(manager: Manager, deployment: Deplo
     deployment.path.write_text(text.replace("drain_seconds = 1", "drain_seconds = 60"))
     servers = [await asyncio.to_thread(manager.start, deployment) for _ in range(2)]
     token = deployment.token("ada", ADMIN, seconds=3600)
-    ended, refused, stop = list[str](), list[int](), asyncio.Event()
+    ended, refused, stop = list[int](), list[int](), asyncio.Event()
 
     async def call(number: int) -> None:
         body = {"message": '{"seconds": 2}', "session_id": f"s{number}"}
         in_background = number < background
         body |= {"stream": "false", "background": "true"} if in_background else {"stream": "true"}
+        turn = 0
         while not stop.is_set():
             # A connection for each request, as from the proxies in packaging.
             async with httpx2.AsyncClient(
                 base_url=manager.url,
-                headers={"Authorization": f"Bearer {token}", "Connection": "close"},
+                headers={
+                    "Authorization": f"Bearer {token}",
+                    "Connection": "close",
+                    "Idempotency-Key": f"{number}-{turn}",
+                },
                 timeout=120,
             ) as client:
-                response = await client.post("/agents/tool-wait/runs", data=body)
+                try:
+                    response = await client.post("/agents/tool-wait/runs", data=body)
+                except (httpx2.ReadError, httpx2.RemoteProtocolError):
+                    # The key makes it safe to repeat: the run of the first request is continued.
+                    refused.append(number)
+                    continue
             if response.status_code == 503:
                 # The server had accepted the connection when it began to drain. No run was started.
                 assert response.headers["Retry-After"]
@@ -216,10 +226,11 @@ async def test_rolling_restarts_lose_nothing(manager: Manager, deployment: Deplo
                 continue
             assert response.status_code < 300, response.text
             if in_background:
-                ended.append(response.json()["run_id"])
                 await asyncio.sleep(1)
             else:
                 assert response.text.count("event: RunCompleted") == 1, response.text
+            ended.append(number)
+            turn += 1
 
     async with asyncio.TaskGroup() as group:
         for number in range(background + streams):
@@ -241,7 +252,7 @@ async def test_rolling_restarts_lose_nothing(manager: Manager, deployment: Deplo
             page = (await client.get(f"/runs?status={status}&limit=5")).json()
             assert page["meta"]["total_count"] == 0, page["data"]
         page = (await client.get("/runs?status=COMPLETED&limit=1")).json()
-        assert page["meta"]["total_count"] >= len(ended)
+        assert page["meta"]["total_count"] == len(ended)
     for server in servers:
         await asyncio.to_thread(server.stop)
 
