@@ -19,7 +19,7 @@ OPENAI_PROGRAMS := aider instructor langchain litellm llm openai openai-agents p
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale fuzz kills serve test-peers lock clean
+.PHONY: demo check test test-packaging dist coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale fuzz kills serve test-peers lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo $(PORT:%=--port %)
@@ -34,6 +34,21 @@ check: $(VENV)/.compiled
 # All tests: required before a change is merged.
 test: $(VENV)/.compiled
 	$(PYTEST) --durations=30
+
+# The tests of packaging/ that take minutes too: an installation from the package index, rolling
+# restarts, and the files of a release. Needs the Debian packages nginx-light, caddy, prometheus.
+test-packaging: $(VENV)/.installed-test .dist/.installed
+	AGENTCTL_TEST_PACKAGING=1 $(BIN)/python -m pytest -q -rs tests/packaging
+
+# The files of a release in dist/: the same bytes for the same commit.
+dist: .dist/.installed
+	rm -rf dist
+	.dist/bin/python packaging/build.py --out dist
+
+.dist/.installed: packaging/requirements.txt $(VENV)/.made
+	@$(PYTHON) -m venv .dist
+	@.dist/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r $<
+	@touch $@
 
 coverage: $(VENV)/.compiled
 	$(PYTEST) --cov --cov-report=term
@@ -178,11 +193,14 @@ lock: $(VENV)/.installed
 	(echo '# requirements.lock and the tools for tests and checks, with hashes. Written by `make lock`; do not edit.'; \
 		echo 'setuptools>=80' | $(LOCK) pyproject.toml - --upgrade --extra test \
 		--constraint requirements.lock.new) > requirements-test.lock.new
+	(echo '# The tools that build a release, with hashes. Written by `make lock`; do not edit.'; \
+		printf 'cyclonedx-bom>=7.5\nkubernetes-validate>=1.37\nsetuptools>=80\n' | $(LOCK) - --upgrade \
+		--constraint requirements.lock.new) > packaging/requirements.txt
 	mv requirements.lock.new requirements.lock
 	mv requirements-test.lock.new requirements-test.lock
 
 clean:
-	rm -rf $(VENV) .bench .peers .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .bench .peers .dist dist .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
 
 $(VENV)/.made:
 	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

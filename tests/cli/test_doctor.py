@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import time
 from pathlib import Path
 
 import apsw
@@ -170,3 +172,53 @@ def test_progress_is_shown_at_a_terminal_and_can_be_interrupted(
         holder.execute("ROLLBACK")
         holder.close()
     assert (seen.code, "Traceback" in seen.screen) == (130, False)
+
+
+def test_production_needs_more(agentctl: Agentctl, project: Path) -> None:
+    findings = report(agentctl("doctor", "--production", "--backups", "copies", "-o", "json"))
+    texts = [finding["what"] for finding in findings if finding["check"] == "production"]
+    for expected in (
+        "models without a provider",
+        "lines for people",
+        "no metrics are published",
+        "no quota",
+        "no backup of the database main in copies",
+    ):
+        assert any(expected in text for text in texts), expected
+
+
+def test_backup_of_today_is_found(agentctl: Agentctl, project: Path) -> None:
+    (project.parent / "copies").mkdir()
+    assert agentctl("db", "migrate").code == 0
+    assert agentctl("db", "backup", "copies/main-1.db").code == 0
+    command = ("doctor", "--production", "--backups", "copies", "-o", "json")
+    found = [
+        finding for finding in report(agentctl(*command)) if "newest backup" in finding["what"]
+    ]
+    assert [finding["verdict"] for finding in found] == ["ok"]
+    two_days_ago = time.time() - 2 * 86_400
+    os.utime(project.parent / "copies/main-1.db", (two_days_ago, two_days_ago))
+    found = [
+        finding for finding in report(agentctl(*command)) if "newest backup" in finding["what"]
+    ]
+    assert [(finding["verdict"], "2 d old" in finding["what"]) for finding in found] == [
+        ("wrong", True)
+    ]
+
+
+def test_production_refuses_debug_logs_and_open_servers(agentctl: Agentctl, project: Path) -> None:
+    env = {"AGENTCTL_LOG__LEVEL": "debug", "AGENTCTL_AUTHORIZATION__ENABLED": "false"}
+    findings = report(agentctl("doctor", "--production", "-o", "json", env=env))
+    serious = {
+        finding["what"].partition(":")[0] for finding in findings if finding["verdict"] == "wrong"
+    }
+    assert serious >= {"the log is written at level debug", "authorization is off"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--backups", "x"), ("--production", "--url", "http://127.0.0.1:1")]
+)
+def test_options_of_production_need_each_other(
+    agentctl: Agentctl, project: Path, arguments: tuple[str, ...]
+) -> None:
+    assert agentctl("doctor", *arguments).code == 2

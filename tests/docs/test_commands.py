@@ -50,6 +50,7 @@ GUIDES = (
     "docs/guides/have-a-person-approve-a-tool.md",
     "docs/guides/rotate-the-signing-key.md",
     "docs/guides/follow-a-team.md",
+    "docs/guides/run-on-a-schedule.md",
 )
 PAGES_WITHOUT_SERVER = ("docs/authorization.md",)
 PAGE_WITH_AGENT = "docs/python.md"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,12 +53,31 @@ def doctor(
     ] = None,
     token_file: GivenTokenFile = None,
     insecure_http: InsecureHttp = False,
+    production: Annotated[
+        bool, typer.Option("--production", help="Check what a server in production needs, too")
+    ] = False,
+    backups: Annotated[
+        Path | None,
+        typer.Option(
+            "--backups",
+            metavar="DIR",
+            help="Folder with backups of the databases, for --production"
+            " (default: /var/lib/agentctl-backups)",
+        ),
+    ] = None,
     output: Output = None,
 ) -> None:
     """Check the installation, or a server; `HELP` has the rest."""
     output_format = resolve_format(output)
     findings: list[Finding] = []
+    if backups is not None and not production:
+        raise UsageError("--backups needs --production")
     if url is not None:
+        if production:
+            raise UsageError(
+                "--url and --production exclude each other",
+                hint="run it on the machine of the server, as its user",
+            )
         if config is not None:
             raise UsageError("--url and --config exclude each other")
         options = TargetOptions(url=url, token_file=token_file, insecure_http=insecure_http)
@@ -65,7 +85,7 @@ def doctor(
     elif token_file is not None or insecure_http:
         raise UsageError("--token-file and --insecure-http need --url")
     else:
-        run_until_done(_examine(config, findings))
+        run_until_done(_examine(config, findings, production, backups))
     show_findings(findings, output_format)
     check_findings(findings)
 
@@ -97,7 +117,9 @@ async def _examine_server(options: TargetOptions, findings: list[Finding]) -> No
             findings.append(Finding("authorization", "note", text))
 
 
-async def _examine(config: Config, findings: list[Finding]) -> None:
+async def _examine(
+    config: Config, findings: list[Finding], production: bool, backups: Path | None
+) -> None:
     from agentctl.cli.log import discard_log
     from agentctl.cli.show.progress import showing_progress
     from agentctl.config import load_settings
@@ -109,7 +131,7 @@ async def _examine(config: Config, findings: list[Finding]) -> None:
     except InvalidConfiguration as failure:
         settings = failure
     discard_log()  # the finding describes the failure
-    for step in list_steps(settings):
+    for step in list_steps(settings, production=production, backups=backups):
         async with showing_progress(f"checking {step.name}"):
             findings += await run_step(step)
 

@@ -114,8 +114,16 @@ def _load_settings(
 ) -> Settings:
     from agentctl.config import load_settings, require_verification_key
     from agentctl.config.databases import is_loopback_host
+    from agentctl.server.processes.service_manager import take_socket
 
     settings = load_settings(file)
+    if (passed := take_socket()) is not None:
+        if options["host"] is not None or options["port"] is not None:
+            raise UsageError(
+                "--host and --port exclude a socket of the service manager",
+                hint="set the address in the socket unit: ListenStream=127.0.0.1:7777",
+            )
+        options = {**options, "host": passed.getsockname()[0], "port": passed.getsockname()[1]}
     changes = {name: value for name, value in options.items() if value is not None}
     server, authorization = replace(settings.server, **changes), settings.authorization
     if insecure_no_auth:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from agentctl.config.databases import split_address
 from agentctl.config.extras import build_extra_command
 from agentctl.errors import PortInUse, Unavailable, UsageError
+from agentctl.server.processes.service_manager import take_socket
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -46,6 +47,8 @@ def open_listeners(
 ) -> Iterator[tuple[socket.socket, socket.socket | None]]:
     """Bind the socket for requests, and the one for metrics if it is configured.
 
+    A socket for requests that a service manager has bound is used instead of `settings.server`.
+
     Args:
         settings: the configuration.
         announce_metrics: receives the URL of the metrics when both sockets are bound.
@@ -65,7 +68,12 @@ def open_listeners(
                 )
             address = split_address(settings.metrics.listen)
             metrics = stack.enter_context(bind_socket(*address, key="metrics.listen"))
-        requests = stack.enter_context(bind_socket(settings.server.host, settings.server.port))
+        passed = take_socket()
+        requests = stack.enter_context(
+            bind_socket(settings.server.host, settings.server.port)
+            if passed is None
+            else _prepare_listener(passed)
+        )
         if metrics is not None and announce_metrics is not None:
             announce_metrics(base_url(metrics) + METRICS_PATH)
         yield requests, metrics
@@ -92,17 +100,21 @@ def bind_socket(host: str, port: int, *, key: str | None = None) -> socket.socke
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        # Accepted connections inherit these options. A system without one of them uses its default.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _PEER_OPTIONS.items():
-            option = getattr(socket, name, None)
-            if option is not None:
-                listener.setsockopt(socket.IPPROTO_TCP, option, value)
-        listener.listen(BACKLOG)
-        listener.set_inheritable(False)
+        return _prepare_listener(listener)
     except OSError as error:
         listener.close()
         raise _bind_error(error, host, port, key) from error
+
+
+def _prepare_listener(listener: socket.socket) -> socket.socket:
+    # Accepted connections inherit these options. A system without one of them uses its default.
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PEER_OPTIONS.items():
+        option = getattr(socket, name, None)
+        if option is not None:
+            listener.setsockopt(socket.IPPROTO_TCP, option, value)
+    listener.listen(BACKLOG)
+    listener.set_inheritable(False)
     _server_ports.add(listener.getsockname()[1])
     return listener
 

@@ -18,7 +18,7 @@ from agentctl.config.extras import build_extra_command
 from agentctl.config.transfer import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, UsageError
 from agentctl.server.observability.log import log_to_stderr
-from agentctl.server.processes.listener import base_url, open_listeners
+from agentctl.server.processes.listener import open_listeners
 from agentctl.server.processes.supervisor import (
     COUNT_SECONDS,
     Supervisor,
@@ -96,7 +96,7 @@ class _ReloadingSupervisor(Supervisor):
             self._replace_current(current)
             self._started.set()
             if not self._signals:
-                self._announce(base_url(self._listener))
+                self._announce_start()
             if await self._wait_unless_stopped(asyncio.shield(watching)):
                 watching.result()
             await self._announce_live_runs()

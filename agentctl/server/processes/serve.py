@@ -20,6 +20,7 @@ from agentctl.server.observability.loop_lag import LoopLag
 from agentctl.server.observability.metrics_endpoint import serve_metrics
 from agentctl.server.observability.traffic import RequestCounters
 from agentctl.server.processes.listener import base_url, open_listeners
+from agentctl.server.processes.service_manager import ServiceManager, take_socket
 from agentctl.server.transport.server import HttpServer
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ GRACEFUL_SECONDS = 8
 
 STEP_TOLERANCE_SECONDS = 1.0
 """Time by which another process of the same server may finish a step of the shutdown later."""
+
+ACCEPTED_SECONDS = 3.0
+"""Time for the first request of a connection that was accepted before the port was released."""
+
+PAUSE_SECONDS = 0.05
+"""Interval of looking for such connections."""
 
 GC_THRESHOLDS = (10_000, 20, 20)
 """Allocations that start a collection of the young generation, and the collections of one
@@ -93,7 +100,8 @@ def serve(
     """
     log_to_stderr(settings.log)
     with open_listeners(settings, announce_metrics) as (listener, metrics):
-        controller = _SingleProcess(listener, metrics, announce, announce_stop)
+        manager = ServiceManager.from_environment()
+        controller = _SingleProcess(listener, metrics, manager, announce, announce_stop)
         serve_on_socket(listener, settings, controller)
 
 
@@ -128,20 +136,23 @@ class _SingleProcess:
 
     listener: socket.socket
     metrics: socket.socket | None
+    manager: ServiceManager
     announce: Callable[[str], None]
     announce_stop: Callable[[int | None], None] | None
 
     def started(self) -> None:
         self.announce(base_url(self.listener))
+        self.manager.notify("READY=1", f"STATUS=serves {base_url(self.listener)}")
 
     def stopping(self, runs: int) -> None:
+        self.manager.notify("STOPPING=1", f"STATUS=waits for the end of {runs} runs")
         if self.announce_stop is not None:
             # The reader of stdout may be gone, such as `tee` after a Ctrl-C for both.
             with contextlib.suppress(OSError):
                 self.announce_stop(runs)
 
     def control(self, server: DrainingServer) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
+        return self.manager.show_life()
 
     def publish_metrics(self, text: Callable[[int], str]) -> AbstractAsyncContextManager[None]:
         async def render() -> str:
@@ -193,6 +204,7 @@ class DrainingServer(HttpServer):
         self._state = get_app_state(app)
         self._controller = controller
         self._signals = 0
+        self._leaving: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
 
     def handle_signal(self) -> None:
@@ -202,10 +214,12 @@ class DrainingServer(HttpServer):
         sent to every process of the server.
         """
         self._signals += 1
-        if self._signals == 1:
+        if self._signals > 1:
+            self.end()
+        elif take_socket() is None:
             self.drain()
         else:
-            self.end()
+            self.drain_without_listening()
 
     def drain(self) -> None:
         """Accept no new runs, wait for live runs, then end. Other requests are still served."""
@@ -219,8 +233,23 @@ class DrainingServer(HttpServer):
         self.request_exit(force=self.started)
 
     def drain_without_listening(self) -> None:
-        """Drain, and release the port at once."""
+        """Drain, and release the port at once.
+
+        Requests of connections that were accepted before are served: their clients have reached
+        this process, although another one listens on the same socket.
+        """
         self.close_listeners()
+        if not self.started:
+            self.end()
+        elif self._leaving is None:
+            self._leaving = asyncio.create_task(self._leave())
+
+    async def _leave(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ACCEPTED_SECONDS
+        await asyncio.sleep(PAUSE_SECONDS)  # The kernel may have handed over more connections.
+        while self.has_unused_connections() and loop.time() < deadline:
+            await asyncio.sleep(PAUSE_SECONDS)
         self.drain()
 
     async def _drain(self) -> None:
@@ -260,6 +289,7 @@ class DrainingServer(HttpServer):
 
     async def on_shutdown(self) -> None:
         """End live runs, so that open streams end with them."""
-        if self._draining is not None:
-            self._draining.cancel()
+        for task in (self._leaving, self._draining):
+            if task is not None:
+                task.cancel()
         await self._state.running_service.hosting.engine.close()

@@ -23,6 +23,7 @@ from agentctl.event_loop import handle_signals, stop_signals
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_channel import gather_metrics
 from agentctl.server.processes.listener import base_url, open_listeners
+from agentctl.server.processes.service_manager import ServiceManager, take_socket
 from agentctl.server.processes.worker_handle import Backoff, WorkerHandle
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Supervisor:
         self._slots: dict[int, WorkerHandle] = {}
         self._settings_text = settings_to_text(settings)
         self._listener = listener
+        self._manager = ServiceManager.from_environment()
         self._announce = announce
         self._announce_stop = announce_stop
         self._workers: set[WorkerHandle] = set()
@@ -102,7 +104,8 @@ class Supervisor:
     async def run(self) -> None:
         """Prepare the databases and keep the workers running until a signal."""
         handlers: dict[int, Callable[[], None]] = dict.fromkeys(stop_signals(), self._stop)
-        with handle_signals({**handlers, signal.SIGCHLD: self._check_workers}):
+        handlers[signal.SIGCHLD] = self._check_workers
+        with handle_signals(handlers), self._manager.show_life():
             await prepare_databases(self._settings)
             try:
                 async with self._publish_metrics():
@@ -142,7 +145,7 @@ class Supervisor:
         keeping = asyncio.gather(*map(self._keep_slot, first, range(len(first))))
         try:
             if await self._wait_unless_stopped(self._complete.wait()):
-                self._announce(base_url(self._listener))
+                self._announce_start()
             await self._wait_unless_stopped(asyncio.shield(keeping))
             await self._announce_live_runs()
             await keeping
@@ -185,7 +188,7 @@ class Supervisor:
         self._workers.add(worker)
         worker.check_exit()  # SIGCHLD may have come before the worker was in the set.
         if self._signals:
-            worker.stop(at_once=self._signals > 1)
+            worker.stop(at_once=self._signals > 1, leave=False)
         return worker
 
     async def _wait_unless_stopped(self, awaitable: Awaitable[object]) -> bool:
@@ -196,6 +199,11 @@ class Supervisor:
         finally:
             task.cancel()
             stopped.cancel()
+
+    def _announce_start(self) -> None:
+        url = base_url(self._listener)
+        self._announce(url)
+        self._manager.notify("READY=1", f"STATUS=serves {url}")
 
     async def _announce_live_runs(self) -> None:
         if self._announce_stop is None:
@@ -214,8 +222,9 @@ class Supervisor:
     def _stop(self) -> None:
         self._signals += 1
         first = self._signals == 1
+        self._manager.notify("STOPPING=1", "STATUS=waits for the end of the runs")
         for worker in self._workers:
-            worker.stop(at_once=not first)
+            worker.stop(at_once=not first, leave=take_socket() is not None)
         seconds = END_SECONDS + (self._settings.server.drain_seconds if first else 0)
         asyncio.get_running_loop().call_later(seconds, self._kill_late_workers)
         self._stopping.set()

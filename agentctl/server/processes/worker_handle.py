@@ -156,14 +156,17 @@ class WorkerHandle:
             return self._live_runs or 0
         return None
 
-    def stop(self, *, at_once: bool) -> None:
+    def stop(self, *, at_once: bool, leave: bool) -> None:
         """Have the worker drain and end, or end at once.
+
+        With `leave`, a worker that drains accepts no new connections.
 
         The command is not a signal: a service manager may signal every process of the service, and
         the worker would take the two signals for a request to end at once.
         """
         if self.is_ready:
-            self._writer.write((END if at_once else DRAIN) + b"\n")
+            command = END if at_once else LEAVE if leave else DRAIN
+            self._writer.write(command + b"\n")
         else:
             self._process.terminate()
 

@@ -68,6 +68,15 @@ class HttpServer(uvicorn.Server):
         for listening in self.servers if self.started else ():
             listening.close()
 
+    def has_unused_connections(self) -> bool:
+        """Return True if a connection is open on which no request has come yet."""
+        connections = list(self.server_state.connections)
+        return any(
+            connection.cycle is None
+            for connection in connections
+            if isinstance(connection, HttpProtocol)
+        )
+
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Leave the signals alone: uvicorn would raise them again at its end."""

@@ -6,11 +6,13 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError
 from agentctl.service.doctor import components, configuration, databases, keys, runs, webhooks
 from agentctl.service.doctor.finding import Finding, from_failure, wrong
+from agentctl.service.doctor.production import check_production
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +28,16 @@ class DoctorStep:
     check: Callable[[], Awaitable[list[Finding]]]
 
 
-def list_steps(settings: Settings | AgentctlError) -> Iterator[DoctorStep]:
+def list_steps(
+    settings: Settings | AgentctlError, *, production: bool = False, backups: Path | None = None
+) -> Iterator[DoctorStep]:
     """Yield the steps in order.
 
     Args:
         settings: the configuration, or the error of loading it: then only the steps without a
             configuration follow.
+        production: add the checks of a server in production.
+        backups: the folder with the backups, for these checks.
     """
     if isinstance(settings, AgentctlError):
         failure = settings
@@ -61,6 +67,9 @@ def list_steps(settings: Settings | AgentctlError) -> Iterator[DoctorStep]:
     yield DoctorStep("runs", partial(_check_runs, settings))
     if settings.webhooks:
         yield DoctorStep("webhooks", partial(_check_webhooks, settings))
+    if production:
+        checked = settings
+        yield _sync_step("production", lambda: check_production(checked, backups))
 
 
 async def _check_database(entry: Database, processes: int) -> list[Finding]:

@@ -1,0 +1,118 @@
+"""The service manager that started the server: its socket, and the states that it receives.
+
+systemd and compatible managers pass a listening socket (`LISTEN_FDS`, sd_listen_fds(3)) and a
+datagram socket for states (`NOTIFY_SOCKET`, sd_notify(3)). Without their variables nothing here has
+an effect. The variables are removed from the environment when they are read, because they are not
+for the child processes of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from agentctl.errors import UsageError
+
+_FIRST_DESCRIPTOR = 3
+"""Number of the first passed descriptor, SD_LISTEN_FDS_START."""
+
+_BEATS_PER_INTERVAL = 2
+"""Signs of life in the time after which the manager kills the server."""
+
+_SEND_SECONDS = 0.2
+"""Time to wait for a manager that does not read its states."""
+
+
+@functools.cache
+def take_socket() -> socket.socket | None:
+    """Return the listening socket that the service manager passed, always the same one.
+
+    The manager keeps it open. A server that stops closes its descriptor at once: connections then
+    wait in the kernel for the next process, or are accepted by another one with the same socket.
+
+    Raises:
+        UsageError: it passed several sockets, or one that is not a TCP socket.
+    """
+    numbers = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS")}
+    os.environ.pop("LISTEN_FDNAMES", None)
+    if numbers["LISTEN_PID"] != str(os.getpid()) or not numbers["LISTEN_FDS"].isdigit():
+        return None
+    if (count := int(numbers["LISTEN_FDS"])) != 1:
+        raise UsageError(
+            f"the service manager passed {count} sockets, but the server has one",
+            hint="keep one ListenStream= in the socket unit",
+        )
+    passed = socket.socket(fileno=_FIRST_DESCRIPTOR)
+    passed.set_inheritable(False)
+    is_tcp = passed.type == socket.SOCK_STREAM and passed.family != socket.AF_UNIX
+    if not is_tcp or not passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        raise UsageError(
+            "the service manager passed a socket that is not a listening TCP socket",
+            hint="set ListenStream=ADDRESS:PORT and Accept=no in the socket unit",
+        )
+    return passed
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceManager:
+    """The receiver of the states of this process.
+
+    Attributes:
+        address: its datagram socket; None without a service manager.
+        watchdog_seconds: time without a sign of life after which it kills the server, or None.
+    """
+
+    address: str | None = None
+    watchdog_seconds: float | None = None
+
+    @classmethod
+    def from_environment(cls) -> ServiceManager:
+        """Return the manager of this process, and remove its variables from the environment."""
+        address = os.environ.pop("NOTIFY_SOCKET", None)
+        microseconds = os.environ.pop("WATCHDOG_USEC", "")
+        process = os.environ.pop("WATCHDOG_PID", None)
+        if not microseconds.isdigit() or process not in (None, str(os.getpid())):
+            return cls(address)
+        return cls(address, int(microseconds) / 1_000_000 or None)
+
+    def notify(self, *states: str) -> None:
+        """Send states, such as `READY=1`; a manager that is gone changes nothing."""
+        if self.address is None:
+            return
+        # An address with @ is in the abstract namespace of Linux.
+        name = f"\0{self.address[1:]}" if self.address.startswith("@") else self.address
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender,
+        ):
+            sender.settimeout(_SEND_SECONDS)
+            sender.sendto("\n".join(states).encode(), name)
+
+    @contextlib.contextmanager
+    def show_life(self) -> Iterator[None]:
+        """Send signs of life from the running event loop while the block lasts.
+
+        An event loop that does not come to its timers sends none, and the manager replaces the
+        process.
+        """
+        if self.address is None or self.watchdog_seconds is None:
+            yield
+            return
+        loop, pause = asyncio.get_running_loop(), self.watchdog_seconds / _BEATS_PER_INTERVAL
+        timer: asyncio.Handle
+
+        def beat() -> None:
+            nonlocal timer
+            self.notify("WATCHDOG=1")
+            timer = loop.call_later(pause, beat)
+
+        timer = loop.call_soon(beat)
+        try:
+            yield
+        finally:
+            timer.cancel()

@@ -1,0 +1,197 @@
+"""The examples of reverse proxies, with the programs of Debian, in front of a real server."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.cli.demo import Demo, serving
+from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
+from tests.process import base_environment
+
+pytestmark = [pytest.mark.slow, needs_packaging_mode]
+
+PROXIES = {"nginx": "nginx-light", "caddy": "caddy"}
+DEADLINE = 60.0
+NAME = "agents.example.com"
+TOOLS = {"protocolVersion": "2025-06-18", "capabilities": {}}
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    """A demo server with the interface of MCP."""
+    folder = tmp_path_factory.mktemp("proxied") / "demo"
+    with serving(folder) as first:
+        text = first.config.read_text()
+    first.config.write_text(text.replace("[openai]", "[mcp_endpoint]\nenabled = true\n\n[openai]"))
+    with serving(folder) as demo:
+        yield demo
+
+
+@pytest.fixture(scope="module", params=PROXIES)
+def client(
+    request: pytest.FixtureRequest, demo: Demo, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[httpx2.Client]:
+    """A client of the server behind a proxy with TLS."""
+    program = require_program(request.param, PROXIES[request.param])
+    folder = tmp_path_factory.mktemp(request.param)
+    write_certificate(folder)
+    port, upstream = find_port(), demo.url.removeprefix("http://")
+    command = {"nginx": configure_nginx, "caddy": configure_caddy}[request.param](
+        program, folder, port, upstream
+    )
+    with (folder / "log").open("wb") as log:
+        env = base_environment() | {"HOME": str(folder), "XDG_DATA_HOME": str(folder / "data")}
+        process = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log)
+    try:
+        wait_for_port(port, process, folder / "log")
+        context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+        with httpx2.Client(
+            base_url=f"https://localhost:{port}",
+            verify=context,
+            headers={"Authorization": f"Bearer {demo.token}", "Host": NAME},
+            timeout=DEADLINE,
+        ) as client:
+            yield client
+    finally:
+        process.terminate()
+        process.wait(DEADLINE)
+
+
+def write_certificate(folder: Path) -> None:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.DNSName(NAME), x509.DNSName("localhost")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(names, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "cert.pem").write_bytes(certificate.public_bytes(pem))
+    plain = serialization.NoEncryption()
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+    (folder / "key.pem").write_bytes(private)
+
+
+def find_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+def configure_nginx(program: str, folder: Path, port: int, upstream: str) -> list[str]:
+    text = (PACKAGING / "proxy/nginx.conf").read_text()
+    for old, new in {
+        "127.0.0.1:7777": upstream,
+        "listen 443": f"listen 127.0.0.1:{port}",
+        "listen 80;": f"listen 127.0.0.1:{find_port()};",
+        "/etc/ssl/agentctl/fullchain.pem": f"{folder}/cert.pem",
+        "/etc/ssl/agentctl/key.pem": f"{folder}/key.pem",
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "agentctl.conf").write_text(text)
+    paths = "".join(
+        f"{kind}_temp_path {folder}/{kind};"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (folder / "nginx.conf").write_text(
+        f"daemon off; pid {folder}/pid; error_log stderr; events {{}}\n"
+        f"http {{ access_log off; {paths} include {folder}/agentctl.conf; }}\n"
+    )
+    command = [program, "-e", "stderr", "-p", str(folder), "-c", str(folder / "nginx.conf")]
+    done = subprocess.run([*command, "-t"], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert "warn" not in done.stderr.decode().replace('the "user" directive', "")
+    return command
+
+
+def configure_caddy(program: str, folder: Path, port: int, upstream: str) -> list[str]:
+    text = (PACKAGING / "proxy/Caddyfile").read_text()
+    for old, new in {
+        "agents.example.com {": f"https://{NAME}:{port}, https://localhost:{port} {{\n"
+        f"\ttls {folder}/cert.pem {folder}/key.pem",
+        "127.0.0.1:7777": upstream,
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    head = "{\n\tadmin off\n\tauto_https disable_redirects\n\tskip_install_trust\n}\n"
+    (folder / "Caddyfile").write_text(head + text)
+    return [program, "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
+
+
+def test_pages_are_served_with_tls(client: httpx2.Client) -> None:
+    for path in ("/health", "/console", "/docs", "/agents"):
+        response = client.get(path)
+        assert response.status_code == 200, response.text
+        assert response.headers["Strict-Transport-Security"] == "max-age=31536000"
+
+
+def test_stream_arrives_while_the_run_works(client: httpx2.Client) -> None:
+    form = {"message": "one two three", "session_id": "streamed", "stream": "true"}
+    with client.stream("POST", "/agents/slow/runs", data=form) as response:
+        run_id, seen = "", list[str]()
+        for line in response.iter_lines():
+            seen.append(line)
+            if line.startswith("data: ") and not run_id:
+                run_id = json.loads(line[6:])["run_id"]
+            if line == "event: RunContent" and "event: RunContent" not in seen[:-1]:
+                # Without a cancel the run would go on for a minute.
+                cancel = client.post(f"/agents/slow/runs/{run_id}/cancel?session_id=streamed")
+                assert cancel.status_code == 200, cancel.text
+    assert seen.count("event: RunCancelled") == 1, seen
+
+
+def test_clients_of_openai_get_a_stream(client: httpx2.Client) -> None:
+    body = {"model": "echo", "stream": True, "messages": [{"role": "user", "content": "hello"}]}
+    response = client.post("/v1/chat/completions", json=body)
+    assert response.headers["Content-Type"].startswith("text/event-stream")
+    assert response.text.strip().endswith("data: [DONE]")
+
+
+def test_clients_of_mcp_list_tools(client: httpx2.Client) -> None:
+    params = TOOLS | {"clientInfo": {"name": "test", "version": "1"}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+    accept = {"Accept": "application/json, text/event-stream"}
+    response = client.post("/mcp", json=body, headers=accept)
+    assert response.status_code == 200, response.text
+    assert '"serverInfo"' in response.text
+
+
+def test_large_body_is_refused_by_the_server(client: httpx2.Client) -> None:
+    form = {"message": "x" * 3_000_000, "session_id": "large"}
+    response = client.post("/agents/echo/runs", data=form)
+    assert response.status_code in (413, 422), response.text
+    assert "error_code" in response.json()

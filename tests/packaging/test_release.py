@@ -1,0 +1,236 @@
+"""The files of a release: the same bytes for a commit, and complete without the clone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pty
+import select
+import shlex
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import time
+import urllib.request
+import venv
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.packaging.programs import PACKAGING, needs_packaging_mode
+from tests.process import base_environment, start_server
+
+pytestmark = pytest.mark.slow
+
+ROOT = PACKAGING.parent
+BUILD_TOOLS = ROOT / ".dist/bin/python"
+DEADLINE = 60.0
+
+
+def build(folder: Path, *options: str, python: str = sys.executable, umask: str = "022") -> Path:
+    """Build a release of HEAD into a new folder."""
+    command = shlex.join([python, str(PACKAGING / "build.py"), "--out", str(folder), *options])
+    done = subprocess.run(
+        ["sh", "-c", f"umask {umask}; {command}"], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release without the bill of materials."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("needs a clone, whose commit is built")
+    return build(tmp_path_factory.mktemp("release") / "dist", "--no-bom")
+
+
+def read_folder(folder: Path) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+
+
+def install(wheel: Path, folder: Path, *, packages: str | None) -> Path:
+    """Install a wheel into a new environment, and return the folder of its programs.
+
+    Args:
+        packages: a folder in which the dependencies are installed already; None installs them.
+    """
+    venv.create(folder, with_pip=False)
+    python = folder / "bin/python"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    pip += ["--python", str(python), "install"]
+    if packages is None:
+        command = [*pip, "--require-hashes", "-r", str(wheel.parent / "requirements.lock")]
+        subprocess.run(command, check=True)
+    else:
+        site = sysconfig.get_path("purelib", vars={"base": str(folder)})
+        Path(site, "dependencies.pth").write_text(f"{packages}\n")
+    subprocess.run([*pip, "--no-deps", "--no-compile", str(wheel)], check=True)
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def programs(release: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with the wheel, and with the packages of the tests."""
+    wheel = next(release.glob("*.whl"))
+    folder = tmp_path_factory.mktemp("installed") / "environment"
+    return install(wheel, folder, packages=sysconfig.get_path("purelib"))
+
+
+def run(
+    programs: Path, home: Path, *arguments: str, token: str = ""
+) -> subprocess.CompletedProcess[bytes]:
+    environment = {"PATH": os.defpath, "HOME": str(home), "USER": "you", "AGENTCTL_TOKEN": token}
+    command = [str(programs / "agentctl"), *arguments]
+    return subprocess.run(command, cwd=home, env=environment, capture_output=True, check=False)
+
+
+def test_two_builds_are_the_same_bytes(release: Path, tmp_path: Path) -> None:
+    again = build(tmp_path / "again", "--no-bom", umask="077")
+    assert read_folder(again) == read_folder(release)
+    check = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]
+    subprocess.run(check, cwd=release, check=True)
+
+
+def test_build_replaces_no_file(release: Path) -> None:
+    command = [sys.executable, str(PACKAGING / "build.py"), "--out", str(release)]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith(f"error: {release} is not empty")
+
+
+def test_source_archive_has_the_files_of_the_commit(release: Path) -> None:
+    with tarfile.open(next(release.glob("*.tar.gz"))) as content:
+        entries = content.getmembers()
+    names = {entry.name.partition("/")[2] for entry in entries}
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-tree", "-r", "--name-only", "HEAD"],
+        check=True,
+        capture_output=True,
+    )
+    assert names == {"PKG-INFO", *listed.stdout.decode().splitlines()}
+    assert {(entry.uid, entry.gid, entry.uname) for entry in entries} == {(0, 0, "")}
+    assert len({entry.mtime for entry in entries}) == 1
+
+
+def serve_and_look_around(programs: Path, home: Path) -> None:
+    """Start the demo of an installation and use what the wheel has besides modules."""
+    env = base_environment() | {"HOME": str(home), "PATH": os.defpath}
+    demo = home / "demo"
+    options = ("--demo", "--port", "0", "--demo-dir", str(demo))
+    program = [str(programs / "agentctl")]
+    with start_server(*options, log=home / "log", environment=env, program=program) as server:
+        for path in ("/console", "/docs", "/openapi.json", "/health"):
+            with urllib.request.urlopen(server.url + path) as response:
+                assert response.status == 200, path
+        mint = ("token", "mint", "--sub", "me", "--scope", "user")
+        minted = run(programs, home, *mint, "--config", str(demo / "agentctl.toml"))
+        token = minted.stdout.decode().strip()
+        start = ("runs", "start", "--agent", "echo", "-m", "hi", "--session", "s1")
+        started = run(programs, home, *start, "--url", server.url, token=token)
+        assert started.stdout == b"hi\n", started.stderr
+        screen = watch_screen([*program, "top", "--url", server.url], home, token, until="echo")
+        assert "Traceback" not in screen
+    manual = programs.parent / "share/man/man1/agentctl.1"
+    assert ".TH AGENTCTL 1" in manual.read_text()
+    completion = run(programs, home, "--show-completion", "bash")
+    assert b"complete " in completion.stdout, completion.stderr
+
+
+def watch_screen(command: list[str], home: Path, token: str, *, until: str) -> str:
+    """Run a program at a terminal until a text is on its screen, then press q."""
+    ours, theirs = pty.openpty()
+    env = {"HOME": str(home), "AGENTCTL_TOKEN": token, "TERM": "xterm-256color"}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    seen, deadline = "", time.monotonic() + DEADLINE
+    try:
+        while until not in seen:
+            assert time.monotonic() < deadline, seen
+            if select.select([ours], [], [], 1.0)[0]:
+                seen += os.read(ours, 65_536).decode(errors="replace")
+        os.write(ours, b"q")
+        while process.poll() is None:
+            assert time.monotonic() < deadline, "q does not end the program"
+            with suppress(OSError):
+                if select.select([ours], [], [], 0.1)[0]:
+                    os.read(ours, 65_536)
+        assert process.returncode == 0, seen
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    return seen
+
+
+def test_installed_wheel_serves_the_demo_without_the_clone(programs: Path, tmp_path: Path) -> None:
+    where = [str(programs / "python"), "-P", "-c", "import agentctl; print(agentctl.__file__)"]
+    imported = subprocess.run(where, check=True, capture_output=True, cwd=tmp_path)
+    assert imported.stdout.decode().startswith(str(programs.parent))
+    serve_and_look_around(programs, tmp_path)
+
+
+@needs_packaging_mode
+def test_locked_installation_serves_the_demo(release: Path, tmp_path: Path) -> None:
+    """A clean environment from the package index, in which hints install missing packages."""
+    programs = install(next(release.glob("*.whl")), tmp_path / "environment", packages=None)
+    subprocess.run([str(programs / "python"), "-m", "ensurepip"], check=True)
+    refused = run(programs, tmp_path, "serve", "--demo", "--reload", "--port", "0")
+    assert b"watchfiles" in refused.stderr
+    follow_hint(refused.stderr.decode().partition("hint: ")[2], programs)
+    printing = "from agentctl.config.extras import build_extra_command as b; print(b('top'))"
+    shown = [str(programs / "python"), "-P", "-c", printing]
+    hint = subprocess.run(shown, check=True, capture_output=True)
+    follow_hint(hint.stdout.decode(), programs)
+    serve_and_look_around(programs, tmp_path)
+    with start_server(
+        *("--demo", "--reload", "--port", "0"),
+        log=tmp_path / "reload.log",
+        environment={"PATH": os.defpath, "HOME": str(tmp_path)},
+        program=[str(programs / "agentctl")],
+    ) as server:
+        server.wait_for("reload: for development")
+
+
+def follow_hint(hint: str, programs: Path) -> None:
+    """Execute the command of a hint, which installs into the environment of the program."""
+    assert "agentctl" not in hint.replace(str(programs), ""), "an index has another such package"
+    subprocess.run(shlex.split(hint), check=True)
+
+
+@needs_packaging_mode
+def test_source_archive_builds_the_same_wheel(release: Path, tmp_path: Path) -> None:
+    with tarfile.open(next(release.glob("*.tar.gz"))) as content:
+        epoch = str(int(content.getmembers()[0].mtime))
+        content.extractall(tmp_path, filter="data")
+    tree = next(tmp_path.iterdir())
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "."]
+    env = {**os.environ, "SOURCE_DATE_EPOCH": epoch}
+    subprocess.run(["sh", "-c", f"umask 022; {shlex.join(command)}"], cwd=tree, env=env, check=True)
+    wheel = next(release.glob("*.whl"))
+    assert (tree / wheel.name).read_bytes() == wheel.read_bytes()
+
+
+@needs_packaging_mode
+def test_bill_of_materials_names_every_package(tmp_path: Path) -> None:
+    if not BUILD_TOOLS.exists():
+        pytest.skip("needs the tools that build a release: make .dist/.installed")
+    built = build(tmp_path / "a", python=str(BUILD_TOOLS))
+    assert read_folder(build(tmp_path / "b", python=str(BUILD_TOOLS))) == read_folder(built)
+    (file,) = built.glob("*.cdx.json")
+    validate = (
+        "import sys; from cyclonedx.schema import SchemaVersion as V;"
+        "from cyclonedx.validation.json import JsonStrictValidator as S;"
+        "sys.exit(S(V.V1_6).validate_str(open(sys.argv[1]).read()))"
+    )
+    subprocess.run([str(BUILD_TOOLS), "-c", validate, str(file)], check=True)
+    bill = json.loads(file.read_text())
+    urls = {component["purl"] for component in bill["components"]}
+    lock = (built / "requirements.lock").read_text().splitlines()
+    pinned = {line.split()[0].replace("==", "@") for line in lock if line[:1].isalnum()}
+    assert urls >= {f"pkg:pypi/{package}" for package in pinned}
+    assert any(url.startswith("pkg:npm/preact@") for url in urls)
+    assert bill["dependencies"][0]["dependsOn"] == sorted(urls)
