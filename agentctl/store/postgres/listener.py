@@ -13,7 +13,7 @@ from typing import Any
 
 from agentctl.config.settings import Database as Entry
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.store.postgres.connection import build_connect_arguments
+from agentctl.store.postgres.connection import connect
 
 POLL_SECONDS = 0.5
 """Seconds between two polls while callers wait for a change, and maximum duration of a poll."""
@@ -80,10 +80,7 @@ class Listener:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen_once(self) -> None:
-        import asyncpg
-
-        arguments = build_connect_arguments(self._entry) | {"command_timeout": POLL_SECONDS}
-        connection = await asyncpg.connect(**arguments)
+        connection = await connect(self._entry, command_timeout=POLL_SECONDS)
         try:
             self._lost.clear()
             connection.add_termination_listener(lambda _: self._lost.set())
