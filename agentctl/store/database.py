@@ -279,6 +279,16 @@ class Database(Protocol):
         """Return a number that changes after each write to the database, by any process."""
         ...
 
+    def watch(self, topic: str) -> Callable[[], int]:
+        """Return a function whose number changes after the writes that concern a topic.
+
+        It may change after other writes, too. Equal functions have the same numbers.
+
+        Args:
+            topic: see `run_topic` and `worker_topic`.
+        """
+        ...
+
     def load(self) -> Load:
         """Return the load of this process. It costs nothing and does not fail, open or closed."""
         ...
@@ -286,6 +296,16 @@ class Database(Protocol):
     async def close(self) -> None:
         """Finish the accepted writes, then close every connection."""
         ...
+
+
+def run_topic(run_id: str) -> str:
+    """Return the topic of the stored events and of the status of a run."""
+    return f"run {run_id}"
+
+
+def worker_topic(worker_id: str) -> str:
+    """Return the topic of the cancel requests for the runs of a worker."""
+    return f"worker {worker_id}"
 
 
 _TOKEN = re.compile(

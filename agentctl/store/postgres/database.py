@@ -144,6 +144,14 @@ class PostgresDatabase:
         self._refuse_when_closed()
         return self._listener.count_changes()
 
+    def watch(self, topic: str) -> Callable[[], int]:
+        """Return a function whose number changes with the notifications of a topic.
+
+        One that was lost changes nothing: a caller must read again after some time.
+        """
+        self._refuse_when_closed()
+        return self._listener.watch(topic)
+
     def load(self) -> Load:
         pool = self._pool
         return Load("postgres", pool.waiting, pool.in_use, self._entry.pool_size)
