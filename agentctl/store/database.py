@@ -104,13 +104,22 @@ class Work(Generic[T_co]):
 
     Attributes:
         single: True if the unit has at most one statement.
+        repeatable: True if a write of a single statement may also run twice, with the same result.
+            It needs no transaction of its own.
     """
 
-    __slots__ = ("_begin", "single")
+    __slots__ = ("_begin", "repeatable", "single")
 
-    def __init__(self, begin: Callable[[], Steps[T_co]], *, single: bool = False) -> None:
+    def __init__(
+        self, begin: Callable[[], Steps[T_co]], *, single: bool = False, repeatable: bool = False
+    ) -> None:
         self._begin = begin
         self.single = single
+        self.repeatable = repeatable
+
+    def as_repeatable(self) -> Work[T_co]:
+        """Return this unit as a repeatable one. It must be single."""
+        return Work(self._begin, single=True, repeatable=True)
 
     def __iter__(self) -> Steps[T_co]:
         return self._begin()
@@ -320,7 +329,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-_LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?=\s*\Z|\s+ON CONFLICT\b)")
+_LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?: OF \w+)?(?=\s*\Z|\s+ON CONFLICT\b)")
 
 _UTF8 = re.compile(r"\butf8\((\w+)\)")
 

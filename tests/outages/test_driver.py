@@ -73,11 +73,13 @@ class Faulty:
 
 
 @asynccontextmanager
-async def faulty(server: PostgresServer, pool_size: int = 4) -> AsyncIterator[Faulty]:
+async def faulty(
+    server: PostgresServer, pool_size: int = 4, statement_seconds: float = STATEMENT
+) -> AsyncIterator[Faulty]:
     """Yield a driver on a new schema behind a proxy."""
     async with proxied(server.socket) as way:
         entry = settings.Database(
-            "main", way.url, pool_size, WAIT, STATEMENT, search_path=f"test_{uuid4().hex}"
+            "main", way.url, pool_size, WAIT, statement_seconds, search_path=f"test_{uuid4().hex}"
         )
         made = PostgresDatabase(replace(entry, url=server.url, statement_seconds=30), create=True)
         await made.check()
@@ -223,7 +225,7 @@ async def test_a_silent_network_at_the_commit_is_an_unknown_outcome(server: Post
 
 
 async def test_an_exhausted_pool_rejects_and_recovers(server: PostgresServer) -> None:
-    async with faulty(server, pool_size=2) as there:
+    async with faulty(server, pool_size=2, statement_seconds=5.0) as there:
         busy = [asyncio.create_task(there.database.read(asleep(30))) for _ in range(2)]
         await wait_until(lambda: there.database.load().in_use == 2)
         failure = await failed(there.read())

@@ -377,13 +377,15 @@ async def run_unit(connection: Connection, work: Work[T]) -> T:
         steps.close()
 
 
-async def run_transaction(connection: Connection, work: Work[T]) -> T:
-    """Run a unit in one transaction.
+async def run_write(connection: Connection, work: Work[T]) -> T:
+    """Run a unit in one transaction; a repeatable one as a statement by itself.
 
     Raises:
         InDoubt: the connection was lost during the COMMIT, and the unit has written something.
         Exception: any other error. Nothing was changed.
     """
+    if work.repeatable:
+        return await run_unit(connection, work)
     last_crash = await cast(PooledConnection, connection).last_crash()
     await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     result = await run_unit(connection, work)

@@ -29,8 +29,8 @@ from agentctl.store.postgres.connection import (
     Connection,
     InDoubt,
     build_unknown_outcome,
-    run_transaction,
     run_unit,
+    run_write,
     to_public_error,
 )
 from agentctl.store.postgres.listener import Listener
@@ -208,7 +208,7 @@ class PostgresDatabase:
     async def _write(self, work: Work[T]) -> T:
         try:
             async with (await self._open_pool()).borrow() as connection:
-                return await run_transaction(connection, work)
+                return await run_write(connection, work)
         except InDoubt as doubt:
             if await self._was_committed(doubt):
                 result: T = doubt.result
