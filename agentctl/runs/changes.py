@@ -1,7 +1,7 @@
 """Notification of writes by other processes, and the watch for their cancel requests.
 
 Processes share only the database. While a caller waits, one poller for each database reads the
-change numbers every 20 ms and wakes the callers whom a change concerns. On SQLite a read is `PRAGMA
+change numbers every 20 ms and wakes the callers that a change concerns. On SQLite a read is `PRAGMA
 data_version`, takes some microseconds and concerns all callers; the PostgreSQL driver counts the
 notifications of each run and of each worker.
 

@@ -105,7 +105,7 @@ class Work(Generic[T_co]):
     Attributes:
         single: True if the unit has at most one statement.
         repeatable: True if a write of a single statement may also run twice, with the same result.
-            It needs no transaction of its own.
+            It needs no separate transaction.
     """
 
     __slots__ = ("_begin", "repeatable", "single")

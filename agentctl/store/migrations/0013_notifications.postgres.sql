@@ -1,4 +1,4 @@
--- Notifications that name whom they concern, and an index for cancel requests, for PostgreSQL.
+-- Notifications with a topic, and an index for cancel requests, for PostgreSQL.
 
 -- The payload is the schema, and after a space the topic: `run ID` for stored events and the status
 -- of a run, `worker ID` for the request for a cancel of one of its runs. A payload without a topic

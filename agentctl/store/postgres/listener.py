@@ -1,7 +1,7 @@
 """The listener for changes of a PostgreSQL database by any server.
 
 Triggers send a notification for the changes that a server may wait for (see the migrations). It
-names its topic, so that a change wakes only those whom it concerns. In addition the listener polls
+names its topic, so that a change wakes only the callers that it concerns. In addition the listener polls
 the current snapshot of the database, which moves with every commit.
 """
 
