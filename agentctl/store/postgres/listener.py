@@ -1,8 +1,8 @@
 """The listener for changes of a PostgreSQL database by any server.
 
 Triggers send a notification for the changes that a server may wait for (see the migrations). It
-names its topic, so that a change wakes only the callers that it concerns. In addition the listener polls
-the current snapshot of the database, which moves with every commit.
+names its topic, so that a change wakes only the callers that it concerns. In addition the listener
+polls the current snapshot of the database, which moves with every commit.
 """
 
 from __future__ import annotations
