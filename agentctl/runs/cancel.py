@@ -23,7 +23,7 @@ from agentctl.runs.recovery import recover_runs
 from agentctl.runs.replay import find_root_id
 from agentctl.runs.results import store_question
 from agentctl.runs.states import Ending, is_final
-from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.database import Database, Steps, Work, run_topic, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import run_reads, runs
 from agentctl.store.repositories.run_rows import RunState
@@ -89,7 +89,7 @@ class Canceller:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         next_check = loop.time()
-        changes = self._changes.track(database)
+        changes = self._changes.track(database, run_topic(state.run_id))
         while True:
             if loop.time() >= next_check:
                 death = await self._monitor.check_owner(state.owner)

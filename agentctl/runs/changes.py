@@ -1,11 +1,12 @@
 """Notification of writes by other processes, and the watch for their cancel requests.
 
-Processes share only the database. While a caller waits, one poller for each database reads its
-change number every 20 ms and wakes all waiting callers. On SQLite a read is `PRAGMA data_version`
-and takes some microseconds; the PostgreSQL driver counts notifications.
+Processes share only the database. While a caller waits, one poller for each database reads the
+change numbers every 20 ms and wakes the callers that a change concerns. On SQLite a read is `PRAGMA
+data_version`, takes some microseconds and concerns all callers; the PostgreSQL driver counts the
+notifications of each run and of each worker.
 
 Cancel requests are read from the rows. While this process executes runs, it queries for requests
-when a database has changed, and at least every second in case a notification was lost. A process
+when it is notified, and at least every second in case a notification was lost. A process
 without a run and without a waiting caller polls nothing (docs/decisions/0050).
 """
 
@@ -14,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.runs.engine import Engine
 from agentctl.runs.states import Ending
-from agentctl.store.database import Database
+from agentctl.store.database import Database, worker_topic
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import run_reads
 
@@ -41,19 +42,24 @@ class DatabaseChanges:
     def __init__(self) -> None:
         self._pollers: dict[str, _Poller] = {}
 
-    def track(self, database: Database) -> ChangeTracker:
-        """Return a tracker. Create it before the first read, so that no later write is missed."""
+    def track(self, database: Database, topic: str) -> ChangeTracker:
+        """Return a tracker. Create it before the first read, so that no later write is missed.
+
+        Args:
+            topic: `run_topic` or `worker_topic`; writes that do not concern it may be left out.
+        """
         if database.id not in self._pollers:
-            self._pollers[database.id] = _Poller(database)
-        return ChangeTracker(self._pollers[database.id])
+            self._pollers[database.id] = _Poller()
+        return ChangeTracker(self._pollers[database.id], database.watch(topic))
 
 
 class ChangeTracker:
     """The position of one caller in the changes of a database."""
 
-    def __init__(self, poller: _Poller) -> None:
+    def __init__(self, poller: _Poller, version: Callable[[], int]) -> None:
         self._poller = poller
-        self._seen = poller.version()
+        self._version = version
+        self._seen = version()
 
     def has_changed(self) -> bool:
         """Return True if the database has changed since the last check.
@@ -61,7 +67,7 @@ class ChangeTracker:
         Raises:
             Unavailable: the database does not answer.
         """
-        version = self._poller.version()
+        version = self._version()
         changed, self._seen = version != self._seen, version
         return changed
 
@@ -71,62 +77,79 @@ class ChangeTracker:
         Raises:
             Unavailable: the database does not answer.
         """
-        with self._poller.polling(), contextlib.suppress(TimeoutError):
+        with self._poller.polling(self._version) as waiters, contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while True:
-                    changed = self._poller.changed
+                    changed = waiters.changed
                     if self.has_changed():
                         return True
                     await changed.wait()
         return False
 
 
-class _Poller:
-    """Polls the change number of one database while callers wait."""
+class _Waiters:
+    """The callers that wait for the same changes.
 
-    def __init__(self, database: Database) -> None:
-        self._waiting = 0
-        self._task: asyncio.Task[None] | None = None
-        self.version = database.changes
+    Attributes:
+        seen: the last number of the changes.
+        changed: set with the next change.
+    """
+
+    def __init__(self, seen: int) -> None:
+        self.count = 0
+        self.seen = seen
         self.changed = asyncio.Event()
 
+    def notify(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class _Poller:
+    """Polls the change numbers of one database while callers wait."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[Callable[[], int], _Waiters] = {}
+        self._task: asyncio.Task[None] | None = None
+
     @contextlib.contextmanager
-    def polling(self) -> Iterator[None]:
+    def polling(self, version: Callable[[], int]) -> Iterator[_Waiters]:
+        waiters = self._waiters.get(version)
+        if waiters is None:
+            waiters = self._waiters[version] = _Waiters(version())
         if self._task is None:
-            self._task = asyncio.create_task(self._poll(self.version()))
-        self._waiting += 1
+            self._task = asyncio.create_task(self._poll())
+        waiters.count += 1
         try:
-            yield
+            yield waiters
         finally:
-            self._waiting -= 1
-            if not self._waiting and self._task is not None:
+            waiters.count -= 1
+            if not waiters.count:
+                del self._waiters[version]
+            if not self._waiters and self._task is not None:
                 self._task.cancel()
                 self._task = None
 
-    async def _poll(self, version: int) -> None:
+    async def _poll(self) -> None:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
-                now = self.version()
+                for version, waiters in list(self._waiters.items()):
+                    if (now := version()) != waiters.seen:
+                        waiters.seen = now
+                        waiters.notify()
             except errors.AgentctlError:
                 # Wake the callers: their own read raises the error.
-                self._notify()
+                for waiters in list(self._waiters.values()):
+                    waiters.notify()
                 await asyncio.sleep(RETRY_SECONDS)
-                continue
-            if now != version:
-                version = now
-                self._notify()
-
-    def _notify(self) -> None:
-        self.changed.set()
-        self.changed = asyncio.Event()
 
 
 async def watch_cancel_requests(
     engine: Engine, databases: Databases, changes: DatabaseChanges
 ) -> None:
     """Stop the engine's runs whose cancel another process recorded. Loop until cancelled."""
-    trackers: dict[str, ChangeTracker] = {}
+    trackers: dict[str, tuple[str, ChangeTracker]] = {}
     queried_at: dict[str, float] = {}
     clock = asyncio.get_running_loop().time
     while True:
@@ -135,10 +158,13 @@ async def watch_cancel_requests(
         for database_id, database in databases.get_open().items():
             try:
                 is_due = clock() - queried_at.get(database_id, 0.0) >= QUERY_SECONDS
-                tracker = trackers.get(database_id)
-                if tracker is None:
-                    trackers[database_id] = changes.track(database)
-                if tracker is None or tracker.has_changed() or is_due:
+                worker_id, tracker = trackers.get(database_id, ("", None))
+                if worker_id != engine.worker_id:
+                    # The first time, or this worker was declared dead and has a new id.
+                    topic = worker_topic(engine.worker_id)
+                    trackers[database_id] = engine.worker_id, changes.track(database, topic)
+                    is_due = True
+                if is_due or (tracker is not None and tracker.has_changed()):
                     queried_at[database_id] = clock()
                     await _stop_cancelled_runs(engine, database)
             except errors.AgentctlError:

@@ -25,7 +25,7 @@ from agentctl.runs.states import is_settled
 from agentctl.runs.stream import Stream, limit_size
 from agentctl.runs.tasks import RETRY_LIMIT_SECONDS
 from agentctl.runtime.bounds import Turns
-from agentctl.store.database import Database, ReadSize, Steps, Work, unit
+from agentctl.store.database import Database, ReadSize, Steps, Work, run_topic, unit
 from agentctl.store.repositories import approvals, events, run_reads, sessions
 from agentctl.store.repositories.events import EventRow
 from agentctl.store.visibility import EVERYONE
@@ -86,7 +86,7 @@ async def wait_until_final(
         Unavailable: another process executes the run and this one shuts down, or the database
             does not answer.
     """
-    tracker = changes.track(database)
+    tracker = changes.track(database, run_topic(run_id))
     live = engine.find_run(run_id)
     if live is not None:
         await asyncio.shield(live.ended)
@@ -156,7 +156,10 @@ class _Follower:
 
     async def _read_database(self) -> list[StreamEvent]:
         # Created before the read, so that no later commit is missed.
-        tracker = self._tracker = self._tracker or self._changes.track(self._database)
+        tracker = self._tracker
+        if tracker is None:
+            topic = run_topic(self._run_id)
+            tracker = self._tracker = self._changes.track(self._database, topic)
         stored = await self._read(_load_portion(self._run_id, self._position))
         if stored is None:
             self._done = True

@@ -19,8 +19,9 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.admission import AdmittedRun
+from agentctl.runs.recorder import Recorder
 from agentctl.runs.states import Ending, LegEnd, Pause
-from agentctl.runs.stream import Recorder, Stream
+from agentctl.runs.stream import Stream
 from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import EarlierRun, MemberResult

@@ -106,13 +106,22 @@ class Work(Generic[T_co]):
 
     Attributes:
         single: True if the unit has at most one statement.
+        repeatable: True if a write of a single statement may also run twice, with the same result.
+            It needs no separate transaction.
     """
 
-    __slots__ = ("_begin", "single")
+    __slots__ = ("_begin", "repeatable", "single")
 
-    def __init__(self, begin: Callable[[], Steps[T_co]], *, single: bool = False) -> None:
+    def __init__(
+        self, begin: Callable[[], Steps[T_co]], *, single: bool = False, repeatable: bool = False
+    ) -> None:
         self._begin = begin
         self.single = single
+        self.repeatable = repeatable
+
+    def as_repeatable(self) -> Work[T_co]:
+        """Return this unit as a repeatable one. It must be single."""
+        return Work(self._begin, single=True, repeatable=True)
 
     def __iter__(self) -> Steps[T_co]:
         return self._begin()
@@ -283,6 +292,16 @@ class Database(Protocol):
         """Return a number that changes after each write to the database, by any process."""
         ...
 
+    def watch(self, topic: str) -> Callable[[], int]:
+        """Return a function whose number changes after the writes that concern a topic.
+
+        It may change after other writes, too. Equal functions have the same numbers.
+
+        Args:
+            topic: see `run_topic` and `worker_topic`.
+        """
+        ...
+
     def load(self) -> Load:
         """Return the load of this process. It costs nothing and does not fail, open or closed."""
         ...
@@ -290,6 +309,16 @@ class Database(Protocol):
     async def close(self) -> None:
         """Finish the accepted writes, then close every connection."""
         ...
+
+
+def run_topic(run_id: str) -> str:
+    """Return the topic of the stored events and of the status of a run."""
+    return f"run {run_id}"
+
+
+def worker_topic(worker_id: str) -> str:
+    """Return the topic of the cancel requests for the runs of a worker."""
+    return f"worker {worker_id}"
 
 
 _TOKEN = re.compile(
@@ -304,7 +333,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-_LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?=\s*\Z|\s+ON CONFLICT\b)")
+_LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?: OF \w+)?(?=\s*\Z|\s+ON CONFLICT\b)")
 
 _UTF8 = re.compile(r"\butf8\((\w+)\)")
 

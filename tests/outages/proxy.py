@@ -25,6 +25,8 @@ class Proxy:
         at_commit: called once, when a connection sends a COMMIT. It returns "before" to cut the
             connection before the server receives the COMMIT, or "after" to cut it before the
             response.
+        dropped: names of startup parameters that the server does not receive, as with a
+            connection pooler.
         cut_commits: number of cut commits.
         connections: number of open connections.
     """
@@ -37,6 +39,7 @@ class Proxy:
         self._links = set[asyncio.Task[None]]()
         self.url = f"postgresql://postgres@/postgres?host={folder}"
         self.at_commit: Callable[[], Awaitable[str]] | None = None
+        self.dropped = frozenset[bytes]()
         self.cut_commits = 0
 
     @property
@@ -93,8 +96,12 @@ class Proxy:
         doomed: asyncio.Event,
         decided: asyncio.Lock,
     ) -> None:
+        begins = True
         while data := await _read(reader):
             await self._flows.wait()
+            if begins and self.dropped:
+                data = _drop_parameters(data, self.dropped)
+            begins = False
             if self.at_commit is not None and _COMMIT in data:
                 ask, self.at_commit = self.at_commit, None
                 async with decided:
@@ -119,6 +126,18 @@ class Proxy:
             writer.write(data)
         async with decided:
             return
+
+
+def _drop_parameters(startup: bytes, names: frozenset[bytes]) -> bytes:
+    """Remove parameters from the first message of a connection: its size, a version, and pairs."""
+    parts = iter(startup[8:].split(b"\0"))
+    kept = [
+        (name, value)
+        for name, value in zip(parts, parts, strict=False)
+        if name and name not in names
+    ]
+    body = startup[4:8] + b"".join(b"%b\0%b\0" % pair for pair in kept) + b"\0"
+    return (len(body) + 4).to_bytes(4, "big") + body
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
@@ -164,6 +183,11 @@ class ProxyApart:
 
     def cut(self) -> None:
         self._do(self._proxy.cut)
+
+    def drop(self, *names: str) -> None:
+        """Drop startup parameters of later connections."""
+        dropped = frozenset(name.encode() for name in names)
+        self._do(lambda: setattr(self._proxy, "dropped", dropped))
 
     def _do(self, work: Callable[[], None]) -> None:
         done = threading.Event()

@@ -14,15 +14,15 @@ import pytest
 
 from agentctl import errors
 from agentctl.config import settings
-from agentctl.store.database import Sql, Statement, Steps, unit
+from agentctl.store.database import Sql, Statement, Steps, run_topic, unit, worker_topic
 from agentctl.store.postgres.database import PostgresDatabase
-from agentctl.store.repositories import sessions, workers
+from agentctl.store.repositories import runs, sessions, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
 from tests.loops import wait_until
 from tests.outages.proxy import Proxy, proxied
 from tests.postgres_server import PostgresServer
-from tests.store.rows import START, a_session
+from tests.store.rows import START, a_run, a_session
 
 pytestmark = pytest.mark.slow
 
@@ -73,11 +73,13 @@ class Faulty:
 
 
 @asynccontextmanager
-async def faulty(server: PostgresServer, pool_size: int = 4) -> AsyncIterator[Faulty]:
+async def faulty(
+    server: PostgresServer, pool_size: int = 4, statement_seconds: float = STATEMENT
+) -> AsyncIterator[Faulty]:
     """Yield a driver on a new schema behind a proxy."""
     async with proxied(server.socket) as way:
         entry = settings.Database(
-            "main", way.url, pool_size, WAIT, STATEMENT, search_path=f"test_{uuid4().hex}"
+            "main", way.url, pool_size, WAIT, statement_seconds, search_path=f"test_{uuid4().hex}"
         )
         made = PostgresDatabase(replace(entry, url=server.url, statement_seconds=30), create=True)
         await made.check()
@@ -223,7 +225,7 @@ async def test_a_silent_network_at_the_commit_is_an_unknown_outcome(server: Post
 
 
 async def test_an_exhausted_pool_rejects_and_recovers(server: PostgresServer) -> None:
-    async with faulty(server, pool_size=2) as there:
+    async with faulty(server, pool_size=2, statement_seconds=5.0) as there:
         busy = [asyncio.create_task(there.database.read(asleep(30))) for _ in range(2)]
         await wait_until(lambda: there.database.load().in_use == 2)
         failure = await failed(there.read())
@@ -294,12 +296,56 @@ async def test_changes_are_detected_after_the_listener_is_lost(server: PostgresS
             await wait_until(lambda: there.database.changes() != seen, seconds)
 
         await heard(2.0)
+        number = there.database.watch("run a")
+        before = number()
         await there.kill_all()
         await heard(2.0)
+        # Notifications of any topic may have been lost.
+        assert number() != before
         there.way.hold()
         await asyncio.sleep(1.2)
         there.way.release()
         await heard(2.0)
+
+
+async def test_notifications_wake_only_those_whom_they_concern(server: PostgresServer) -> None:
+    async with faulty(server) as there:
+        await there.create("s1")
+        for run_id in ("a", "b"):
+            run = a_run(run_id, owner="w1", background=False)
+            assert await there.database.write(runs.create(run))
+        watch = there.database.watch
+        topics = (run_topic("a"), run_topic("b"), worker_topic("w1"), worker_topic("w2"))
+        numbers = [watch(topic) for topic in topics]
+
+        async def find_woken(*statements: str) -> list[str]:
+            before = [number() for number in numbers]
+            for statement in statements:
+                await there.direct(statement)
+            # Notifications arrive in their order.
+            last = watch("run last")
+            seen = last()
+            schema = there.database._entry.search_path
+            await there.direct(f"SELECT pg_notify('agentctl', '{schema} run last')")
+            await wait_until(lambda: last() != seen)
+            return [
+                topic
+                for topic, number, old in zip(topics, numbers, before, strict=True)
+                if number() != old
+            ]
+
+        await wait_until(lambda: there.database._listener._schema is not None)
+        insert = (
+            "INSERT INTO run_events (run_id, first_seq, last_seq, events) VALUES ('b', 0, 0, 'x')"
+        )
+        assert await find_woken(insert) == ["run b"]
+        request = "UPDATE runs SET cancel_requested_at = 1 WHERE run_id = 'a'"
+        assert await find_woken(request) == ["worker w1"]
+        assert await find_woken("UPDATE runs SET status = 'CANCELLED' WHERE run_id = 'a'") == [
+            "run a"
+        ]
+        assert await find_woken("UPDATE runs SET status = 'PAUSED' WHERE run_id = 'b'") == ["run b"]
+        assert await find_woken("UPDATE sessions SET run_count = 3") == []
 
 
 async def test_a_heartbeat_survives_a_lost_connection(server: PostgresServer) -> None:

@@ -80,12 +80,12 @@ def undone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         barrier = _barrier.get()
         through = connection if barrier is None else _BarrierConnection(connection, barrier)
         try:
-            return await postgres_connection.run_transaction(through, work)
+            return await postgres_connection.run_write(through, work)
         except postgres_connection.CONFLICTS as conflict:
             found.append(type(conflict).__name__)
             raise
 
-    monkeypatch.setattr(database, "run_transaction", transact)
+    monkeypatch.setattr(database, "run_write", transact)
     return found
 
 

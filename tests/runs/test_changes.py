@@ -45,7 +45,7 @@ async def start_waiting(*waits: Coroutine[Any, Any, bool]) -> asyncio.Future[Any
 
 async def test_write_of_another_process_wakes_waiter(shared: SharedDatabases) -> None:
     async with two_processes(shared) as (changes, ours, theirs):
-        tracker = changes.track(ours)
+        tracker = changes.track(ours, "run r")
         waiting = await start_waiting(tracker.wait_for_change(60))
         await write(theirs)
         # A wait that ends at its time limit returns False.
@@ -54,7 +54,7 @@ async def test_write_of_another_process_wakes_waiter(shared: SharedDatabases) ->
 
 async def test_write_before_the_wait_is_not_missed(shared: SharedDatabases) -> None:
     async with two_processes(shared) as (changes, ours, theirs):
-        tracker = changes.track(ours)
+        tracker = changes.track(ours, "run r")
         await write(theirs)
         assert await tracker.wait_for_change(10)
         assert not await tracker.wait_for_change(0.05)
@@ -62,7 +62,7 @@ async def test_write_before_the_wait_is_not_missed(shared: SharedDatabases) -> N
 
 async def test_one_poller_wakes_all_waiters(shared: SharedDatabases) -> None:
     async with two_processes(shared) as (changes, ours, theirs):
-        trackers = [changes.track(ours) for _ in range(50)]
+        trackers = [changes.track(ours, "run r") for _ in range(50)]
         before = len(asyncio.all_tasks())
         waiting = await start_waiting(*(tracker.wait_for_change(60) for tracker in trackers))
         await write(theirs)
@@ -72,7 +72,7 @@ async def test_one_poller_wakes_all_waiters(shared: SharedDatabases) -> None:
 
 async def test_cancelled_wait_stops_the_poller(shared: SharedDatabases) -> None:
     async with two_processes(shared) as (changes, ours, _):
-        waiting = await start_waiting(changes.track(ours).wait_for_change(60))
+        waiting = await start_waiting(changes.track(ours, "run r").wait_for_change(60))
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await wait_until(lambda: len(asyncio.all_tasks()) == 1)
@@ -83,7 +83,7 @@ async def test_unavailable_database_raises_for_waiters(
 ) -> None:
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
     async with two_processes(shared) as (changes, ours, _):
-        waiting = await start_waiting(changes.track(ours).wait_for_change(60))
+        waiting = await start_waiting(changes.track(ours, "run r").wait_for_change(60))
         await ours.close()
         with pytest.raises(errors.Unavailable):
             await waiting

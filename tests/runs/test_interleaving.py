@@ -29,9 +29,9 @@ from agentctl.runs.decisions import write_decisions
 from agentctl.runs.finish import store_end
 from agentctl.runs.legs import build_approval, claim_leg
 from agentctl.runs.live import LiveRun, _begin_call
+from agentctl.runs.recorder import Recorder
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending
-from agentctl.runs.stream import Recorder
 from agentctl.runtime.component import Component
 from agentctl.runtime.pauses import NewApproval
 from agentctl.runtime.transcript import Transcript

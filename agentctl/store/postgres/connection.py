@@ -80,6 +80,11 @@ CONFLICTS = (
 LAST_CRASH = "pg_stat_get_bgwriter_stat_reset_time()::text"
 """An SQL expression: the time of the last recovery after a crash."""
 
+_SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY($1)"
+
+_NAME_SETTING = "application_name"
+"""A setting that may differ: poolers replace it."""
+
 _WRITTEN = "SELECT pg_current_xact_id_if_assigned()::text"
 
 _BUSY = ("The database is busy", "try again; see pool_size of [[databases]]")
@@ -129,6 +134,20 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
         (
             "The connection to the database is not secure",
             "see tls and tls_ca_file of [[databases]]",
+        ),
+    ),
+    (
+        asyncpg.ProtocolViolationError,
+        (
+            "The connection pooler refuses the settings of the connection",
+            "see docs/postgresql.md, section Connection poolers",
+        ),
+    ),
+    (
+        (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError),
+        (
+            "The connection pooler does not keep prepared statements",
+            "use PgBouncer 1.21 or later with max_prepared_statements",
         ),
     ),
     (CONNECTION_LOST, _AWAY),
@@ -186,9 +205,53 @@ def build_unknown_outcome() -> errors.OutcomeUnknown:
     )
 
 
-async def connect(entry: Entry) -> PooledConnection:
-    """Open a connection from the configuration. Raises errors for `to_public_error`."""
-    return cast(PooledConnection, await asyncpg.connect(**build_connect_arguments(entry)))
+async def connect(entry: Entry, **arguments: Any) -> PooledConnection:
+    """Open a connection from the configuration, and verify its settings.
+
+    Args:
+        arguments: these replace those of `build_connect_arguments`.
+
+    Raises:
+        InvalidConfiguration: the password or the certificates are missing, or a connection pooler
+            has dropped a setting.
+        Exception: other errors, for `to_public_error`.
+    """
+    arguments = build_connect_arguments(entry) | arguments
+    connection = cast(PooledConnection, await asyncpg.connect(**arguments))
+    try:
+        await _verify_settings(connection, entry, arguments["server_settings"])
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
+
+
+async def _verify_settings(
+    connection: PooledConnection, entry: Entry, expected: dict[str, str]
+) -> None:
+    """Refuse a connection that lacks settings: poolers in transaction mode may drop them.
+
+    Without `search_path`, deployments in several schemas of a database would share the tables of
+    one schema.
+
+    Raises:
+        InvalidConfiguration: a setting is lost.
+    """
+    rows = await connection.fetch(_SETTINGS, list(expected))
+    found: dict[str, str] = {row["name"]: row["setting"] for row in rows}
+    lost = [
+        name
+        for name, value in expected.items()
+        if name != _NAME_SETTING and found.get(name) != value
+    ]
+    if not lost:
+        return
+    changes = "; ".join(f"ALTER ROLE … SET {name} = '{expected[name]}'" for name in lost)
+    raise errors.InvalidConfiguration(
+        f"The connection to database {entry.id!r} has lost settings: {', '.join(lost)}",
+        cause="a connection pooler has dropped what a new connection asks for",
+        hint=f"set them for the user of the database: {changes}; see docs/postgresql.md",
+    )
 
 
 @asynccontextmanager
@@ -211,10 +274,10 @@ def build_connect_arguments(entry: Entry) -> dict[str, Any]:
         InvalidConfiguration: the password or the certificates are missing.
     """
     settings = {
-        "application_name": "agentctl",
+        _NAME_SETTING: "agentctl",
         "statement_timeout": str(int(entry.statement_seconds * 1_000)),
         "idle_in_transaction_session_timeout": str(int(entry.statement_seconds * 2_000)),
-        "timezone": "UTC",
+        "TimeZone": "UTC",
     }
     if entry.search_path:
         settings["search_path"] = entry.search_path
@@ -314,13 +377,15 @@ async def run_unit(connection: Connection, work: Work[T]) -> T:
         steps.close()
 
 
-async def run_transaction(connection: Connection, work: Work[T]) -> T:
-    """Run a unit in one transaction.
+async def run_write(connection: Connection, work: Work[T]) -> T:
+    """Run a unit in one transaction; a repeatable one as a statement by itself.
 
     Raises:
         InDoubt: the connection was lost during the COMMIT, and the unit has written something.
         Exception: any other error. Nothing was changed.
     """
+    if work.repeatable:
+        return await run_unit(connection, work)
     last_crash = await cast(PooledConnection, connection).last_crash()
     await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     result = await run_unit(connection, work)

@@ -30,8 +30,8 @@ from agentctl.store.postgres.connection import (
     Connection,
     InDoubt,
     build_unknown_outcome,
-    run_transaction,
     run_unit,
+    run_write,
     to_public_error,
 )
 from agentctl.store.postgres.listener import Listener
@@ -146,6 +146,14 @@ class PostgresDatabase:
         self._refuse_when_closed()
         return self._listener.count_changes()
 
+    def watch(self, topic: str) -> Callable[[], int]:
+        """Return a function whose number changes with the notifications of a topic.
+
+        One that was lost changes nothing: a caller must read again after some time.
+        """
+        self._refuse_when_closed()
+        return self._listener.watch(topic)
+
     def load(self) -> Load:
         pool = self._pool
         return Load("postgres", pool.waiting, pool.in_use, self._entry.pool_size)
@@ -202,7 +210,7 @@ class PostgresDatabase:
     async def _write(self, work: Work[T]) -> T:
         try:
             async with (await self._open_pool()).borrow() as connection:
-                return await run_transaction(connection, work)
+                return await run_write(connection, work)
         except InDoubt as doubt:
             if await self._was_committed(doubt):
                 result: T = doubt.result

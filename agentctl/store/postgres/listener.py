@@ -1,19 +1,21 @@
 """The listener for changes of a PostgreSQL database by any server.
 
-Triggers send a notification for the changes that a server may wait for (see the migrations).
-In addition the listener polls the current snapshot of the database, which moves with every commit:
-the next poll finds a change whose notification was not sent or not received.
+Triggers send a notification for the changes that a server may wait for (see the migrations). It
+names its topic, so that a change wakes only the callers that it concerns. In addition the listener
+polls the current snapshot of the database, which moves with every commit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
+from weakref import WeakValueDictionary
 
 from agentctl.config.settings import Database as Entry
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.store.postgres.connection import build_connect_arguments
+from agentctl.store.postgres.connection import connect
 
 POLL_SECONDS = 0.5
 """Seconds between two polls while callers wait for a change, and maximum duration of a poll."""
@@ -30,6 +32,16 @@ CHANNEL = "agentctl"
 _SNAPSHOT = "SELECT pg_current_snapshot()::text"
 
 _limited_log = RateLimitedLog(logging.getLogger("agentctl.store"))
+
+
+class _Topic:
+    """Counts the notifications of a topic. Its method keeps it alive while someone watches."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def count(self) -> int:
+        return self.number
 
 
 class Listener:
@@ -50,15 +62,26 @@ class Listener:
         self._snapshot: str | None = None
         self._failed = False
         self._asked_at = 0.0
+        self._topics: WeakValueDictionary[str, _Topic] = WeakValueDictionary()
         self.changes = 0
 
     def count_changes(self) -> int:
         """Return `changes`. The first call starts to listen; it needs a running event loop."""
-        loop = asyncio.get_running_loop()
-        if self._task is None:
-            self._task = loop.create_task(self._listen())
-        self._asked_at = loop.time()
+        self._start()
+        self._asked_at = asyncio.get_running_loop().time()
         return self.changes
+
+    def watch(self, topic: str) -> Callable[[], int]:
+        """Return a function that counts the notifications of a topic; see `count_changes`."""
+        self._start()
+        watched = self._topics.get(topic)
+        if watched is None:
+            watched = self._topics[topic] = _Topic()
+        return watched.count
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._listen())
 
     async def close(self) -> None:
         if self._task is not None:
@@ -80,15 +103,14 @@ class Listener:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen_once(self) -> None:
-        import asyncpg
-
-        arguments = build_connect_arguments(self._entry) | {"command_timeout": POLL_SECONDS}
-        connection = await asyncpg.connect(**arguments)
+        connection = await connect(self._entry, command_timeout=POLL_SECONDS)
         try:
             self._lost.clear()
             connection.add_termination_listener(lambda _: self._lost.set())
             self._schema = await connection.fetchval("SELECT current_schema()")
             await connection.add_listener(CHANNEL, self._on_notification)
+            # Notifications may have been lost before.
+            self._announce_all()
             while not self._lost.is_set():
                 snapshot = await connection.fetchval(_SNAPSHOT)
                 if snapshot != self._snapshot:
@@ -110,5 +132,15 @@ class Listener:
 
     def _on_notification(self, *notification: Any) -> None:
         # The channel is shared by all schemas of the database.
-        if notification[-1] == self._schema:
-            self.changes += 1
+        schema, _, topic = str(notification[-1]).partition(" ")
+        if schema != self._schema:
+            return
+        self.changes += 1
+        if not topic:
+            self._announce_all()
+        elif (watched := self._topics.get(topic)) is not None:
+            watched.number += 1
+
+    def _announce_all(self) -> None:
+        for watched in list(self._topics.values()):
+            watched.number += 1

@@ -81,9 +81,10 @@ async def apply_pending(
     where = display_url(entry.url)
     if entry.search_path:
         await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{entry.search_path}"')
-    await connection.execute("SET statement_timeout = 0")
     while True:
         async with connection.transaction():
+            # Local: a connection pooler gives the session to others after the transaction.
+            await connection.execute("SET LOCAL statement_timeout = 0")
             await connection.execute(_LOCK)
             version = await read_version(connection) if await has_tables(connection, entry) else 0
             todo = list_pending("postgres", version)[: 1 if version else None]

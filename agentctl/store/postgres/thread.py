@@ -19,7 +19,7 @@ from agentctl.store.postgres.connection import (
     InDoubt,
     build_unknown_outcome,
     connect,
-    run_transaction,
+    run_write,
     to_public_error,
 )
 
@@ -72,14 +72,14 @@ class ThreadConnection:
         try:
             try:
                 if self._connection is not None:
-                    return await run_transaction(self._connection, work)
+                    return await run_write(self._connection, work)
             except TimeoutError:
                 raise
             except CONNECTION_LOST:
                 # Lost while it was idle: try again on a new connection.
                 self._abandon()
             self._connection = await connect(self._entry)
-            return await run_transaction(self._connection, work)
+            return await run_write(self._connection, work)
         except InDoubt:
             self._abandon()
             raise build_unknown_outcome() from None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from agentctl.records.ids import lower_bound_id
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit
@@ -24,17 +26,54 @@ class EventRow:
     events: str
 
 
-# A late batch is dropped: one of a run that is deleted, has ended, or has another attempt. The lock
-# on the row of the run prevents its end before the batch is stored. A batch that is appended again
-# after an unknown outcome is stored once.
-_APPEND = Sql(
-    "INSERT INTO run_events (run_id, first_seq, last_seq, events)"
-    " SELECT run_id, cast(:first_seq as bigint), cast(:last_seq as bigint), cast(:events as text)"
-    " FROM runs WHERE run_id = :run_id AND attempt = :attempt"
-    " AND status IN ('PENDING', 'RUNNING', 'PAUSED') FOR UPDATE"
-    " ON CONFLICT (run_id, first_seq) DO UPDATE"
-    " SET last_seq = excluded.last_seq, events = excluded.events RETURNING run_id"
-)
+class Batch(NamedTuple):
+    """Events of one run to append.
+
+    Attributes:
+        attempt: the attempt of the run that has the events.
+        first_seq, last_seq: numbers of the first and last event; batches are consecutive.
+        events: their text.
+    """
+
+    run_id: str | None
+    attempt: int
+    first_seq: int
+    last_seq: int
+    events: str
+
+
+_NO_BATCH = Batch(None, 0, 0, 0, "")
+
+
+def _build_append(count: int) -> Sql:
+    """Build the statement that appends batches.
+
+    A late batch is dropped: one of a run that is deleted, has ended, or has another attempt. The
+    lock on the row of the run prevents its end before the batch is stored. A batch that is appended
+    again after an unknown outcome is stored once.
+    """
+    typed = ", ".join(
+        f"cast(:{name}_0 as {'text' if name in ('run_id', 'events') else 'bigint'})"
+        for name in Batch._fields
+    )
+    others = (", ".join(f":{name}_{index}" for name in Batch._fields) for index in range(1, count))
+    rows = ", ".join(f"({row})" for row in (typed, *others))
+    return Sql(
+        f"WITH batches ({', '.join(Batch._fields)}) AS (VALUES {rows})"
+        " INSERT INTO run_events (run_id, first_seq, last_seq, events)"
+        " SELECT runs.run_id, first_seq, last_seq, events FROM batches"
+        " JOIN runs ON runs.run_id = batches.run_id AND runs.attempt = batches.attempt"
+        " WHERE status IN ('PENDING', 'RUNNING', 'PAUSED') FOR UPDATE OF runs"
+        " ON CONFLICT (run_id, first_seq) DO UPDATE"
+        " SET last_seq = excluded.last_seq, events = excluded.events RETURNING run_id"
+    )
+
+
+# By the number of their batches. Few statements: each connection prepares them once.
+_APPENDS = {1 << power: _build_append(1 << power) for power in range(7)}
+
+MAXIMUM_BATCHES = max(_APPENDS)
+"""Maximum number of batches of one `append_batches`."""
 
 # Batches are consecutive, so of those that begin at `seq` or before only the last one can contain
 # later events: the rows that were read before are not read again.
@@ -65,23 +104,46 @@ _DELETE_OLDER = Sql(
 )
 
 
+@single_unit
 def append_batch(
     run_id: str, attempt: int, first_seq: int, last_seq: int, events: str
-) -> Work[bool]:
-    """Store a batch of events of a live run.
+) -> Steps[bool]:
+    """Store a batch of events of a live run; see `Batch`.
 
     The last batch must be appended before the end of the run is stored, in the same transaction.
-
-    Args:
-        attempt: the attempt of the run that has the events.
-        first_seq, last_seq: numbers of the first and last event; batches are consecutive.
 
     Returns:
         False, without a change, if the run has ended, was deleted, or has another attempt.
     """
-    return _APPEND.has_rows(
-        run_id=run_id, attempt=attempt, first_seq=first_seq, last_seq=last_seq, events=events
-    )
+    return bool((yield _append([Batch(run_id, attempt, first_seq, last_seq, events)])))
+
+
+def append_batches(batches: Sequence[Batch]) -> Work[set[str]]:
+    """Store a batch of each of some live runs, in one statement that may be repeated.
+
+    Args:
+        batches: 1 to `MAXIMUM_BATCHES`, of different runs.
+
+    Returns:
+        The ids of the runs whose batch is stored; see `append_batch` for the others.
+    """
+    return _append_all(batches).as_repeatable()
+
+
+@single_unit
+def _append_all(batches: Sequence[Batch]) -> Steps[set[str]]:
+    return {row[0] for row in (yield _append(batches))}
+
+
+def _append(batches: Sequence[Batch]) -> Statement:
+    count = 1 << (len(batches) - 1).bit_length()
+    filled = [*batches, *[_NO_BATCH] * (count - len(batches))]
+    values: dict[str, Value] = {
+        f"{name}_{index}": value
+        for index, batch in enumerate(filled)
+        for name, value in zip(Batch._fields, batch, strict=True)
+    }
+    return Statement(_APPENDS[count], values)
 
 
 def list_after(run_id: str, seq: int, limit: int = 64) -> Work[list[EventRow]]:

@@ -51,7 +51,7 @@ def record_heartbeat(worker_id: str, now: int) -> Work[bool]:
 
     Return False if the row is gone: another process has removed the worker.
     """
-    return _HEARTBEAT.has_rows(worker_id=worker_id, now=now)
+    return _HEARTBEAT.has_rows(worker_id=worker_id, now=now).as_repeatable()
 
 
 @single_unit

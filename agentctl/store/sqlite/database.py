@@ -170,6 +170,10 @@ class SqliteDatabase:
             raise to_public_error(error, self.id) from None
         return cast(int, rows[0][0])
 
+    def watch(self, topic: str) -> Callable[[], int]:
+        """Return `changes`: a file has no topics."""
+        return self.changes
+
     def load(self) -> Load:
         """Return the load now. Small reads are never in it, because they end at once."""
         writer = self._writer

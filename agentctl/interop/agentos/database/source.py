@@ -127,19 +127,16 @@ async def open_source(
         finally:
             await asyncio.to_thread(source.file.close)
         return
-    import asyncpg
+    from agentctl.store.postgres.connection import build_connect_arguments, connect, to_public_error
 
-    from agentctl.store.postgres.connection import build_connect_arguments, to_public_error
-
-    arguments = build_connect_arguments(entry)
-    arguments["server_settings"] = arguments["server_settings"] | {
+    settings = build_connect_arguments(entry)["server_settings"] | {
         "default_transaction_read_only": "on",
         "statement_timeout": str(int(STATEMENT_SECONDS * 1_000)),
     }
-    arguments["command_timeout"] = STATEMENT_SECONDS
-    arguments.pop("connection_class", None)
     try:
-        connection = await asyncpg.connect(**arguments)
+        connection = await connect(
+            entry, server_settings=settings, command_timeout=STATEMENT_SECONDS
+        )
     except Exception as error:
         raise to_public_error(error, place) from None
     try:

@@ -1,0 +1,161 @@
+"""Connections through poolers that drop the settings which a client asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.commands import Result, run_command
+from tests.outages.proxy import ProxyApart, proxied_apart
+from tests.postgres_server import PostgresServer
+from tests.process import start_server
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = {
+    "search_path": "pooled_b",
+    "statement_timeout": "5000",
+    "idle_in_transaction_session_timeout": "10000",
+    "TimeZone": "UTC",
+}
+"""The settings of a connection with `search_path = "pooled_b"`."""
+
+CONFIG = """
+[authorization]
+enabled = false
+
+[[databases]]
+id = "main"
+url = "{url}"
+search_path = "{schema}"
+tls = "disable"
+"""
+
+
+@pytest.fixture(scope="module")
+def pooler(server: PostgresServer) -> Iterator[ProxyApart]:
+    with proxied_apart(server.socket) as pooler:
+        yield pooler
+
+
+@pytest.fixture(scope="module")
+def deployments(server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder; its database has the tables of `public` and of the schema `pooled_b`."""
+    folder = tmp_path_factory.mktemp("poolers")
+    for schema in ("public", "pooled_b"):
+        assert run(folder, server.url, schema, "db", "migrate").code == 0
+    return folder
+
+
+def run(folder: Path, url: str, schema: str, *arguments: str) -> Result:
+    """Execute a command with a database."""
+    (folder / "agentctl.toml").write_text(CONFIG.format(url=url, schema=schema))
+    return run_command(*arguments, folder=folder, environment={})
+
+
+def execute(server: PostgresServer, *statements: str) -> None:
+    async def execute() -> None:
+        connection = await asyncpg.connect(server.url)
+        for statement in statements:
+            await connection.execute(statement)
+        await connection.close()
+
+    asyncio.run(execute())
+
+
+def test_dropped_schema_is_refused(deployments: Path, pooler: ProxyApart) -> None:
+    pooler.drop("search_path")
+    for command in (("sessions", "list"), ("db", "migrate"), ("memories", "list")):
+        refused = run(deployments, pooler.url, "pooled_b", *command)
+        assert refused.code == 2, (command, refused)
+        assert "the connection to database 'main' has lost settings: search_path" in refused.stderr
+        assert "ALTER ROLE … SET search_path = 'pooled_b'" in refused.stderr
+    pooler.drop()
+    assert run(deployments, pooler.url, "pooled_b", "sessions", "list").code == 0
+
+
+def test_server_does_not_start_with_another_schema(deployments: Path, pooler: ProxyApart) -> None:
+    pooler.drop("search_path", "statement_timeout")
+    run(deployments, pooler.url, "pooled_b", "version")
+    log = deployments / "server.log"
+    place = ("--config", str(deployments / "agentctl.toml"), "--port", "0")
+    with pytest.raises(AssertionError), start_server(*place, log=log):
+        pass
+    assert "has lost settings: statement_timeout, search_path" in log.read_text()
+
+
+def test_doctor_finds_dropped_settings(deployments: Path, pooler: ProxyApart) -> None:
+    pooler.drop("statement_timeout")
+    found = run(deployments, pooler.url, "pooled_b", "doctor")
+    assert found.code != 0
+    assert "has lost settings: statement_timeout" in found.stdout + found.stderr
+
+
+def test_settings_of_the_user_are_enough(
+    server: PostgresServer, deployments: Path, pooler: ProxyApart
+) -> None:
+    execute(
+        server,
+        "DROP ROLE IF EXISTS pooled_b",
+        "CREATE ROLE pooled_b SUPERUSER LOGIN",
+        *(f"ALTER ROLE pooled_b SET {name} = '{value}'" for name, value in SETTINGS.items()),
+    )
+    pooler.drop(*SETTINGS)
+    url = pooler.url.replace("postgres@", "pooled_b@")
+    done = run(deployments, url, "pooled_b", "sessions", "list")
+    assert done.code == 0, done.stderr
+    other = run(deployments, url, "pooled_c", "sessions", "list")
+    assert "lost settings: search_path" in other.stderr
+
+
+@pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="requires the package pgbouncer")
+def test_pgbouncer_is_named_where_it_refuses_settings(
+    server: PostgresServer, deployments: Path
+) -> None:
+    with running_pgbouncer(server) as url:
+        refused = run(deployments, url, "pooled_b", "sessions", "list")
+        assert "he connection pooler refuses the settings of the connection" in refused.stderr
+        assert "docs/postgresql.md" in refused.stderr
+    ignored = ",".join(SETTINGS)
+    with running_pgbouncer(server, f"ignore_startup_parameters = {ignored}") as url:
+        refused = run(deployments, url, "pooled_b", "sessions", "list")
+        assert "has lost settings: statement_timeout," in refused.stderr
+        assert "SET search_path = 'pooled_b'" in refused.stderr
+
+
+@contextmanager
+def running_pgbouncer(server: PostgresServer, settings: str = "") -> Iterator[str]:
+    """Yield the URL of a PgBouncer in transaction mode."""
+    folder = Path(tempfile.mkdtemp(prefix="agentctl-pooler-"))
+    folder.chmod(0o777)
+    config = folder / "pgbouncer.ini"
+    config.write_text(
+        f"[databases]\npostgres = host={server.socket.parent} user=postgres\n[pgbouncer]\n"
+        f"pool_mode = transaction\nauth_type = any\nunix_socket_dir = {folder}\n"
+        f"listen_addr =\nlogfile = {folder}/log\n{settings}\n"
+    )
+    process = subprocess.Popen(
+        ["pgbouncer", *(("-u", "nobody") if os.geteuid() == 0 else ()), str(config)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 30
+        while not (folder / ".s.PGSQL.6432").exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield f"postgresql://postgres@/postgres?host={folder}&port=6432"
+    finally:
+        process.terminate()
+        process.wait(30)
+        shutil.rmtree(folder)
