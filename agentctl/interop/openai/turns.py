@@ -255,7 +255,7 @@ async def _expand(call: Call, event: StreamEvent) -> StreamEvent:
 
 async def _stream(
     call: Call, requested: Requested, events: Portions, start: LegStart
-) -> EventStreamResponse:
+) -> EventStreamResponse[StreamEvent]:
     first = await wait_for_first_events(call.receive, events)
     read = RunEvents(first[0], start)
     add_log_context(session_id=read.session_id, run_id=read.run_id)
