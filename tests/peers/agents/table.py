@@ -111,7 +111,6 @@ LANGGRAPH = {
         "branching: parallel nodes that both answer",
         {"fanout/left": ["left one two three"], "fanout/right": ["right one two three"]},
         "left one two three\n\nright one two three",
-        limits={"stream": "parallel answers are streamed in the order in which they end"},
     ),
     "mapreduce": PublicAgent(
         "map-reduce with `Send`",
@@ -251,10 +250,7 @@ LANGCHAIN = {
         },
         "Warm.",
         inner=inner("summarizing/summary"),
-        limits={
-            "history": "its middleware sends a summary instead of the history",
-            "stream": STREAMED,
-        },
+        limits={"history": "its middleware sends a summary instead of the history"},
     ),
     "retrying": PublicAgent(
         "middleware: repeated tools",
@@ -316,7 +312,8 @@ PYDANTIC_AI = {
             [("final_result_Query", {"sql": "DROP TABLE logs"})],
             [("final_result_Query", {"sql": "SELECT 1"})],
         ]},
-        '{"sql":"SELECT 1"}',
+        # The draft that the validator rejects stays in the content.
+        '{"sql": "DROP TABLE logs"}\n\n{"sql": "SELECT 1"}',
         output={"sql": "SELECT 1"},
         hidden=frozenset({"final_result_Query", "final_result_Invalid"}),
     ),
@@ -422,7 +419,6 @@ AGNO = {
         {"hooked": ["A drama named Up."], "hooked/parser": ['{"title": "Up", "genre": "drama"}']},
         "A drama named Up.", output={"title": "Up", "genre": "drama"},
         inner=inner("hooked/parser"),
-        limits={"tokens": "agno reports no tokens of a parser model"},
     ),
     "confirming": PublicAgent(
         "confirmation of a tool",
