@@ -12,6 +12,9 @@ from agentctl.interop.mcp.progress import Report
 from agentctl.interop.mcp.questions import Question
 from agentctl.server.state import Call
 
+Result = dict[str, Any]
+"""The result of a call as JSON of the protocol."""
+
 Ask = Callable[[Question], Awaitable[None]]
 """Sends a question, whose answer is another request."""
 
@@ -55,3 +58,13 @@ class NoSuchTool(Exception):
     """The caller of a tool may not use it, or it does not exist."""
 
     TEXT = "There is no such tool"
+
+
+def build_result(
+    text: str, ids: dict[str, object] | None = None, *, failed: bool = False
+) -> Result:
+    """Return the result of a call as JSON of the protocol; models read its text."""
+    result: Result = {"content": [{"type": "text", "text": text}], "isError": failed}
+    if ids is not None:
+        result["structuredContent"] = {"content": text, **ids}
+    return result
