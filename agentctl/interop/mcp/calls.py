@@ -13,7 +13,7 @@ import orjson
 
 from agentctl.approval_requests import ContinueRequest
 from agentctl.errors import AgentctlError, TooManyRequests, ValidationFailed
-from agentctl.interop.mcp.client import Client
+from agentctl.interop.mcp.client import Client, Result, build_result
 from agentctl.interop.mcp.progress import Progress
 from agentctl.interop.mcp.questions import PausedRun, Question, read_answer, reject
 from agentctl.interop.mcp.tools import Arguments, RunTool
@@ -31,9 +31,6 @@ PAUSE_SECONDS = 0.5
 """Interval of the checks if a paused run whose questions are asked goes on."""
 
 _log = logging.getLogger("agentctl.server")
-
-Result = dict[str, Any]
-"""The result of a call as JSON of the protocol."""
 
 Events = AsyncGenerator[list[StreamEvent]]
 
@@ -249,13 +246,3 @@ async def cancel_runs(
             continue
         found += 1
     return found
-
-
-def build_result(
-    text: str, ids: dict[str, object] | None = None, *, failed: bool = False
-) -> Result:
-    """Return the result of a call as JSON of the protocol; models read its text."""
-    result: Result = {"content": [{"type": "text", "text": text}], "isError": failed}
-    if ids is not None:
-        result["structuredContent"] = {"content": text, **ids}
-    return result

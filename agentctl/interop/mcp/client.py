@@ -1,4 +1,4 @@
-"""The client of one call, as the run of the call uses it."""
+"""The interface between the servers for versions of the protocol and the calls of tools."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from typing import Any
 
 from agentctl.interop.mcp.progress import Report
 from agentctl.interop.mcp.questions import Question
+from agentctl.server.state import Call
+
+Result = dict[str, Any]
+"""The result of a call as JSON of the protocol."""
 
 Ask = Callable[[Question], Awaitable[None]]
 """Sends a question, whose answer is another request."""
@@ -41,3 +45,26 @@ class Client:
     takes_questions: bool = False
     state: str | None = None
     answers: Mapping[str, Any] = field(default_factory=dict)
+
+
+ListTools = Callable[[Call], Awaitable[list[dict[str, Any]]]]
+"""Returns the tools of the caller of a request, as JSON of the protocol."""
+
+CallTool = Callable[[Call, str, dict[str, Any] | None, Client], Awaitable[dict[str, Any]]]
+"""Calls a tool by its name, with its arguments; returns the result as JSON of the protocol."""
+
+
+class NoSuchTool(Exception):
+    """The caller of a tool may not use it, or it does not exist."""
+
+    TEXT = "There is no such tool"
+
+
+def build_result(
+    text: str, ids: dict[str, object] | None = None, *, failed: bool = False
+) -> Result:
+    """Return the result of a call as JSON of the protocol; models read its text."""
+    result: Result = {"content": [{"type": "text", "text": text}], "isError": failed}
+    if ids is not None:
+        result["structuredContent"] = {"content": text, **ids}
+    return result

@@ -15,12 +15,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, BadRequest, Forbidden, MethodNotAllowed, Unauthenticated
 from agentctl.interop.mcp import calls
-from agentctl.interop.mcp.client import Client
+from agentctl.interop.mcp.client import Client, NoSuchTool, build_result
 from agentctl.interop.mcp.discovery import WELL_KNOWN, build_challenge, build_metadata
 from agentctl.interop.mcp.handshake import VERSIONS, HandshakeServer
 from agentctl.interop.mcp.messages import build_error_response
 from agentctl.interop.mcp.settings import MCP_PATH
-from agentctl.interop.mcp.tools import NoSuchTool, RunTool, build_tools, check_arguments, is_allowed
+from agentctl.interop.mcp.tools import RunTool, build_tools, check_arguments, is_allowed
 from agentctl.records.log_context import add_log_context
 from agentctl.runtime.mcp.library import IS_FIRST
 from agentctl.server.answers import json_response
@@ -101,9 +101,9 @@ class McpFace(Face):
             if isinstance(tool, RunTool):
                 return await calls.run(tool, call.operations, arguments, client)
             document = await tool.read(call.operations, arguments)
-            return calls.build_result(document.raw.decode())
+            return build_result(document.raw.decode())
         except Forbidden:
             # The denial is in the audit log. A tool that is not listed does not exist for a caller.
             raise NoSuchTool from None
         except AgentctlError as error:
-            return calls.build_result(error.detail, failed=True)
+            return build_result(error.detail, failed=True)

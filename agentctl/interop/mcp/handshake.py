@@ -21,7 +21,7 @@ from agentctl.approval_requests import ContinueRequest
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, NotFound, ValidationFailed
 from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON, cancel_runs
-from agentctl.interop.mcp.client import Client
+from agentctl.interop.mcp.client import CallTool, Client, ListTools, NoSuchTool
 from agentctl.interop.mcp.messages import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
@@ -33,7 +33,7 @@ from agentctl.interop.mcp.messages import (
 )
 from agentctl.interop.mcp.questions import Question, read_answer, reject
 from agentctl.interop.mcp.sessions import SESSION_HEADER, McpSession
-from agentctl.interop.mcp.tools import INSTRUCTIONS, CallTool, ListTools, NoSuchTool
+from agentctl.interop.mcp.tools import INSTRUCTIONS
 from agentctl.server.answers import COMMENT_SECONDS, json_response, no_content_response
 from agentctl.server.bodies import read_json_body
 from agentctl.server.state import Call

@@ -19,8 +19,8 @@ from starlette.types import Message, Send
 
 import agentctl
 from agentctl.config.settings import Settings
-from agentctl.interop.mcp.client import Client
-from agentctl.interop.mcp.tools import INSTRUCTIONS, CallTool, ListTools, NoSuchTool
+from agentctl.interop.mcp.client import CallTool, Client, ListTools, NoSuchTool
+from agentctl.interop.mcp.tools import INSTRUCTIONS
 from agentctl.runtime.mcp.library import to_json
 from agentctl.server.state import Call
 

@@ -15,13 +15,11 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import ids_in_scopes
 from agentctl.config.settings import Settings
 from agentctl.errors import Forbidden, ValidationFailed
-from agentctl.interop.mcp.client import Client
 from agentctl.records.document import Document
 from agentctl.records.ids import SESSION_ID
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionRunsQuery
-from agentctl.server.state import Call
 from agentctl.service.service import ServiceOperations
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
@@ -43,18 +41,6 @@ Arguments = Mapping[str, Any]
 INSTRUCTIONS = (
     "Agents, teams and workflows as tools. Pass session_id of a result to continue a conversation."
 )
-
-ListTools = Callable[[Call], Awaitable[list[dict[str, Any]]]]
-"""Returns the tools of the caller of a request, as JSON of the protocol."""
-
-CallTool = Callable[[Call, str, dict[str, Any] | None, Client], Awaitable[dict[str, Any]]]
-"""Calls a tool by its name, with its arguments; returns the result as JSON of the protocol."""
-
-
-class NoSuchTool(Exception):
-    """The caller of a tool may not use it, or it does not exist."""
-
-    TEXT = "There is no such tool"
 
 
 @dataclass(frozen=True, slots=True)
