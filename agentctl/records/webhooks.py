@@ -18,8 +18,8 @@ class WebhookRecord(TypedDict):
     """An endpoint of the configuration, with its deliveries in all databases.
 
     `origin` is the URL without its path. `state` is `disabled` after a response with the status
-    410, until it is enabled again; `reason` names the cause. `waiting`, `delivered` and `dead` are numbers
-    of stored deliveries; `oldest_waiting_at` is the time of the oldest fact that waits.
+    410, until it is enabled again; `reason` names the cause. `waiting`, `delivered` and `dead` are
+    numbers of stored deliveries; `oldest_waiting_at` is the time of the oldest fact that waits.
     `public_key` verifies signatures with ed25519, null for a shared secret.
     """
 
