@@ -27,6 +27,8 @@ from tests.webhooks.receiver import start_receiver
 
 ROUNDS, CALLERS = 7, 8
 
+NO_REUSE = httpx2.Limits(max_keepalive_connections=0)
+
 AGENT = "async def answer(message, context):\n    return message\n"
 
 AGENTS = '[[agents]]\nid = "quick"\nobject = "quick_agent:answer"\n'
@@ -53,7 +55,9 @@ def start(stack: ExitStack, folder: Path, url: str | None) -> httpx2.Client:
     options = {"log": folder / "server.log", "environment": environment}
     server = stack.enter_context(start_server(*place, **options))  # type: ignore[arg-type]
     headers = {"Authorization": f"Bearer {deployment.token('boss', ADMIN, seconds=7_200)}"}
-    return stack.enter_context(httpx2.Client(base_url=server.url, headers=headers, timeout=60))
+    return stack.enter_context(
+        httpx2.Client(base_url=server.url, headers=headers, timeout=60, limits=NO_REUSE)
+    )
 
 
 def execute(client: httpx2.Client, runs: int) -> float:
@@ -70,7 +74,7 @@ def execute(client: httpx2.Client, runs: int) -> float:
 
 
 def main() -> None:
-    """Print the median of a run for each server, and its ratio to the first one."""
+    """Print the median of a run for each server, and its ratio to the first one by round."""
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     with ExitStack() as stack:
         top = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -87,10 +91,13 @@ def main() -> None:
         for _ in range(ROUNDS):
             for name, client in clients.items():
                 seconds[name].append(execute(client, runs))
-        first = statistics.median(seconds["no webhook"])
+        base = seconds["no webhook"]
         for name, each in seconds.items():
-            median = statistics.median(each)
-            print(f"{name}: {median * 1_000:.2f} ms a run, ratio {median / first:.2f}")
+            ratios = sorted(one / other for one, other in zip(each, base, strict=True))
+            print(
+                f"{name}: {statistics.median(each) * 1_000:.2f} ms a run, ratio"
+                f" {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            )
 
 
 if __name__ == "__main__":

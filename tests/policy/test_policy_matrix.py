@@ -121,6 +121,7 @@ def allowed_status(operation: str) -> int:
         return 400
     unknown = (
         "{session_id}", "{run_id}", "{account_id}", "{memory_id}", "{approval_id}", "{version}",
+        "{webhook_id}", "{delivery_id}",
     )  # fmt: skip
     if any(name in template for name in unknown):
         return 404
