@@ -20,13 +20,13 @@ BEGIN, END = "<!-- programs: tests/peers/openai_table.py -->", "<!-- end of prog
 TEXT_ONLY = "messages are text, without images and sound"
 NO_MODEL = "the server has agents, and no models for embeddings, speech, moderation or plain text"
 ONE_ANSWER = "a run has one answer, without probabilities of its tokens"
-LAST_MESSAGE = "the last message must not be one of the assistant: an agent begins its answer"
 
 DECIDED = {
     "openai-python": {
         "chat: image": TEXT_ONLY,
         "chat: log_probabilities": ONE_ANSWER,
-        "chat: prefilled_answer": LAST_MESSAGE,
+        "chat: setting_stop": "the answer would go on after the text at which the program stops",
+        "chat: setting_store": "the server stores every run",
         "chat: several_answers": ONE_ANSWER,
         "chat: with_a_workflow": "workflows are not models: they have no conversation",
         "responses: other_completions": NO_MODEL,
@@ -36,12 +36,7 @@ DECIDED = {
         "responses: log_probabilities": ONE_ANSWER,
         "responses: stored_fork_of_an_older_response": "a session is one line of conversation",
     },
-    "open-webui": {
-        "continue_response": LAST_MESSAGE,
-        "embeddings": NO_MODEL,
-        "image": TEXT_ONLY,
-        "speech": NO_MODEL,
-    },
+    "open-webui": {"embeddings": NO_MODEL, "image": TEXT_ONLY, "speech": NO_MODEL},
 }
 """Operations that are refused by decision, by program, with the reason."""
 
@@ -59,15 +54,10 @@ def build_table() -> str:
             reasons += [reason] if reason not in reasons else []
             numbers.add(reasons.index(reason) + 1)
         notes = f" ({', '.join(map(str, sorted(numbers)))})" if numbers else ""
-        first, *others = program.scripts
-        more = "".join(f", {_link('more', other)}" for other in others)
-        cells = [
-            str(counts.total()) + more,
-            str(counts["right"]),
-            str(counts["due"]),
-            f"{counts['refused']}{notes}",
-        ]
-        cells[0] = _link(str(counts.total()), first) + more
+        cells = [str(counts.total()), str(counts["right"]), str(counts["due"])]
+        cells = [_link(cell, program.scripts, "") for cell in cells]
+        refused = ", ".join(_list_refused(results[name]))
+        cells.append(_link(str(counts["refused"]), program.scripts, refused) + notes)
         lines.append(f"| {program.title} | {' | '.join(cells)} |")
     sums = [total.total(), total["right"], total["due"], total["refused"]]
     lines += [f"| sum | {' | '.join(map(str, sums))} |", ""]
@@ -80,8 +70,11 @@ def _list_refused(results: dict[str, str]) -> Iterator[str]:
     return (operation for operation, outcome in results.items() if outcome == "refused")
 
 
-def _link(text: str, script: str) -> str:
-    return f"[{text}](../tests/peers/openai_programs/{script})"
+def _link(text: str, scripts: tuple[str, ...], title: str) -> str:
+    """Return a link to the script with the operations of a cell, or to the folder of several."""
+    script = scripts[0] if len(scripts) == 1 else ""
+    shown = f' "{title}"' if title else ""
+    return f"[{text}](../tests/peers/openai_programs/{script}{shown})"
 
 
 def render(page: str) -> str:

@@ -218,7 +218,7 @@ def test_results_of_other_calls_are_refused(
         refused = refuse(stranger, [*messages, given[-1]])
         assert refused == expected
         assert refuse(stranger, [*messages, {**given[-1], "tool_call_id": "x"}]) == expected
-    assert refuse(client, given, model="payer")[1] == "tool_call_not_found"
+    assert refuse(client, [*messages, given[-1]], model="payer")[1] == "tool_call_not_found"
     last = client.chat.completions.create(model="clerk", messages=given)
     assert last.choices[0].message.content == "one"
     assert refuse(client, given)[:2] == (409, "tool_call_closed")

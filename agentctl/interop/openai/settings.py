@@ -14,7 +14,7 @@ IgnoredParameter = Literal[
 ]  # fmt: skip
 
 DEFAULT_IGNORED: tuple[IgnoredParameter, ...] = (
-    "frequency_penalty", "max_completion_tokens", "max_output_tokens", "max_tokens",
+    "frequency_penalty", "logit_bias", "max_completion_tokens", "max_output_tokens", "max_tokens",
     "presence_penalty", "reasoning", "reasoning_effort", "seed", "service_tier", "temperature",
     "top_p", "verbosity",
 )  # fmt: skip
