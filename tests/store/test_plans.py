@@ -212,6 +212,7 @@ _CURSOR = {
 
 SMALL = {
     "idempotency": "created_at <",
+    "webhooks": "FROM disabled_webhooks",
     "workers": "SELECT",
     "accounts": "WHERE name =",
     "audit": "ORDER BY seq LIMIT",
