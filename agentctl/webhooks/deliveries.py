@@ -2,7 +2,7 @@
 
 Any process may deliver any event. It claims due attempts with a lease, so the attempts of a process
 that dies are made by another one when the lease has ended. An event is therefore delivered at least
-once, always under one id (docs/decisions/0094).
+once, always under one id (docs/decisions/0085).
 """
 
 from __future__ import annotations
