@@ -13,8 +13,8 @@ def test_open_server_describes_itself(open_peer: Peer) -> None:
     info = httpx2.get(f"{open_peer.url}/info").json()
     assert (info["agno_version"], info["auth_mode"]) == (open_peer.release, "none")
     config = httpx2.get(f"{open_peer.url}/config").json()
-    assert [team["id"] for team in config["teams"]] == ["crew"]
-    assert [workflow["id"] for workflow in config["workflows"]] == ["line", "stuck"]
+    assert [team["id"] for team in config["teams"]] == ["crew", "office"]
+    assert [workflow["id"] for workflow in config["workflows"]] == ["line", "stuck", "form"]
 
 
 def test_locked_server_takes_the_tokens_of_the_key(locked_peer: Peer, keys: Deployment) -> None:

@@ -79,11 +79,11 @@ READS: list[tuple[Call, str]] = [
     (
         lambda o: o.get_approvals(
             ApprovalFilter(
-                "pending", "done", "input", "team", "t", "pay", "r", "s", "u", "d", PAGE, 0
+                "pending", "done", "input", "user", "team", "t", "pay", "r", "s", "u", "d", PAGE, 0
             )
         ),
-        "/approvals?status=pending&execution=done&kind=input&component_type=team&component_id=t"
-        "&tool_name=pay&run_id=r&session_id=s&user_id=u&db_id=d&limit=5&page=2&sort_order=asc"
+        "/approvals?status=pending&execution=done&kind=input&policy=user&component_type=team"
+        "&component_id=t&tool_name=pay&run_id=r&session_id=s&user_id=u&db_id=d&limit=5&page=2&sort_order=asc"
         "&created_after=1970-01-01T00%3A00%3A00.000000Z",
     ),
     (lambda o: o.get_approval("agent", "x", "a/b"), "/agents/x/approvals/a%2Fb"),
