@@ -88,6 +88,7 @@ def run(
     return subprocess.run(command, cwd=home, env=environment, capture_output=True, check=False)
 
 
+@needs_packaging_mode
 def test_two_builds_are_the_same_bytes(release: Path, tmp_path: Path) -> None:
     again = build(tmp_path / "again", "--no-bom", umask="077")
     assert read_folder(again) == read_folder(release)

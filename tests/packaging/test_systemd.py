@@ -260,7 +260,11 @@ async def test_rolling_restarts_lose_nothing(manager: Manager, deployment: Deplo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--port", "0"), "--host and --port exclude a socket of the service manager"),
+        pytest.param(
+            ("--port", "0"),
+            "--host and --port exclude a socket of the service manager",
+            marks=needs_packaging_mode,
+        ),
         ((), "authorization is disabled and other machines can reach 0.0.0.0"),
     ],
     ids=["port", "open"],
@@ -301,6 +305,7 @@ def test_backup_unit_copies_a_database(tmp_path: Path, deployment: Deployment) -
     assert re.fullmatch(r"main-\d{4}-\d\d-\d\dT\d{6}Z\.db", copy.name)
 
 
+@needs_packaging_mode
 def test_scheduled_unit_starts_one_run_in_an_hour(tmp_path: Path) -> None:
     command = read_command("agentctl-run@.service", "echo")
     with serving(tmp_path / "demo") as demo:
