@@ -53,16 +53,14 @@ def test_chat_completion_of_a_paused_run_is_an_error(people: People) -> None:
     assert set(reasons) <= {None}
 
 
-def test_response_of_a_paused_run_is_an_error(people: People) -> None:
+def test_response_of_a_paused_run_asks_for_the_approval(people: People) -> None:
     with open_client(people) as client:
-        with pytest.raises(openai.ConflictError) as refused:
-            client.responses.create(model="payer", input="user")
-        assert refused.value.code == "run_paused"
+        response = client.responses.create(model="payer", input="user")
         events = list(client.responses.create(model="payer", input="user", stream=True))
-    assert events[-1].type == "response.failed"
-    error = events[-1].response.error
-    assert error is not None
-    assert (error.code, events[-1].response.status) == ("run_paused", "failed")
+    assert events[-1].type == "response.completed"
+    for found in (response, events[-1].response):
+        assert found.status == "completed"
+        assert [item.type for item in found.output] == ["mcp_approval_request"]
 
 
 Answers = Callable[[Any], Any]

@@ -468,6 +468,14 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        "Webhooks",
+        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
+        commands=(
+            "webhooks list", "webhooks test", "webhooks deliveries", "webhooks redeliver",
+            "webhooks enable",
+        ),
+    ),
+    Row(
         "Remote agents, teams, workflows",
         NONE,
         works(

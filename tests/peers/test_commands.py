@@ -328,7 +328,8 @@ def test_sessions_and_memories_are_exported(agentctl: Agentctl, tmp_path: Path) 
         "runs list", "runs get r", "runs cancel r", "runs cancel --all --yes", "runs watch r",
         "auth whoami", "auth can-i agents:run", "auth explain GET /agents", "audit list",
         "sessions summarize s", "sessions delete s --yes --cancel", "memories forget u --yes",
-        "runs wait r", "audit tail", "audit export", "sessions stat",
+        "runs wait r", "audit tail", "audit export", "sessions stat", "webhooks list",
+        "webhooks test w", "webhooks deliveries", "webhooks redeliver d", "webhooks enable w",
     ],
 )  # fmt: skip
 def test_commands_without_counterpart_say_so(

@@ -103,7 +103,7 @@ async def race(
 
     async def decide(service: Service, status: str) -> bool:
         change = DecisionChange(status, row.created_at + 1, f"by {status}")
-        work = write_decisions(run_id, [(row.approval_id, change)])
+        work = write_decisions(database_of(service).outbox, run_id, [(row.approval_id, change)])
         try:
             await database_of(service).write(work)
         except errors.Conflict:

@@ -122,7 +122,9 @@ class Scene:
             yield from approvals.keep_checkpoint(self.checkpoint(name))
             yield from runs.pause(self.paused(name))
         approve = DecisionChange("approved", 5, "boss")
-        yield from write_decisions(self.id("goes"), [(self.id("ask-goes"), approve)])
+        yield from write_decisions(
+            self.database.outbox, self.id("goes"), [(self.id("ask-goes"), approve)]
+        )
 
     def row(self, name: str, session: str = "s", **given: Any) -> NewRun:
         return a_run(self.id(name), self.id(session), component_id="quick", **given)
@@ -153,7 +155,7 @@ class Scene:
     async def decide(self, status: str, at: int = 5) -> None:
         change = DecisionChange(status, at, "boss")
         decisions = [(self.id("ask-wait"), change)]
-        await self.database.write(write_decisions(self.id("wait"), decisions))
+        await self.database.write(write_decisions(self.database.outbox, self.id("wait"), decisions))
 
     async def cancel_waiting(self, name: str) -> str:
         canceller = self.service.hosting.canceller

@@ -92,7 +92,9 @@ async def decide(service: Service, run_id: str, verb: Any, **fields: Any) -> boo
     row = await approval_of(service, run_id)
     decision = NewDecision(verb, row.arguments_hash, **fields)
     change = build_change(row, decision, "boss")
-    work = write_decisions(row.root_run_id, [(row.approval_id, change)])
+    work = write_decisions(
+        database_of(service).outbox, row.root_run_id, [(row.approval_id, change)]
+    )
     return (await database_of(service).write(work)).continues
 
 

@@ -72,6 +72,7 @@ NOT_LISTED = {
     "agentctl.service.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
     "agentctl.store.database.MAXIMUM_LISTS",
     "agentctl.store.listing.MAXIMUM_SURPLUS",
+    "agentctl.store.repositories.events.MAXIMUM_BATCHES",
     "agentctl.store.sqlite.inspect.MAXIMUM_DAMAGES",
 }
 """Sizes of caches and of batches, pauses, and names that are drawn: no caller meets them."""
