@@ -238,6 +238,12 @@ def finish_process(code: int) -> None:
 
 
 def _exit_now(code: int) -> None:
+    # An ordinary exit would end the workers of pools.
+    pools = sys.modules.get("multiprocessing")
+    if pools is not None:
+        with contextlib.suppress(Exception):
+            for process in pools.active_children():
+                process.terminate()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

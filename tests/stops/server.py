@@ -129,3 +129,17 @@ def serve(folder: Path, endpoint: ModelEndpoint, settings: str = "") -> Iterator
     options = ("--config", str(deployment.path), "--port", "0")
     with start_server(*options, log=folder / "server.log", environment=environment) as process:
         yield StopServer(process, deployment, ledger)
+
+
+def find_processes(tag: str) -> list[int]:
+    """Return the processes with a tag in their command line, except those that have ended."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes()
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        if tag.encode() in command and state not in "ZX":
+            found.append(int(folder.name))
+    return found

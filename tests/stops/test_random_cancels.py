@@ -11,12 +11,11 @@ import os
 import random
 import time
 from collections import Counter
-from pathlib import Path
 
 from agentctl.operations import Operations
 from agentctl.records.times import parse_rfc3339
 from tests.endpoint import ModelEndpoint
-from tests.stops.server import StopServer, cancel_run, start_run
+from tests.stops.server import StopServer, cancel_run, find_processes, start_run
 
 COUNT = int(
     os.environ.get("AGENTCTL_TEST_CANCELS")
@@ -82,20 +81,6 @@ async def cancel_one(
     late = [beat - stopped for beat in server.read_beats(tag) if beat > stopped]
     if late or children:
         result.lies.append(f"{component} {form} {run_id}: {late[-1:]} {children} {run['holding']}")
-
-
-def find_processes(tag: str) -> list[int]:
-    """Return the processes with a tag in their command line, except those that have ended."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes()
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if tag.encode() in command and state not in "ZX":
-            found.append(int(folder.name))
-    return found
 
 
 async def test_no_run_is_called_stopped_while_its_work_goes_on(

@@ -11,7 +11,7 @@ import pytest
 
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.stops.server import StopServer, cancel_run, serve, start_run
+from tests.stops.server import StopServer, cancel_run, find_processes, serve, start_run
 
 ENDING = ("task", "tree", "popen", "exec", "shells", "fork", "command-in-thread")
 """Forms of work that a cancel ends at once."""
@@ -190,3 +190,5 @@ async def test_time_limits_and_the_end_of_the_server_end_work(
         lengths = [len(server.read_beats(tag)) for tag in tags]
         await asyncio.sleep(0.3)
         assert [len(server.read_beats(tag)) for tag in tags] == lengths
+        # Forked processes have the command line of the server.
+        await wait_until(lambda: not find_processes(str(tmp_path)))
