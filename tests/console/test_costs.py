@@ -36,6 +36,10 @@ class Cost(NamedTuple):
     content: int
 
 
+ONE_POLL = Cost(1, 3_000)
+"""A live run may be read once more on a busy machine, in a session of any length."""
+
+
 def test_costs_do_not_grow_with_the_history(
     server: ThreadedServer, browser: Browser, tmp_path: Path
 ) -> None:
@@ -52,9 +56,9 @@ def test_costs_do_not_grow_with_the_history(
             wait_until_idle(shown)
             opened[count] = sum_up(finished)
             sent[count] = min(send(shown, finished, count + number) for number in (1, 2, 3))
-    for costs in (opened, sent):
-        for mine, first in zip(costs[RUNS[-1]], costs[RUNS[0]], strict=True):
-            assert abs(mine - first) <= TOLERANCE * first, (opened, sent)
+    for costs, slack in ((opened, Cost(0, 0)), (sent, ONE_POLL)):
+        for mine, first, least in zip(costs[RUNS[-1]], costs[RUNS[0]], slack, strict=True):
+            assert abs(mine - first) <= max(TOLERANCE * first, least), (opened, sent)
 
 
 def test_timeline_of_a_live_run_reads_no_texts(server: ThreadedServer, browser: Browser) -> None:
