@@ -136,8 +136,10 @@ class Receiver:
 
         if self._client is None:
             # A separate client for each endpoint: connections to one address are shared, and their
-            # certificate was verified for one name. No proxy: it would resolve the name again.
+            # certificate was verified for one name. No proxy of the environment, which would resolve
+            # the name again, but its authorities (SSL_CERT_FILE).
             self._client = httpx2.AsyncClient(
+                verify=httpx2.create_ssl_context(),
                 trust_env=False,
                 follow_redirects=False,
                 timeout=self.webhook.timeout_seconds,

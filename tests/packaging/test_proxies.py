@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import socket
 import ssl
@@ -15,6 +14,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.certificates import create_certificate
 from tests.cli.demo import Demo, serving
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
 from tests.process import base_environment
@@ -45,7 +45,7 @@ def client(
     """A client of the server behind a proxy with TLS."""
     program = require_program(request.param, PROXIES[request.param])
     folder = tmp_path_factory.mktemp(request.param)
-    write_certificate(folder)
+    create_certificate(folder, NAME, "localhost")
     port, upstream = find_port(), demo.url.removeprefix("http://")
     command = {"nginx": configure_nginx, "caddy": configure_caddy}[request.param](
         program, folder, port, upstream
@@ -55,7 +55,7 @@ def client(
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log)
     try:
         wait_for_port(port, process, folder / "log")
-        context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+        context = ssl.create_default_context(cafile=str(folder / "certificate.pem"))
         with httpx2.Client(
             base_url=f"https://localhost:{port}",
             verify=context,
@@ -66,33 +66,6 @@ def client(
     finally:
         process.terminate()
         process.wait(DEADLINE)
-
-
-def write_certificate(folder: Path) -> None:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
-    now = datetime.datetime.now(datetime.UTC)
-    names = x509.SubjectAlternativeName([x509.DNSName(NAME), x509.DNSName("localhost")])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(names, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    (folder / "cert.pem").write_bytes(certificate.public_bytes(pem))
-    plain = serialization.NoEncryption()
-    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
-    (folder / "key.pem").write_bytes(private)
 
 
 def find_port() -> int:
@@ -117,8 +90,8 @@ def configure_nginx(program: str, folder: Path, port: int, upstream: str) -> lis
         "127.0.0.1:7777": upstream,
         "listen 443": f"listen 127.0.0.1:{port}",
         "listen 80;": f"listen 127.0.0.1:{find_port()};",
-        "/etc/ssl/agentctl/fullchain.pem": f"{folder}/cert.pem",
-        "/etc/ssl/agentctl/key.pem": f"{folder}/key.pem",
+        "/etc/ssl/agentctl/fullchain.pem": f"{folder}/certificate.pem",
+        "/etc/ssl/agentctl/key.pem": f"{folder}/certificate.pem",
     }.items():
         assert old in text
         text = text.replace(old, new)
@@ -142,7 +115,7 @@ def configure_caddy(program: str, folder: Path, port: int, upstream: str) -> lis
     text = (PACKAGING / "proxy/Caddyfile").read_text()
     for old, new in {
         "agents.example.com {": f"https://{NAME}:{port}, https://localhost:{port} {{\n"
-        f"\ttls {folder}/cert.pem {folder}/key.pem",
+        f"\ttls {folder}/certificate.pem {folder}/certificate.pem",
         "127.0.0.1:7777": upstream,
     }.items():
         assert old in text

@@ -18,6 +18,7 @@ from agentctl.remote.address import parse_address
 from agentctl.remote.connection import Timeouts
 from agentctl.remote.failures import build_connection_error
 from agentctl.requests import CancelRequest, RunRequest
+from tests.certificates import create_certificate
 from tests.remote.conftest import Serve, answer
 
 TOKEN = "head.payload.s3cret"
@@ -131,36 +132,8 @@ def test_untrusted_certificate_is_reported(tmp_path: Any) -> None:
 
 
 def _self_signed(folder: Any) -> ssl.SSLContext:
-    from datetime import UTC, datetime, timedelta
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "nobody")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now)
-        .not_valid_after(now + timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    file = folder / "both.pem"
-    file.write_bytes(
-        certificate.public_bytes(serialization.Encoding.PEM)
-        + key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file)
+    context.load_cert_chain(create_certificate(folder, "nobody"))
     return context
 
 

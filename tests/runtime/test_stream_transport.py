@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,13 +10,10 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from agentctl.runtime.models import stream_transport
 from agentctl.runtime.models.stream_transport import StreamTransport
+from tests.certificates import create_certificate
 from tests.loops import wait_until
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -186,27 +182,8 @@ async def test_refused_connection_and_bad_field_are_errors() -> None:
     assert "key" not in str(refused.value)
 
 
-def create_certificate(folder: Path) -> Path:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "model")])
-    now = datetime.datetime.now(datetime.UTC)
-    address = x509.DNSName("localhost")
-    built = x509.CertificateBuilder().subject_name(name).issuer_name(name)
-    built = built.public_key(key.public_key()).serial_number(1).not_valid_before(now)
-    built = built.not_valid_after(now + datetime.timedelta(days=1))
-    signed = built.add_extension(x509.SubjectAlternativeName([address]), critical=False).sign(
-        key, hashes.SHA256()
-    )
-    path = folder / "model.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(private + signed.public_bytes(serialization.Encoding.PEM))
-    return path
-
-
 async def test_certificate_is_verified(tmp_path: Path) -> None:
-    path = create_certificate(tmp_path)
+    path = create_certificate(tmp_path, "localhost")
     own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     own.load_cert_chain(path)
     server = Server(CHUNKED, chunk(b"x"), chunk(b""))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from agentctl.config.webhooks import Webhook
 from agentctl.webhooks.addresses import find_problem
 from agentctl.webhooks.attempts import Outcome, Receiver, plan_next
 from agentctl.webhooks.signing import Signer
+from tests.certificates import create_certificate
 from tests.webhooks.receiver import start_receiver
 
 PUBLIC = ("93.184.216.34", "2606:2800:220:1::1", "::ffff:93.184.216.34", "64:ff9b::5db8:d822")
@@ -45,8 +48,10 @@ def test_address_of_no_receiver_is_always_refused(text: str) -> None:
     assert find_problem(ipaddress.ip_address(text), True) is not None
 
 
-def build_receiver(url: str, *, allow_private: bool) -> Receiver:
-    webhook = Webhook("ops", url, ("run.failed",), timeout_seconds=0.5, allow_private=allow_private)
+def build_receiver(url: str, *, allow_private: bool, seconds: float = 0.5) -> Receiver:
+    webhook = Webhook(
+        "ops", url, ("run.failed",), timeout_seconds=seconds, allow_private=allow_private
+    )
     return Receiver(webhook, Signer([b"x" * 24]))
 
 
@@ -87,6 +92,39 @@ async def test_name_with_a_second_answer_is_resolved_once(monkeypatch: pytest.Mo
         outcome = await send(build_receiver(url, allow_private=True))
         assert (outcome.status, outcome.error) == (204, None)
         assert local.requests[0].headers["host"] == f"rebound.test:{port}"
+
+
+async def test_certificate_is_verified_for_the_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    certificate = create_certificate(tmp_path, "rebound.test")
+    own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    own.load_cert_chain(certificate)
+    seen: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=own)
+    port = server.sockets[0].getsockname()[1]
+    answer_lookups(monkeypatch, "127.0.0.1")
+    invalid = "the certificate of the server is not valid"
+    for name, trusted, expected in (
+        ("rebound.test", True, (204, None)),
+        ("rebound.test", False, (None, invalid)),
+        ("localhost", True, (None, invalid)),
+    ):
+        monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+        if trusted:
+            monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        receiver = build_receiver(f"https://{name}:{port}/x", allow_private=True, seconds=10.0)
+        outcome = await send(receiver)
+        assert (outcome.status, outcome.error) == expected, name
+    server.close()
+    assert [b"webhook-signature: v1," in request for request in seen] == [True]
 
 
 async def test_redirect_to_this_machine_is_a_failure() -> None:
