@@ -90,11 +90,12 @@ bench-hostile: $(VENV)/.installed-test
 # Start the servers of three releases of AgentOS, and test with them and with their clients. Test the
 # interface for clients of OpenAI with the programs of docs/openai.md, those for Node if there is npm,
 # the page of docs/agui.md in chromium, and the interfaces of MCP with older versions of the package
-# mcp. Run the wrappers of docs/other-libraries.md, each with its library, and public agents of all
-# libraries against scripted models.
+# mcp. Verify webhooks with the library standardwebhooks for Node. Run the wrappers of
+# docs/other-libraries.md, each with its library, and public agents of all libraries against scripted
+# models.
 test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		$(OPENAI_PROGRAMS:%=.peers/openai/%/.installed) .peers/openai/node/.installed \
-		.peers/agui/.installed \
+		.peers/agui/.installed .peers/webhooks/.installed \
 		$(MCP_VERSIONS:%=.peers/mcp-%/.installed) $(OTHERS:%=.peers/other-%/.installed) \
 		.peers/agents/.installed .peers/mcp-clients/.installed
 	AGENTCTL_TEST_PEERS=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/peers
@@ -123,6 +124,13 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		-r tests/peers/requirements-mcp-agno.txt
 	@if command -v npm >/dev/null; then npm install --silent --prefix .peers/mcp-clients \
 		@modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/inspector-cli@0.16.8; fi
+	@touch $@
+
+.peers/webhooks/.installed:
+	@echo 'Installing a library for receivers of webhooks in .peers'
+	@mkdir -p .peers/webhooks
+	@if command -v npm >/dev/null; then \
+		npm install --silent --prefix .peers/webhooks standardwebhooks@1.1.1; fi
 	@touch $@
 
 .peers/agui/.installed:

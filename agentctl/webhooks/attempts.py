@@ -136,8 +136,8 @@ class Receiver:
 
         if self._client is None:
             # A separate client for each endpoint: connections to one address are shared, and their
-            # certificate was verified for one name. No proxy of the environment, which would resolve
-            # the name again, but its authorities (SSL_CERT_FILE).
+            # certificate was verified for one name. SSL_CERT_FILE counts, but no proxy, which would
+            # resolve the name again.
             self._client = httpx2.AsyncClient(
                 verify=httpx2.create_ssl_context(),
                 trust_env=False,
