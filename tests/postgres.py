@@ -87,7 +87,8 @@ class PostgresUnderTest:
         """Delete every row."""
         async with self.connected() as connection:
             await connection.execute(
-                "TRUNCATE sessions, workers, idempotency, service_accounts, memories, audit_log"
+                "TRUNCATE sessions, workers, idempotency, service_accounts, memories, audit_log,"
+                " webhook_deliveries, disabled_webhooks"
                 " CASCADE"
             )
 
