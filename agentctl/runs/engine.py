@@ -354,7 +354,9 @@ class Engine:
         try:
             await self._supervision.supervise(run)
         finally:
-            del self._live[run.run_id]
+            # The next leg of the run may have begun already.
+            if self._live.get(run.run_id) is run:
+                del self._live[run.run_id]
             self._root_count -= run.parent is None
             if not self._live:
                 self._has_live.clear()
