@@ -256,7 +256,7 @@ async def test_members_have_their_place_among_the_items(graphs: ConformanceServe
     live = reader.runs[run_id].items
     for kind, name in (("member", "run_id"), ("text", "text")):
         shown, stored = (
-            "".join(each[name].strip() for each in items if each["type"] == kind)
+            "".join("".join(each[name].split()) for each in items if each["type"] == kind)
             for items in (live, run["items"])
         )
         assert shown == stored
