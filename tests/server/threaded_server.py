@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx2
 import uvicorn
@@ -55,6 +57,7 @@ def serve_in_thread(
     http: type[HttpProtocol] = HttpProtocol,
 ) -> Iterator[ThreadedServer]:
     """Serve an application on a real socket, in a thread."""
+    _forget_modules(deployment.folder)
     config = uvicorn.Config(
         app,
         port=0,
@@ -80,6 +83,14 @@ def serve_in_thread(
         server.should_exit = True
         thread.join(STOP_SECONDS)
         assert not thread.is_alive()
+
+
+def _forget_modules(folder: Path) -> None:
+    """Forget modules of other deployments whose names are those of files in the folder."""
+    for file in folder.glob("*.py"):
+        loaded = sys.modules.get(file.stem)
+        if loaded is not None and loaded.__file__ != str(file):
+            del sys.modules[file.stem]
 
 
 def _port(server: uvicorn.Server, thread: threading.Thread) -> int:
