@@ -13,15 +13,34 @@ from typing import NamedTuple
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentctl.errors import AgentctlError
+from agentctl.auth import policy
+from agentctl.auth.principal import Principal
+from agentctl.errors import AgentctlError, Unauthenticated
+from agentctl.records.routes import RouteMatch, RouteTable
 from agentctl.server.routing import path_below_root, respond
-from agentctl.server.state import ERROR_RESPONSE_KEY
+from agentctl.server.state import ERROR_RESPONSE_KEY, Call
 
 
 class MatchedRoute(NamedTuple):
     """The route of a request, for the log."""
 
     operation: str
+
+
+def match_route(call: Call, table: RouteTable) -> tuple[RouteMatch, Principal]:
+    """Return the route of a request, and its caller.
+
+    Raises:
+        AgentctlError: no route serves the request, the caller is not identified, or a parameter of
+            the path is not valid.
+    """
+    caller, path = call.caller, path_below_root(call.scope)
+    match = policy.find_operation(table, call.method, path, caller.failure)
+    call.scope["route"] = MatchedRoute(match.operation)
+    if caller.principal is None:
+        raise caller.failure or Unauthenticated()
+    policy.check_path_params(match.path_params)
+    return match, caller.principal
 
 
 class Face:

@@ -13,8 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agentctl.approval_requests import ContinueRequest
-from agentctl.auth import policy
-from agentctl.errors import AgentctlError, BadRequest, Unauthenticated
+from agentctl.errors import AgentctlError, BadRequest
 from agentctl.interop.agui.events import AguiEvent, AguiStream, encode
 from agentctl.interop.agui.input import RunInput, read_input
 from agentctl.interop.agui.interrupts import Continuation, check_no_interrupt
@@ -33,9 +32,8 @@ from agentctl.requests import (
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.server.answers import EventStreamResponse, wait_for_first_events
 from agentctl.server.bodies import read_json_body
-from agentctl.server.faces import Face, MatchedRoute
-from agentctl.server.routing import path_below_root
-from agentctl.server.state import Call, Caller
+from agentctl.server.faces import Face, match_route
+from agentctl.server.state import Call
 
 Portions = AsyncGenerator[list[StreamEvent]]
 
@@ -48,12 +46,7 @@ class AgUiFace(Face):
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive)
-        caller: Caller = call.caller
-        match = policy.find_operation(TABLE, call.method, path_below_root(scope), caller.failure)
-        scope["route"] = MatchedRoute(match.operation)
-        if caller.principal is None:
-            raise caller.failure or Unauthenticated()
-        policy.check_path_params(match.path_params)
+        match, _ = match_route(call, TABLE)
         kind = ROUTE_KINDS[match.operation]
         exchange = Exchange(call, kind, match.path_params["component_id"])
         response = await exchange.respond()

@@ -9,9 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from agentctl.auth import policy
 from agentctl.auth.principal import Principal
-from agentctl.errors import Unauthenticated
 from agentctl.interop.openai.calls import UnknownCall
 from agentctl.interop.openai.chat import ChatCompletion
 from agentctl.interop.openai.failures import RefusedParameter, build_error_response
@@ -35,9 +33,8 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.requests import RunRequest
 from agentctl.server.bodies import read_json_body
-from agentctl.server.faces import Face, MatchedRoute
-from agentctl.server.routing import path_below_root
-from agentctl.server.state import Call, Caller
+from agentctl.server.faces import Face, match_route
+from agentctl.server.state import Call
 
 PREFIX = "/v1"
 
@@ -56,14 +53,9 @@ class OpenAIFace(Face):
 
     async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive)
-        caller: Caller = call.caller
-        match = policy.find_operation(TABLE, call.method, path_below_root(scope), caller.failure)
-        scope["route"] = MatchedRoute(match.operation)
-        if caller.principal is None:
-            raise caller.failure or Unauthenticated()
-        policy.check_path_params(match.path_params)
+        match, principal = match_route(call, TABLE)
         endpoint = _ENDPOINTS[match.operation]
-        response = await endpoint(call, caller.principal, **match.path_params)
+        response = await endpoint(call, principal, **match.path_params)
         await response(scope, receive, send)
 
 

@@ -28,6 +28,7 @@ from agentctl.requests import (
     RunRequest,
     StreamEvent,
 )
+from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.server.answers import (
     EventStreamResponse,
     cancel_on_disconnect,
@@ -45,7 +46,6 @@ Portions = AsyncGenerator[list[StreamEvent]]
 Turn = ChatCompletion | ModelResponse
 
 _SETTLED = frozenset({EventKind.PAUSED, *END_STATUSES})
-_DISCONNECTED = "The client disconnected"
 
 
 class AnsweredCall(Conflict):
@@ -216,7 +216,7 @@ async def _cancel_when_left(
             is_settled = True
         finally:
             if not is_settled:
-                request = CancelRequest(found.session_id, reason=_DISCONNECTED)
+                request = CancelRequest(found.session_id, reason=CLIENT_DISCONNECTED)
                 with contextlib.suppress(AgentctlError):
                     await call.operations.cancel_run(
                         found.kind, found.component_id, run_id, request
