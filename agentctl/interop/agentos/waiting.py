@@ -19,7 +19,7 @@ from agentctl.interop.agentos.values import (
     read_required,
     read_text,
 )
-from agentctl.records.approvals import ApprovalRecord, hash_call
+from agentctl.records.approvals import ApprovalKind, ApprovalRecord, hash_call
 from agentctl.records.kinds import KINDS, ComponentKind, Record
 
 FIELDS: dict[ComponentKind, str] = {
@@ -29,10 +29,20 @@ FIELDS: dict[ComponentKind, str] = {
 }
 """The member of a paused run with its calls, and the field of the form that continues it."""
 
-_JSON_TYPES = {
-    "str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array",
-    "dict": "object",
+PAUSE_TYPES: dict[ApprovalKind, str] = {
+    "approval": "confirmation",
+    "input": "user_input",
+    "external": "external_execution",
+}
+"""The names of the kinds of approval. AgentOS has none for `outcome`."""
+
+FIELD_TYPES = {
+    "string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list",
+    "object": "dict",
 }  # fmt: skip
+"""The names of the types of JSON Schema."""
+
+_JSON_TYPES = {name: kind for kind, name in FIELD_TYPES.items()}
 
 
 class WaitingCall(NamedTuple):

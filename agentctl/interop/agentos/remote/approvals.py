@@ -17,7 +17,7 @@ from agentctl.interop.agentos.values import (
     read_required,
     read_text,
 )
-from agentctl.interop.agentos.waiting import find_waiting
+from agentctl.interop.agentos.waiting import PAUSE_TYPES, find_waiting
 from agentctl.records.approvals import hash_call
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -25,8 +25,7 @@ from agentctl.records.routes import operation_ids
 from agentctl.remote.connection import Request, build_path, fill_template
 from agentctl.remote.queries import build_query
 
-_KINDS = {"confirmation": "approval", "user_input": "input", "external_execution": "external"}
-"""The kinds of approval by the names of AgentOS."""
+_KINDS = {name: kind for kind, name in PAUSE_TYPES.items()}
 
 _FILTERS = frozenset(
     {
@@ -37,8 +36,6 @@ _FILTERS = frozenset(
 """The filters that a list of AgentOS has, or that are applied to its rows."""
 
 _UNDECIDED = dict.fromkeys(("confirmed", "answered", "result"))
-
-_PAUSES = {kind: pause for pause, kind in _KINDS.items()}
 
 
 class AgentOSApprovals(AgentOSRuns):
@@ -62,7 +59,7 @@ class AgentOSApprovals(AgentOSRuns):
         query = build_query(
             status=filter.status,
             source_type=kind,
-            pause_type=_PAUSES.get(filter.kind or ""),
+            pause_type=PAUSE_TYPES.get(filter.kind) if filter.kind else None,
             approval_type="required" if filter.policy == "other" else None,
             user_id=filter.user_id,
             run_id=filter.run_id,

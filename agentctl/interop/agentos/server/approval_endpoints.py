@@ -13,13 +13,9 @@ from agentctl.declarations import Path, Query
 from agentctl.errors import Conflict, ValidationFailed
 from agentctl.interop.agentos.server.bodies import Endpoints
 from agentctl.interop.agentos.server.operation import list_rows
-from agentctl.interop.agentos.server.pauses import (
-    PAUSE_TYPES,
-    decide,
-    write_approval_type,
-    write_requirement,
-)
+from agentctl.interop.agentos.server.pauses import decide, write_approval_type, write_requirement
 from agentctl.interop.agentos.values import Built, to_seconds
+from agentctl.interop.agentos.waiting import PAUSE_TYPES
 from agentctl.records.approvals import ApprovalRecord, ApprovalStatus
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.requests import Page, PageNumber, UserId

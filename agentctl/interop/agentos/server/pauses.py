@@ -15,29 +15,18 @@ from agentctl.errors import BadRequest, Conflict, FourEyes, NotFound, TooLarge
 from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.values import Built, read_object, read_objects, read_text, to_seconds
-from agentctl.records.approvals import ApprovalKind, ApprovalRecord, Verb, hash_call
+from agentctl.interop.agentos.waiting import FIELD_TYPES
+from agentctl.records.approvals import ApprovalRecord, Verb, hash_call
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.strict import NotStrict, parse_json
 from agentctl.records.validation import check_json
 from agentctl.runtime.bounds import MAXIMUM_VALUES, has_too_many_values
-
-PAUSE_TYPES: dict[ApprovalKind, str] = {
-    "approval": "confirmation",
-    "input": "user_input",
-    "external": "external_execution",
-}
-"""The names of the kinds. AgentOS has none for `outcome`."""
 
 NEEDS_APPROVER = "This run requires admin approval before it can be continued"
 """The text of AgentOS for a run that another person has to approve."""
 
 ANSWER = "answer"
 """The field of an answer that is not an object."""
-
-_FIELD_TYPES = {
-    "string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list",
-    "object": "dict",
-}  # fmt: skip
 
 Asked = Mapping[str, Any]
 """An approval: a record, or the part in the event of a pause with `run_id`, `component_type`,
@@ -168,7 +157,7 @@ def _write_fields(asked: Asked) -> list[Built]:
     return [
         {
             "name": name,
-            "field_type": _FIELD_TYPES.get(str(field.get("type")), "str"),
+            "field_type": FIELD_TYPES.get(str(field.get("type")), "str"),
             "description": field.get("description"),
             "value": None,
             "required": name in required,
