@@ -37,7 +37,7 @@ test: $(VENV)/.compiled
 
 # The tests of packaging/ that take minutes too: an installation from the package index, rolling
 # restarts, and the files of a release. Needs the Debian packages nginx-light, caddy, prometheus.
-test-packaging: $(VENV)/.installed-test .dist/.installed
+test-packaging: $(VENV)/.installed-test .dist/.installed .peers/oidc/.installed
 	AGENTCTL_TEST_PACKAGING=1 $(BIN)/python -m pytest -q -rs tests/packaging
 
 # The files of a release in dist/: the same bytes for the same commit.
@@ -124,6 +124,13 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		-r tests/peers/requirements-mcp-agno.txt
 	@if command -v npm >/dev/null; then npm install --silent --prefix .peers/mcp-clients \
 		@modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/inspector-cli@0.16.8; fi
+	@touch $@
+
+.peers/oidc/.installed:
+	@echo 'Installing an identity provider in .peers'
+	@mkdir -p .peers/oidc
+	@if command -v npm >/dev/null; then \
+		npm install --silent --prefix .peers/oidc oidc-provider@8.8.1; fi
 	@touch $@
 
 .peers/webhooks/.installed:
