@@ -179,8 +179,10 @@ def create_debian(root: Path, packages: str) -> None:
     if os.geteuid() != 0 or allowed.returncode:
         pytest.skip("needs root and namespaces")
     command = [program, "--quiet", "--variant=minbase", f"--include={packages}"]
-    for file in ("/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt"):
-        if Path(file).exists():
-            command += [f"--customize-hook=copy-in {file} {Path(file).parent}"]
+    authorities = "/usr/local/share/ca-certificates"
+    for file in (Path("/etc/pip.conf"), *Path(authorities).glob("*.crt")):
+        if file.exists():
+            command += [f"--customize-hook=copy-in {file} {file.parent}"]
+    command += ['--customize-hook=chroot "$1" update-ca-certificates']
     done = subprocess.run([*command, RELEASE, str(root)], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
