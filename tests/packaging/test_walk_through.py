@@ -80,9 +80,7 @@ def test_release_is_installed_on_a_new_machine(machine: Machine) -> None:
 
 
 def test_own_agent_is_configured(machine: Machine) -> None:
-    follow(machine, "Configuration")
-    listed = machine.run(f"{AGENTCTL} config check --config /etc/agentctl/agentctl.toml")
-    assert listed == ""
+    assert "is valid: 1 agent" in follow(machine, "Configuration")
     # The private key is not readable by the server.
     assert machine.run("stat -c %a%U /etc/agentctl/keys/signing.pem") == "600root\n"
 
