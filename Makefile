@@ -209,7 +209,7 @@ lock: $(VENV)/.installed
 		echo 'setuptools>=80' | $(LOCK) pyproject.toml - --upgrade --extra test \
 		--constraint requirements.lock.new) > requirements-test.lock.new
 	(echo '# The tools that build a release, with hashes. Written by `make lock`; do not edit.'; \
-		printf 'cyclonedx-bom>=7.5\nkubernetes-validate>=1.37\nsetuptools>=80\n' | $(LOCK) - --upgrade \
+		printf 'check-jsonschema>=0.39\ncyclonedx-bom>=7.5\nkubernetes-validate>=1.37\nsetuptools>=80\n' | $(LOCK) - --upgrade \
 		--constraint requirements.lock.new) > packaging/requirements.txt
 	mv requirements.lock.new requirements.lock
 	mv requirements-test.lock.new requirements-test.lock
