@@ -46,9 +46,7 @@ TOOLS = {"protocolVersion": "2025-06-18", "capabilities": {}}
 
 
 @pytest.fixture(scope="module")
-def demo(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[Demo]:
+def demo(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Iterator[Demo]:
     """A demo server with the interface of MCP, and an agent whose model stops in the middle."""
     folder = tmp_path_factory.mktemp("proxied") / "demo"
     with serving(folder) as first:
