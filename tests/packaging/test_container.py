@@ -42,18 +42,18 @@ PODMAN = """#!/bin/sh
 # A private view of cgroups, and bounds that need no privilege: containers start in containers, too.
 if [ -z "$PRIVATE" ]; then PRIVATE=1 exec unshare --mount "$0" "$@"; fi
 [ "$(stat -f -c %T /sys/fs/cgroup)" = cgroup2fs ] ||
-    { umount -R -l /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; }
+    {{ umount -R -l /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; }}
 command=$1
 shift
 [ "$command" != run ] || set -- --network host --cgroups=disabled \\
-    --ulimit nofile={limit}:{limit} --ulimit nproc=4096:4096 {options} "$@"
+    --ulimit nofile={limit}:{limit} --ulimit nproc=4096:4096 $OPTIONS "$@"
 exec {podman} "$command" "$@"
 """
 
 BUILDAH = """#!/bin/sh
 command=$1
 shift
-exec {buildah} "$command" --isolation chroot --build-arg BASE={base} {volumes} "$@"
+exec {buildah} "$command" --isolation chroot --build-arg BASE={base} "$@"
 """
 
 
@@ -122,11 +122,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     programs = folder / "bin"
     programs.mkdir()
     limit = min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    settings = [path for path in ("/etc/pip.conf",) if Path(path).exists()]
-    volumes = " ".join(f"--volume {path}:{path}:ro" for path in settings)
     texts = {
-        "podman": PODMAN.format(podman=podman, limit=limit, options="$OPTIONS"),
-        "buildah": BUILDAH.format(buildah=buildah, base=base, volumes=volumes),
+        "podman": PODMAN.format(podman=podman, limit=limit),
+        "buildah": BUILDAH.format(buildah=buildah, base=base),
     }
     for name, text in texts.items():
         (programs / name).write_text(text)
