@@ -40,7 +40,8 @@ def main() -> None:
                 asyncio.run(measure_streams(place, count))
         measure_runs(folder / "runs", url)
         starts = [measure_start(folder / f"start-{number}", url) for number in range(STARTS)]
-        print(f"start to the first answer: {statistics.median(starts):.2f} s")
+        took, used = map(statistics.median, zip(*starts, strict=True))
+        print(f"start to the first answer: {took:.2f} s, {used:.2f} s of CPU")
 
 
 async def measure_streams(place: Setup, count: int) -> None:
@@ -101,15 +102,15 @@ async def send_runs(place: Setup, count: int) -> None:
             group.create_task(work(client))
 
 
-def measure_start(folder: Path, url: str) -> float:
-    """Return the seconds from the start of a process, on a new database, to its first answer."""
+def measure_start(folder: Path, url: str) -> tuple[float, float]:
+    """Start a server on a new database; return the seconds to its first answer, and of CPU."""
     start = time.monotonic()
     with (
         serve_deployment(folder, url) as place,
         urllib.request.urlopen(f"{place.server.url}/health") as response,
     ):
         assert response.status == 200
-        return time.monotonic() - start
+        return time.monotonic() - start, scheduled_seconds(place.server.process.pid)
 
 
 if __name__ == "__main__":
