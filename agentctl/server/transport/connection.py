@@ -115,9 +115,9 @@ class TimedConnection(HttpToolsProtocol):
 
     @property
     def awaits_request(self) -> bool:
-        """True if the first or another request may come, or a part of one has come."""
-        is_idle = self.cycle is None or self.cycle.response_complete
-        return not self._closing and (is_idle or self._phase != IDLE)
+        """True if the first or another request may come, now or after a response."""
+        is_kept = self.cycle is None or self.cycle.keep_alive
+        return not self._closing and (is_kept or self._phase != IDLE)
 
     def stop_keeping_alive(self) -> None:
         """Have a response that has not begun announce the end of the connection."""

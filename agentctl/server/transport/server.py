@@ -80,7 +80,7 @@ class HttpServer(uvicorn.Server):
         return any(connection.awaits_first_request for connection in self._connections())
 
     def awaits_requests(self) -> bool:
-        """Return True if a connection is open that waits for a request, the first or another."""
+        """Return True if a connection is open on which the first or another request may come."""
         return any(connection.awaits_request for connection in self._connections())
 
     def _connections(self) -> list[HttpProtocol]:
