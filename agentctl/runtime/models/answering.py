@@ -19,10 +19,10 @@ from agentctl.runtime.models.access import get_access
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
 from agentctl.runtime.models.calls import AnswerSink, Message, ModelAnswer, ModelCall, ModelFailure
 from agentctl.runtime.models.provider import classify_failure
+from agentctl.runtime.models.structured_output import OutputSchema
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.models.structured_output import OutputSchema
 
 _EMPTY_ANSWER_REASONS = {
     "length": "the answer was cut off before it began",
@@ -263,3 +263,15 @@ class _ArrivingAnswer:
             self.has_answer_begun = True
             self._deltas.append(Delta(text, is_thinking))
             self.wake()
+
+
+class AnswerSchema(OutputSchema):
+    """The schema of an answer that the code of an agent validates."""
+
+    def __init__(self, schema: dict[str, Any], name: str | None, description: str | None) -> None:
+        self.json_schema = schema
+        self.name = name
+        self.description = description
+
+    def validate(self, value: Any) -> Any:
+        return value
