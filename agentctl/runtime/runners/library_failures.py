@@ -51,6 +51,10 @@ class ToolCalls:
             detail = f"The tool {name} failed ({type(error).__name__})"
             self.end(call_id, detail, failed=True)
             return ExecutionError("TOOL_FAILED", detail)
+        for cause in _causes(error):
+            if isinstance(cause, ExecutionError):
+                # Of a model of the configuration, which has logged its failure.
+                return cause
         code = find_failure_code(error)
         if code is None:
             return error
@@ -83,6 +87,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _read_code(error: BaseException) -> FailureCode | None:
+    if isinstance(error, ExecutionError):
+        return error.code
     bases = type(error).__mro__
     if not any(base.__module__.partition(".")[0] in _CLIENTS for base in bases):
         return None
