@@ -7,7 +7,6 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from agno.exceptions import ModelProviderError
 from agno.metrics import MessageMetrics
 from agno.models.base import Model as BaseModel
@@ -15,23 +14,20 @@ from agno.models.message import Message
 from agno.models.response import ModelResponse
 from agno.utils.models.schema_utils import get_response_schema_for_provider
 
-from agentctl.records.components import ToolRecord
-from agentctl.records.run_spec import REQUIRED
-from agentctl.runtime.conversation import NOT_AN_OBJECT
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.access import call_from_thread
 from agentctl.runtime.models.answering import (
+    NATIVE,
     Answered,
     AnswerSchema,
     Delta,
     Request,
     fetch_answer,
+    select_tools,
     stream_answer,
+    write_arguments,
 )
 from agentctl.runtime.models.calls import parse_arguments
-
-_NATIVE = "agentctl_native"
-"""Key in `provider_data` of an answer in the form of its provider."""
 
 
 @dataclass
@@ -114,24 +110,8 @@ class Model(BaseModel):  # type: ignore[misc]
             ) from failure
 
     def _build_request(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Request:
-        functions = [tool["function"] for tool in options.get("tools") or ()]
-        tools: list[ToolRecord] = [
-            {
-                "name": function["name"],
-                "description": function.get("description") or "",
-                "parameters": function.get("parameters") or {"type": "object", "properties": {}},
-            }
-            for function in functions
-        ]
-        choice = options.get("tool_choice")
-        if isinstance(choice, Mapping):
-            choice = choice["function"]["name"]
-        elif choice == "required":
-            choice = REQUIRED
-        elif choice == "none":
-            tools, choice = [], None
-        else:
-            choice = None
+        functions = (tool["function"] for tool in options.get("tools") or ())
+        tools, choice = select_tools(functions, options.get("tool_choice"))
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
         settings = {
             "temperature": self.temperature,
@@ -188,7 +168,7 @@ def _convert_answer(message: Message, text: str) -> dict[str, Any]:
     ]
     if calls:
         answer["tool_calls"] = calls
-    if native := (message.provider_data or {}).get(_NATIVE):
+    if native := (message.provider_data or {}).get(NATIVE):
         answer["native"] = native
     return answer
 
@@ -207,19 +187,13 @@ def _build_end(answered: Answered) -> ModelResponse:
         {
             "id": call["id"],
             "type": "function",
-            "function": {"name": call["name"], "arguments": _write_arguments(call["arguments"])},
+            "function": {"name": call["name"], "arguments": write_arguments(call["arguments"])},
         }
         for call in answered.answer.calls
     ]
     response = ModelResponse(tool_calls=calls)
     if answered.native is not None:
-        response.provider_data = {_NATIVE: answered.native}
+        response.provider_data = {NATIVE: answered.native}
     if (usage := answered.usage) is not None:
         response.response_usage = MessageMetrics(**usage)
     return response
-
-
-def _write_arguments(arguments: Mapping[str, Any]) -> str:
-    if NOT_AN_OBJECT in arguments:
-        return str(arguments[NOT_AN_OBJECT])
-    return orjson.dumps(arguments).decode()

@@ -25,14 +25,17 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict
 
-from agentctl.records.components import ToolRecord
-from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.conversation import NOT_AN_OBJECT
 from agentctl.runtime.models.access import call_from_thread
-from agentctl.runtime.models.answering import Answered, Request, fetch_answer, stream_answer
-
-_NATIVE = "agentctl_native"
-"""Key in `additional_kwargs` of an answer in the form of its provider."""
+from agentctl.runtime.models.answering import (
+    NATIVE,
+    Answered,
+    Request,
+    fetch_answer,
+    select_tools,
+    stream_answer,
+    write_arguments,
+)
 
 
 class ChatModel(BaseChatModel):  # type: ignore[misc]
@@ -140,7 +143,9 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
     def _build_request(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, options: Mapping[str, Any]
     ) -> Request:
-        tools, choice = _select_tools(options.get("tools") or (), options.get("tool_choice"))
+        choice = options.get("tool_choice")
+        choice = "required" if choice in (True, "any") else choice
+        tools, choice = select_tools(options.get("tools") or (), choice)
         own = {
             "temperature": self.temperature,
             "max_tokens": self.max_tokens,
@@ -153,26 +158,6 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         own |= {name: options[name] for name in own if options.get(name) is not None}
         instructions, converted = _convert_messages(messages)
         return Request(self.model, instructions, converted, tools, own, choice)
-
-
-def _select_tools(
-    functions: Sequence[Mapping[str, Any]], choice: Any
-) -> tuple[list[ToolRecord], str | None]:
-    tools: list[ToolRecord] = [
-        {
-            "name": function["name"],
-            "description": function.get("description") or "",
-            "parameters": function.get("parameters") or {"type": "object", "properties": {}},
-        }
-        for function in functions
-    ]
-    if isinstance(choice, Mapping):
-        choice = choice.get("function", choice).get("name")
-    if choice == "none":
-        return [], None
-    if choice in (True, "any", "required"):
-        return tools, REQUIRED
-    return tools, None if choice in (None, False, "auto") else str(choice)
 
 
 def _convert_messages(messages: Sequence[BaseMessage]) -> tuple[str, list[dict[str, Any]]]:
@@ -193,7 +178,7 @@ def _convert_messages(messages: Sequence[BaseMessage]) -> tuple[str, list[dict[s
             answer: dict[str, Any] = {"role": "assistant", "content": text}
             if calls:
                 answer["tool_calls"] = calls
-            if native := message.additional_kwargs.get(_NATIVE):
+            if native := message.additional_kwargs.get(NATIVE):
                 answer["native"] = native
             converted.append(answer)
         elif isinstance(message, ToolMessage):
@@ -234,7 +219,7 @@ def _read_text(message: BaseMessage) -> str:
 def _build_last_chunk(answered: Answered) -> AIMessageChunk:
     pieces = [
         tool_call_chunk(
-            name=call["name"], args=_write_arguments(call["arguments"]), id=call["id"], index=index
+            name=call["name"], args=write_arguments(call["arguments"]), id=call["id"], index=index
         )
         for index, call in enumerate(answered.answer.calls)
     ]
@@ -257,16 +242,10 @@ def _split_calls(answered: Answered) -> tuple[list[dict[str, Any]], list[dict[st
     return calls, malformed
 
 
-def _write_arguments(arguments: Mapping[str, Any]) -> str:
-    if NOT_AN_OBJECT in arguments:
-        return str(arguments[NOT_AN_OBJECT])
-    return orjson.dumps(arguments).decode()
-
-
 def _build_details(answered: Answered, extra: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a message about its answer, apart from its content and calls."""
     if answered.native is not None:
-        extra[_NATIVE] = answered.native
+        extra[NATIVE] = answered.native
     usage = answered.usage
     counted = usage is not None and UsageMetadata(
         input_tokens=usage["input_tokens"],

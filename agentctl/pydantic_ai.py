@@ -35,6 +35,7 @@ from agentctl.records.components import ToolRecord
 from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.conversation import NOT_AN_OBJECT
 from agentctl.runtime.models.answering import (
+    NATIVE,
     Answered,
     AnswerSchema,
     Delta,
@@ -43,9 +44,6 @@ from agentctl.runtime.models.answering import (
     stream_answer,
 )
 from agentctl.runtime.models.calls import parse_arguments
-
-_NATIVE = "agentctl_native"
-"""Key in `provider_details` of an answer in the form of its provider."""
 
 _SETTINGS = {
     "temperature": "temperature",
@@ -256,7 +254,7 @@ def _convert_answer(message: ModelResponse) -> dict[str, Any]:
     ]
     if calls:
         answer["tool_calls"] = calls
-    if native := (message.provider_details or {}).get(_NATIVE):
+    if native := (message.provider_details or {}).get(NATIVE):
         answer["native"] = native
     return answer
 
@@ -312,4 +310,4 @@ def _convert_reason(answered: Answered) -> Any:
 
 
 def _build_details(answered: Answered) -> dict[str, Any] | None:
-    return None if answered.native is None else {_NATIVE: answered.native}
+    return None if answered.native is None else {NATIVE: answered.native}

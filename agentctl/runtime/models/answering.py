@@ -7,13 +7,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import orjson
+
+from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
 from agentctl.run_scope import outside_run
-from agentctl.runtime.conversation import MAXIMUM_CALLS, MAXIMUM_PARTS
+from agentctl.runtime.conversation import MAXIMUM_CALLS, MAXIMUM_PARTS, NOT_AN_OBJECT
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.access import get_access
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
@@ -263,6 +266,43 @@ class _ArrivingAnswer:
             self.has_answer_begun = True
             self._deltas.append(Delta(text, is_thinking))
             self.wake()
+
+
+NATIVE = "agentctl_native"
+"""Name under which the messages of libraries keep `Answered.native`."""
+
+
+def select_tools(
+    functions: Iterable[Mapping[str, Any]], choice: object
+) -> tuple[list[ToolRecord], str | None]:
+    """Return the tools and the `tool_choice` of a request in the form of OpenAI.
+
+    Args:
+        functions: `name`, `description` and `parameters` of each tool.
+        choice: `auto`, `required`, `none`, or the name of a tool, also in an object.
+    """
+    tools: list[ToolRecord] = [
+        {
+            "name": function["name"],
+            "description": function.get("description") or "",
+            "parameters": function.get("parameters") or {"type": "object", "properties": {}},
+        }
+        for function in functions
+    ]
+    if isinstance(choice, Mapping):
+        choice = choice.get("function", choice).get("name")
+    if choice == "none":
+        return [], None
+    if choice == "required":
+        return tools, REQUIRED if tools else None
+    return tools, choice if isinstance(choice, str) and choice != "auto" else None
+
+
+def write_arguments(arguments: Mapping[str, Any]) -> str:
+    """Return the arguments of a call as the model has sent them: JSON text, or other text."""
+    if NOT_AN_OBJECT in arguments:
+        return str(arguments[NOT_AN_OBJECT])
+    return orjson.dumps(arguments).decode()
 
 
 class AnswerSchema(OutputSchema):
