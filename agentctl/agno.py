@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from agno.models.message import Message
 from agno.models.response import ModelResponse
 from agno.utils.models.schema_utils import get_response_schema_for_provider
 
-from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.access import call_from_thread
 from agentctl.runtime.models.answering import (
     NATIVE,
@@ -61,8 +60,7 @@ class Model(BaseModel):  # type: ignore[misc]
         self, messages: list[Message], assistant_message: Message, **options: Any
     ) -> ModelResponse:
         assistant_message.metrics.start_timer()
-        with self._translate_failures():
-            thinking, answered = await fetch_answer(self._build_request(messages, options))
+        thinking, answered = await fetch_answer(self._build_request(messages, options))
         assistant_message.metrics.stop_timer()
         response = _build_end(answered)
         response.role = "assistant"
@@ -74,11 +72,9 @@ class Model(BaseModel):  # type: ignore[misc]
         self, messages: list[Message], assistant_message: Message, **options: Any
     ) -> AsyncIterator[ModelResponse]:
         assistant_message.metrics.start_timer()
-        with self._translate_failures():
-            request = self._build_request(messages, options)
-            async with aclosing(stream_answer(request)) as pieces:
-                async for piece in pieces:
-                    yield _build_response(piece)
+        async with aclosing(stream_answer(self._build_request(messages, options))) as pieces:
+            async for piece in pieces:
+                yield _build_response(piece)
         assistant_message.metrics.stop_timer()
 
     def invoke(
@@ -98,16 +94,6 @@ class Model(BaseModel):  # type: ignore[misc]
     def _parse_provider_response_delta(self, response: Any) -> ModelResponse:
         """Not used: `ainvoke_stream` yields the responses of agno."""
         raise NotImplementedError
-
-    @contextmanager
-    def _translate_failures(self) -> Iterator[None]:
-        try:
-            yield
-        except ExecutionError as failure:
-            # A status that agno does not repeat: the attempts of the configuration were made.
-            raise ModelProviderError(
-                message=failure.detail, status_code=400, model_name=self.name, model_id=self.id
-            ) from failure
 
     def _build_request(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Request:
         functions = (tool["function"] for tool in options.get("tools") or ())

@@ -48,8 +48,9 @@ def pydantic_ai_own() -> Any:
 
 
 def pydantic_ai_configured() -> Any:
-    from agentctl.pydantic_ai import Model
     from pydantic_ai import Agent
+
+    from agentctl.pydantic_ai import Model
 
     return Agent(Model("paced"))
 
@@ -62,8 +63,9 @@ def agno_own() -> Any:
 
 
 def agno_configured() -> Any:
-    from agentctl.agno import Model
     from agno.agent import Agent
+
+    from agentctl.agno import Model
 
     return Agent(model=Model(id="paced"), telemetry=False)
 
@@ -77,7 +79,8 @@ def openai_agents_own() -> Any:
 
 
 def openai_agents_configured() -> Any:
-    from agentctl.openai_agents import Model
     from agents import Agent
+
+    from agentctl.openai_agents import Model
 
     return Agent(name="paced", model=Model("paced"))

@@ -51,15 +51,18 @@ class ToolCalls:
             detail = f"The tool {name} failed ({type(error).__name__})"
             self.end(call_id, detail, failed=True)
             return ExecutionError("TOOL_FAILED", detail)
-        for cause in _causes(error):
-            if isinstance(cause, ExecutionError):
-                # Of a model of the configuration, which has logged its failure.
-                return cause
+        if failure := find_failure(error):
+            return failure
         code = find_failure_code(error)
         if code is None:
             return error
         _log.warning("run %s: the model failed", run_id, exc_info=error)
         return ExecutionError(code)
+
+
+def find_failure(error: BaseException) -> ExecutionError | None:
+    """Return the failure of a model of the configuration that is or caused an exception."""
+    return next((cause for cause in _causes(error) if isinstance(cause, ExecutionError)), None)
 
 
 def find_failure_code(error: BaseException) -> FailureCode | None:
@@ -87,8 +90,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _read_code(error: BaseException) -> FailureCode | None:
-    if isinstance(error, ExecutionError):
-        return error.code
     bases = type(error).__mro__
     if not any(base.__module__.partition(".")[0] in _CLIENTS for base in bases):
         return None
