@@ -243,7 +243,7 @@ def _split_calls(answered: Answered) -> tuple[list[dict[str, Any]], list[dict[st
 
 
 def _build_details(answered: Answered, extra: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a message about its answer, apart from its content and calls."""
+    """Return the fields of a message about its answer: all but its content and its calls."""
     if answered.native is not None:
         extra[NATIVE] = answered.native
     usage = answered.usage

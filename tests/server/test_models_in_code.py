@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from tests.deployment import ADMIN, create_deployment
+from tests.docs.pages import Block, page
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
 from tests.server.models_in_code import LIBRARIES, MODELS
@@ -52,6 +53,12 @@ base_url = "{url}"
 settings = {{ temperature = 0.1, seed = 7 }}
 
 [[models]]
+id = "fast"
+provider = "openai"
+model = "echo"
+base_url = "{url}"
+
+[[models]]
 id = "invalid"
 provider = "openai"
 model = "broken:add"
@@ -69,8 +76,13 @@ OTHERS = {
 MISSING = [f"{library}_missing" for library in LIBRARIES]
 
 
-def write_entry(agent: str, name: str) -> str:
-    return f'[[agents]]\nid = "{agent}"\nobject = "models_in_code:{name}"\n'
+def read_blocks() -> list[Block]:
+    """Return the Python blocks of the page."""
+    models = page("docs/models.md")
+    start = models.text.index("## Models in code")
+    return [
+        block for block in models.blocks("python") if block.line > models.text.count("\n", 0, start)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -79,11 +91,19 @@ def client(
 ) -> Iterator[httpx2.Client]:
     folder = tmp_path_factory.mktemp("models")
     shutil.copy(Path(__file__).with_name("models_in_code.py"), folder)
-    names = {
-        f"{library}_{model}": f"{library}_{model}" for library in LIBRARIES for model in MODELS
-    }
+    own, configured = (block.text for block in reversed(read_blocks()))
+    (folder / "page.py").write_text(configured)
+    own = own.replace('api_key="…"', f'api_key="x", base_url="{model_endpoint.base_url}"')
+    own += "from langchain.agents import create_agent\nsupport = create_agent(chat, [])\n"
+    (folder / "page_own_client.py").write_text(own)
+    names = [f"{library}_{model}" for library in LIBRARIES for model in MODELS]
+    entries = {**dict(zip(names, names, strict=True)), **OTHERS}
+    entries = {agent: f"models_in_code:{name}" for agent, name in entries.items()}
+    entries |= {name: f"{name}:support" for name in ("page", "page_own_client")}
     extra = CONFIGURATION.format(url=model_endpoint.base_url)
-    extra += "".join(write_entry(agent, name) for agent, name in {**names, **OTHERS}.items())
+    extra += "".join(
+        f'[[agents]]\nid = "{agent}"\nobject = "{target}"\n' for agent, target in entries.items()
+    )
     deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
     headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
     with (
@@ -268,3 +288,9 @@ def test_call_outside_of_a_run_says_where_models_are() -> None:
         "a model of the configuration was called outside of a run: start the agent with agentctl,"
         " for example with `agentctl runs start`"
     ]
+
+
+def test_example_of_the_page_answers(client: httpx2.Client) -> None:
+    record = run(client, "page", "hello")
+    assert record.get("content") == "hello", record
+    assert run(client, "page_own_client", "hello")["content"] == "hello"
