@@ -20,7 +20,7 @@ from agentctl.runs.replay import read_stored_spans
 from agentctl.runs.states import is_settled
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.records import SESSION_TABLE
-from agentctl.service.documents import read_run_documents
+from agentctl.service.documents import build_document_alone, read_run_documents
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database, Steps, Work, single_unit, unit
 from agentctl.store.repositories import run_reads, sessions
@@ -174,6 +174,10 @@ class Lookups:
         Raises:
             NotFound: the run does not exist or is not visible.
         """
+        if view.view == "full":
+            row = await database.read(run_reads.get_alone(run_id, self.visibility, LARGE_RUN_BYTES))
+            if row is not None:
+                return Document(build_document_alone(row, view.cut))
         return await self._read_document(
             database, lambda replay: self.run_document(run_id, view, replay=replay)
         )

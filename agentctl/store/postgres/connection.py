@@ -196,6 +196,10 @@ class InDoubt(Exception):
         return True if status == "committed" else None
 
 
+class StatementInDoubt(Exception):
+    """The connection was lost during a shortcut: it is not known here if it was executed."""
+
+
 def build_unknown_outcome() -> errors.OutcomeUnknown:
     """Build the error for a commit with an unknown outcome."""
     return errors.OutcomeUnknown(
@@ -396,6 +400,27 @@ async def run_write(connection: Connection, work: Work[T]) -> T:
         if written is not None:
             raise InDoubt(written, last_crash, result) from None
     return result
+
+
+async def run_shortcut(connection: Connection, statement: Work[T]) -> T | None:
+    """Run the statement of a shortcut as a transaction by itself.
+
+    Returns:
+        None also if the statement failed: the unit that runs instead reports why.
+
+    Raises:
+        StatementInDoubt: the connection was lost after the statement may have been sent.
+        Exception: the errors that any statement would have, such as those of `CONFLICTS`.
+    """
+    try:
+        return await run_unit(connection, statement)
+    except (*CONFLICTS, asyncpg.QueryCanceledError):
+        raise
+    except CONNECTION_LOST:
+        connection.terminate()
+        raise StatementInDoubt from None
+    except asyncpg.PostgresError:
+        return None
 
 
 def _unstorable_text() -> errors.ValidationFailed:

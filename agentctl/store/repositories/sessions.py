@@ -144,15 +144,17 @@ def add_counters(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
     return orjson.dumps(total).decode(), total["total_tokens"]
 
 
-_NAMES = tuple(field.name for field in fields(SessionRow))
-_get_values = attrgetter(*_NAMES)
-_COLUMNS = ", ".join(_NAMES)
+STORED_COLUMNS = tuple(field.name for field in fields(SessionRow))
+"""The columns of `SessionRow`, in its order."""
+
+_get_values = attrgetter(*STORED_COLUMNS)
+_COLUMNS = ", ".join(STORED_COLUMNS)
 
 _GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND {IS_VISIBLE}")
 _HOLD = Sql(f"{_GET} FOR UPDATE")
 
 _CREATE = Sql(
-    f"{build_insert('sessions', _NAMES)} ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
+    f"{build_insert('sessions', STORED_COLUMNS)} ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
 )
 
 _ADOPT = Sql(
@@ -281,7 +283,12 @@ def build_session(
 
 def create(row: SessionRow) -> Work[bool]:
     """Store a new session. Return False if the id exists (for any owner)."""
-    return _CREATE.has_rows(**dict(zip(_NAMES, _get_values(row), strict=True)))
+    return _CREATE.has_rows(**build_values(row))
+
+
+def build_values(row: SessionRow) -> dict[str, Value]:
+    """Return the values of a session by column."""
+    return dict(zip(STORED_COLUMNS, _get_values(row), strict=True))
 
 
 @unit
