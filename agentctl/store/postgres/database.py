@@ -27,8 +27,8 @@ from agentctl.store.postgres.connection import (
     CONFLICTS,
     CONNECTION_LOST,
     LAST_CRASH,
-    Connection,
     InDoubt,
+    PooledConnection,
     StatementInDoubt,
     build_unknown_outcome,
     run_shortcut,
@@ -286,8 +286,9 @@ class PostgresDatabase:
         return self._pool
 
 
-async def _run_on_snapshot(connection: Connection, work: Work[T], begin: str) -> T:
+async def _run_on_snapshot(connection: PooledConnection, work: Work[T], begin: str) -> T:
     await connection.execute(begin)
     result = await run_unit(connection, work)
+    connection.begin_statement()
     await connection.execute("COMMIT")
     return result

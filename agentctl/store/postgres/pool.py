@@ -15,7 +15,13 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
-from agentctl.store.postgres.connection import CONNECTION_LOST, InDoubt, PooledConnection, connect
+from agentctl.store.postgres.connection import (
+    CONNECTION_LOST,
+    InDoubt,
+    PooledConnection,
+    connect,
+    count_answer_seconds,
+)
 
 IDLE_SECONDS = 300.0
 """Seconds after which an idle connection is closed."""
@@ -39,6 +45,8 @@ class Pool:
         self._slots = asyncio.Semaphore(entry.pool_size)
         self._large_slots = asyncio.Semaphore(max(entry.pool_size // 2, 1))
         self._idle: list[PooledConnection] = []
+        self._busy = set[PooledConnection]()
+        self._watching: asyncio.TimerHandle | None = None
         self._trusted_from = float("-inf")
         self.waiting = 0
         self.in_use = 0
@@ -60,10 +68,22 @@ class Pool:
             Unavailable: all connections were in use for `entry.wait_seconds`.
             Exception: the errors of `connection.connect`.
         """
-        connection = await self._acquire()
+        connection = None if self._slots.locked() else self._pop_idle()
+        if connection is None:
+            connection = await self._acquire()
+        else:
+            # It does not wait, so it needs no timer.
+            await self._slots.acquire()
+            self.in_use += 1
+        self._busy.add(connection)
+        connection.begin_statement()
+        if self._watching is None:
+            self._watch()
         try:
             yield connection
         except BaseException as error:
+            if connection.timed_out and isinstance(error, CONNECTION_LOST):
+                raise TimeoutError from None
             if isinstance(error, (*CONNECTION_LOST, asyncio.CancelledError, InDoubt)):
                 connection.terminate()
             elif not connection.is_closed() and connection.is_in_transaction():
@@ -95,6 +115,18 @@ class Pool:
         idle, self._idle = self._idle, []
         await asyncio.gather(*(_close(connection) for connection in idle))
 
+    def _watch(self) -> None:
+        """Terminate the connections whose response is late, and look again when one may be."""
+        loop = asyncio.get_running_loop()
+        self._watching, present = None, loop.time()
+        for connection in self._busy:
+            if connection.deadline <= present:
+                connection.timed_out = True
+                connection.terminate()
+        waiting = [each.deadline for each in self._busy if not each.timed_out]
+        if waiting:
+            self._watching = loop.call_at(min(waiting), self._watch)
+
     async def _acquire(self) -> PooledConnection:
         has_slot = False
         try:
@@ -104,7 +136,7 @@ class Pool:
                     has_slot = await self._slots.acquire()
                 finally:
                     self.waiting -= 1
-                connection = self._pop_idle() or await connect(self._entry)
+                connection = self._pop_idle() or await self._connect()
         except BaseException as error:
             if has_slot:
                 self._slots.release()
@@ -112,6 +144,11 @@ class Pool:
                 raise self._build_busy() from None
             raise
         self.in_use += 1
+        return connection
+
+    async def _connect(self) -> PooledConnection:
+        connection = await connect(self._entry, command_timeout=None)
+        connection.answer_seconds = count_answer_seconds(self._entry)
         return connection
 
     def _pop_idle(self) -> PooledConnection | None:
@@ -125,6 +162,7 @@ class Pool:
     def _release(self, connection: PooledConnection) -> None:
         now = asyncio.get_running_loop().time()
         self.in_use -= 1
+        self._busy.discard(connection)
         self._slots.release()
         if (
             connection.is_closed()

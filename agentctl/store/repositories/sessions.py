@@ -154,7 +154,8 @@ _GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND 
 _HOLD = Sql(f"{_GET} FOR UPDATE")
 
 _CREATE = Sql(
-    f"{build_insert('sessions', STORED_COLUMNS)} ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
+    f"{build_insert('sessions', STORED_COLUMNS)}"
+    " ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
 )
 
 _ADOPT = Sql(
