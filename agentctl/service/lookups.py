@@ -157,14 +157,20 @@ class Lookups:
             NotFound: it does not exist, is not visible, or does not match `where`.
         """
         find = sessions.get_for_update if lock else sessions.get
-        row = yield from find(session_id, self.visibility)
-        if (
-            row is None
-            or (where.type is not None and row.session_type != where.type)
-            or (where.user_id is not None and row.user_id != where.user_id)
-        ):
-            raise errors.NotFound("Session not found")
-        return row
+        return _require_match((yield from find(session_id, self.visibility)), where)
+
+    @single_unit
+    def session_with_history(
+        self, session_id: str, where: SessionLocator, maximum: int
+    ) -> Steps[tuple[SessionRow, bytes | None]]:
+        """Read a session and its history in the same way; see `sessions.get_with_history`.
+
+        Raises:
+            NotFound: it does not exist, is not visible, or does not match `where`.
+        """
+        found = yield from sessions.get_with_history(session_id, self.visibility, maximum)
+        row, history = found or (None, None)
+        return _require_match(row, where), history
 
     async def read_run(
         self, database: Database, run_id: str, view: RunView = FULL_VIEW
@@ -320,3 +326,13 @@ class Lookups:
         if session is None and not self._principal.admin:
             raise errors.BadRequest(f"session_id is required to {action} a run")
         return await self.run_database(kind, component_id, run_id, session)
+
+
+def _require_match(row: SessionRow | None, where: SessionLocator) -> SessionRow:
+    if (
+        row is None
+        or (where.type is not None and row.session_type != where.type)
+        or (where.user_id is not None and row.user_id != where.user_id)
+    ):
+        raise errors.NotFound("Session not found")
+    return row

@@ -114,11 +114,11 @@ class PostgresDatabase:
     async def read(self, work: Work[T], *, size: ReadSize = "small") -> T:
         """Run a unit that only reads, on one snapshot.
 
-        The statements of a read that is not `small` are planned for their values. At most half of
-        the connections execute `large` reads.
+        The statements of a read of `unknown` or `large` size are planned for their values: those
+        are lists. At most half of the connections execute `large` reads.
         """
         if size != "large":
-            read = self._read if size == "small" else self._read_with_custom_plans
+            read = self._read_with_custom_plans if size == "unknown" else self._read
             return await self._run_with_retries(read, work)
         async with self._pool.reserve_for_large_read():
             return await self._run_with_retries(self._read_with_custom_plans, work)
