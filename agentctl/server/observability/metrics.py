@@ -201,7 +201,7 @@ class ServerMetrics:
         yield _build_gauge("database_notified", text, ("database",), notified)
         oldest = self.observer.oldest_heartbeat
         ages = [] if oldest is None else [((), max(now() - oldest, 0) / 1_000_000)]
-        text = "Age of the oldest heartbeat of a process on the same databases, where the sweep runs."
+        text = "Age of the oldest heartbeat of all processes; only the one that sweeps has it."
         yield _build_gauge("oldest_beat_age_seconds", text, (), ages)
 
 

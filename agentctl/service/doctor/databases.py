@@ -19,11 +19,7 @@ from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wro
 from agentctl.store.database import get_newest_time
 from agentctl.store.databases import open_database
 from agentctl.store.migrating import read_version
-from agentctl.store.postgres.inspect import (
-    ServerFacts,
-    read_server_facts,
-    receives_notifications,
-)
+from agentctl.store.postgres.inspect import ServerFacts, read_server_facts, receives_notifications
 from agentctl.store.schema import SCHEMA_VERSION, StoredVersion, describe_newer
 from agentctl.store.sqlite import inspect
 from agentctl.store.sqlite.connection import WAL_BYTES

@@ -55,7 +55,12 @@ _COLUMNS = ", ".join(_NAMES)
 
 _REGISTER = build_insert("workers", _NAMES)
 
-_SWEEPER = "(SELECT owner FROM leases WHERE name = 'sweep' AND expires_at > clock(:now))"
+_LEASE = LEASE_SECONDS * 1_000_000
+
+# A lease that expires later than any new one is older than a clock that was set back.
+_IS_VALID = f"expires_at BETWEEN clock(:now) AND clock(:now) + {2 * _LEASE}"
+
+_SWEEPER = f"(SELECT owner FROM leases WHERE name = 'sweep' AND {_IS_VALID})"
 
 # One statement: an idle process asks for nothing else.
 _HEARTBEAT = Sql(
@@ -65,8 +70,8 @@ _HEARTBEAT = Sql(
 )
 
 _ACQUIRE = Sql(
-    f"UPDATE leases SET owner = :worker_id, expires_at = clock(:now) + {LEASE_SECONDS * 1_000_000}"
-    " WHERE name = 'sweep' AND (owner IN (:worker_id, :exited) OR expires_at <= clock(:now))"
+    f"UPDATE leases SET owner = :worker_id, expires_at = clock(:now) + {_LEASE}"
+    f" WHERE name = 'sweep' AND (owner IN (:worker_id, :exited) OR NOT ({_IS_VALID}))"
     " RETURNING owner"
 )
 
