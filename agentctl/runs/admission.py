@@ -53,6 +53,7 @@ class Submission:
         outlives_caller: True if the run continues when its client disconnects.
         idempotency: identity of a request with an idempotency key (docs/contract.md "Runs"), or
             None.
+        is_new_session: True if the session must not exist, False if it must; None for any.
         extra_write: builds further writes for the transaction of the row; None for none.
     """
 
@@ -62,6 +63,7 @@ class Submission:
     visibility: Visibility
     outlives_caller: bool
     idempotency: Idempotency | None = None
+    is_new_session: bool | None = None
     extra_write: Callable[[], Work[None]] | None = None
 
 
@@ -124,6 +126,10 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
             cause=f"its first run was one of the {stored.session_type} {stored.component_id}",
             hint="choose another session: --session NEW",
         )
+    if submission.is_new_session is not None and session is new and not submission.is_new_session:
+        raise errors.NotFound("Session not found")
+    if submission.is_new_session and session is not new:
+        raise errors.Conflict(f"The session {spec.session_id} exists already")
     if component.on_busy == "reject":
         busy = yield from run_reads.list_open_in_session(spec.session_id)
         if busy:

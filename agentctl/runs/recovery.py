@@ -131,9 +131,10 @@ def _write_end(outbox: Outbox, run_id: str, owner: str | None, may_still_run: bo
     if run.cancel_requested_at is not None:
         reason = f"{run.cancel_reason}; the worker was lost" if run.cancel_reason else None
         ending = Ending.cancelled(run.cancel_requested_by or "system", reason or WORKER_LOST_REASON)
-    transcript = build_unfinished_transcript(run, replayed.content)
-    transcript.tools.extend(replayed.tools)
     at = now()
+    replayed.transcript.close_open_calls(at)
+    transcript = build_unfinished_transcript(run, replayed.content, replayed.transcript.messages)
+    transcript.tools.extend(replayed.tools)
     transcript.spans = replayed.spans
     transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
     if root_id == run.run_id:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import orjson
 
 from agentctl.records.run_spec import RunSpec
@@ -72,17 +75,24 @@ def _encode_history(
     return to_json(build_chat_history(transcript.messages, previous_instructions))
 
 
-def build_unfinished_transcript(run: RunRow, content: str) -> Transcript:
+def build_unfinished_transcript(
+    run: RunRow, content: str, answers: Sequence[Mapping[str, Any]] = ()
+) -> Transcript:
     """Build the transcript of a run that no process finished: its message and known content.
 
     So the session continues from there and its history shows the message. The usage is unknown.
     Workflows have no messages.
+
+    Args:
+        answers: its known answers and results; empty if only the content is known.
     """
     transcript = Transcript()
     if run.component_type != "workflow":
         transcript.add_user(run.input)
         transcript.messages[0]["created_at"] = whole_seconds(run.created_at)
-        if content:
+        if answers:
+            transcript.add_kept(answers)
+        elif content:
             transcript.add_answer(content)
     transcript.replace_content(content)
     return transcript

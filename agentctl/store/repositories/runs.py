@@ -20,10 +20,12 @@ from agentctl.store.repositories.sessions import parse_counters
 _CREATE = Sql(
     "INSERT INTO runs (run_id, session_id, seq, parent_run_id, component_type, component_id,"
     " user_id, status, background, attempt, owner, created_at, started_at, late_result, input,"
-    " input_object, metadata, session_state, purpose, request_id)"
+    " input_object, metadata, session_state, purpose, request_id, origin_run_id, origin_kind,"
+    " origin_at)"
     " VALUES (:run_id, :session_id, :seq, :parent_run_id, :component_type, :component_id,"
     " :user_id, :status, :background, 1, :owner, :created_at, :started_at, 0, :input,"
-    " :input_object, :metadata, :session_state, :purpose, :request_id)"
+    " :input_object, :metadata, :session_state, :purpose, :request_id, :origin_run_id,"
+    " :origin_kind, :origin_at)"
 )
 
 _STORED = tuple(field.name for field in fields(RunRow))
@@ -185,6 +187,9 @@ def create(run: NewRun, seq: int | None = None) -> Steps[int | None]:
         # The objects of the request are read from the row of its root run only.
         "metadata": spec.metadata if top else None,
         "session_state": spec.session_state if top else None,
+        "origin_run_id": None if spec.origin is None else spec.origin.run_id,
+        "origin_kind": None if spec.origin is None else spec.origin.kind,
+        "origin_at": None if spec.origin is None else spec.origin.at,
     }
     yield Statement(_CREATE, values)
     return seq
