@@ -266,7 +266,10 @@ def test_a_second_retry_names_the_first(place: Place) -> None:
 
 
 def test_failed_calls_at_the_end_are_made_again(place: Place) -> None:
-    plan = [call("record", "c1", entry="one"), *(call("refuse", f"r{n}", entry="in") for n in "123")]
+    plan = [
+        call("record", "c1", entry="one"),
+        *(call("refuse", f"r{n}", entry="in") for n in "123"),
+    ]
     run = place.start("agents/planner", [*plan, say("finished")])
     assert run["error"]["code"] == "TOOL_FAILED"
     (place.folder / "gate").touch()
