@@ -5,206 +5,25 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from agentctl.server import create_app
-from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.server.threaded_server import ThreadedServer, serve_in_thread
-
-Run = dict[str, Any]
-
-CODE = '''
-import asyncio
-import pathlib
-
-from agentctl import RunContext
-
-FOLDER = pathlib.Path(__file__).parent
-
-
-def _write(line):
-    with (FOLDER / "ledger").open("a") as ledger:
-        ledger.write(line + "\\n")
-
-
-def record(entry: str) -> str:
-    """Write an entry."""
-    _write(entry)
-    return f"recorded {entry}"
-
-
-async def hold(entry: str) -> str:
-    """Write an entry, and wait until the gate is open."""
-    _write(entry)
-    while not (FOLDER / "gate").exists():
-        await asyncio.sleep(0.01)
-    return f"held {entry}"
-
-
-def refuse(entry: str) -> str:
-    """Fail until the gate is open."""
-    _write(entry)
-    if not (FOLDER / "gate").exists():
-        raise ValueError("closed")
-    return f"let in {entry}"
-
-
-async def code(message: str, context: RunContext) -> str:
-    _write(f"code {message}")
-    return f"{len(context.history)} before: {message}"
-'''
-
-EXTRA = """
-[[models]]
-id = "plan"
-provider = "openai"
-model = "plan"
-base_url = "{url}"
-retries = 0
-
-[[agents]]
-id = "planner"
-name = "Planner"
-model = "plan"
-instructions = "Follow the plan."
-tools = ["repeated:record", "repeated:hold", "repeated:refuse"]
-
-[[agents]]
-id = "code"
-name = "Code"
-object = "repeated:code"
-
-[[teams]]
-id = "planners"
-name = "Planners"
-mode = "coordinate"
-model = "plan"
-members = ["planner", "echo"]
-
-[[teams]]
-id = "all"
-name = "All"
-mode = "broadcast"
-model = "history"
-members = ["planner"]
-
-[[workflows]]
-id = "steps"
-name = "Steps"
-steps = [
-  {{ name = "first", agent = "planner" }},
-  {{ name = "second", agent = "planner" }},
-]
-"""
-
-SCOPES = (
-    "agents:run", "agents:read", "teams:run", "teams:read", "workflows:run", "workflows:read",
-    "sessions:read", "sessions:delete",
-)  # fmt: skip
-
-
-class Place:
-    """The server with its ledger, and the calls of one user."""
-
-    def __init__(self, server: ThreadedServer, endpoint: ModelEndpoint) -> None:
-        self.server = server
-        self.endpoint = endpoint
-        self.folder = server.deployment.folder
-        self.headers = server.bearer("ann", *SCOPES)
-
-    def post(self, path: str, body: Any, **headers: str) -> tuple[int, Run]:
-        response = self.server.client.post(path, json=body, headers={**self.headers, **headers})
-        return response.status_code, response.json() if response.content else {}
-
-    def start(self, component: str, message: Any, **more: Any) -> Run:
-        text = message if isinstance(message, str) else json.dumps(message)
-        body = {"message": text, "stream": False, **more}
-        status, run = self.post(f"/{component}/runs", body)
-        assert status in (200, 202), run
-        return run
-
-    def get(self, run_id: str) -> Run:
-        response = self.server.client.get(f"/runs/{run_id}", headers=self.headers)
-        assert response.status_code == 200, response.text
-        record: Run = response.json()
-        return record
-
-    def ledger(self) -> list[str]:
-        file = self.folder / "ledger"
-        return file.read_text().split("\n")[:-1] if file.exists() else []
-
-    def wait_for_entry(self, entry: str) -> None:
-        deadline = time.monotonic() + 60
-        while entry not in self.ledger():
-            assert time.monotonic() < deadline, self.ledger()
-            time.sleep(0.01)
-
-    def cancel(self, component: str, run: Run) -> None:
-        path = f"/{component}/runs/{run['run_id']}/cancel?session_id={run['session_id']}&wait=30"
-        status, record = self.post(path, None)
-        assert (status, record["cancel"]) == (200, "stopped"), record
-
-    def interrupt(self, component: str, plan: list[Any], entry: str) -> Run:
-        """Start a run and cancel it while it holds."""
-        run = self.start(component, plan, background=True)
-        self.wait_for_entry(entry)
-        self.cancel(component, run)
-        (self.folder / "gate").touch()
-        return self.get(run["run_id"])
-
-    def repeat(self, component: str, run: Run, verb: str = "retry", **body: Any) -> tuple[int, Run]:
-        return self.post(f"/{component}/runs/{run['run_id']}/{verb}", {"stream": False, **body})
-
-    def confirm(self, component: str, run: Run, verb: str = "retry", **body: Any) -> Run:
-        """Repeat a run with the hash of the plan that a 409 shows."""
-        status, refusal = self.repeat(component, run, verb, **body)
-        assert (status, refusal["error_code"]) == (409, "NEEDS_CONFIRMATION"), refusal
-        confirmed = {**body, "confirm": refusal["plan"]["confirm"]}
-        status, record = self.repeat(component, run, verb, **confirmed)
-        assert status == 200, record
-        return record
+from tests.server.repeating import PLAN, SCOPES, Place, call, open_place, say
 
 
 @pytest.fixture(scope="module")
-def repeating(
+def opened(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[ThreadedServer]:
-    folder = tmp_path_factory.mktemp("repeats")
-    (folder / "repeated.py").write_text(CODE)
-    url = model_endpoint.base_url
-    deployment = create_deployment(folder, url, extra=EXTRA.format(url=url))
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
-        yield host
+) -> Iterator[Place]:
+    with open_place(tmp_path_factory.mktemp("repeats"), model_endpoint) as place:
+        yield place
 
 
 @pytest.fixture
-def place(repeating: ThreadedServer, model_endpoint: ModelEndpoint) -> Iterator[Place]:
-    opened = Place(repeating, model_endpoint)
+def place(opened: Place) -> Iterator[Place]:
     yield opened
-    for name in ("gate", "ledger"):
-        (opened.folder / name).unlink(missing_ok=True)
-
-
-def call(name: str, call_id: str, **arguments: Any) -> Run:
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    calls = [{"id": call_id, "type": "function", "function": function}]
-    return {"role": "assistant", "content": f"next {call_id}", "tool_calls": calls}
-
-
-def say(text: str) -> Run:
-    return {"role": "assistant", "content": text}
-
-
-PLAN = [
-    call("record", "c1", entry="one"),
-    call("hold", "c2", entry="two"),
-    call("record", "c3", entry="three"),
-    say("finished"),
-]
+    opened.clear()
 
 
 def test_a_retry_goes_on_after_the_last_finished_call(place: Place) -> None:
@@ -486,7 +305,7 @@ def test_what_cannot_be_forked(place: Place) -> None:
     assert place.ledger() == ["one"]
 
 
-def test_an_export_names_the_origin(place: Place, tmp_path: Path) -> None:
+def test_an_export_names_the_origin(place: Place) -> None:
     run = place.start("agents/planner", [say("hello")])
     _, retried = place.repeat("agents/planner", run)
     path = f"/sessions/{run['session_id']}/export"
