@@ -230,7 +230,7 @@ def build_plan(stored: StoredOrigin, origin: Origin, *, runs_code: bool) -> Repe
         "runs_code": runs_code,
         "calls_unknown": stored.was_lost,
         "retries": retries,
-        "confirm": hashlib.sha256(orjson.dumps(shown)).hexdigest(),
+        "confirm": f"sha256:{hashlib.sha256(orjson.dumps(shown)).hexdigest()}",
     }
     return plan
 
