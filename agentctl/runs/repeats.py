@@ -26,7 +26,7 @@ from agentctl.records.run_spec import Origin
 from agentctl.runs.recovery import WORKER_LOST_REASON
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.transcript import CANCELLED_RESULT
+from agentctl.runtime.transcript import CANCELLED_RESULT, mark_kept
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, run_reads
 from agentctl.store.repositories.approvals import ApprovalRow
@@ -113,13 +113,6 @@ def plan_retry(stored: StoredOrigin, component: Component, catalog: Catalog) -> 
     at += sum(1 for each in messages if each["role"] == "system")
     kept = mark_kept(messages[:at], row.run_id)
     return Origin(row.run_id, "retry", at, row.seq, kept, asked is not None)
-
-
-def mark_kept(messages: Sequence[Message], run_id: str) -> tuple[dict[str, Any], ...]:
-    """Return messages of a run as those with which another one begins: without instructions."""
-    return tuple(
-        {"origin_run_id": run_id, **message} for message in messages if message["role"] != "system"
-    )
 
 
 def find_open_calls(messages: Sequence[Message], at: int) -> tuple[int, int] | None:

@@ -76,7 +76,10 @@ def _encode_history(
 
 
 def build_unfinished_transcript(
-    run: RunRow, content: str, answers: Sequence[Mapping[str, Any]] = ()
+    run: RunRow,
+    content: str,
+    answers: Sequence[Mapping[str, Any]] = (),
+    kept: Sequence[Mapping[str, Any]] = (),
 ) -> Transcript:
     """Build the transcript of a run that no process finished: its message and known content.
 
@@ -85,11 +88,15 @@ def build_unfinished_transcript(
 
     Args:
         answers: its known answers and results; empty if only the content is known.
+        kept: the messages of its origin with which it began. After the result of a tool it has no
+            message of its own.
     """
     transcript = Transcript()
     if run.component_type != "workflow":
-        transcript.add_user(run.input)
-        transcript.messages[0]["created_at"] = whole_seconds(run.created_at)
+        transcript.add_kept(kept)
+        if not kept or kept[-1]["role"] != "tool":
+            asked = {"role": "user", "content": run.input}
+            transcript.add_kept([{**asked, "created_at": whole_seconds(run.created_at)}])
         if answers:
             transcript.add_kept(answers)
         elif content:

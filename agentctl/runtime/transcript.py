@@ -434,6 +434,13 @@ def _history_entry(message: Mapping[str, Any]) -> dict[str, Any]:
     return entry
 
 
+def mark_kept(messages: Iterable[Mapping[str, Any]], run_id: str) -> tuple[dict[str, Any], ...]:
+    """Return messages of a run as those with which another one begins: without instructions."""
+    return tuple(
+        {"origin_run_id": run_id, **message} for message in messages if message["role"] != "system"
+    )
+
+
 def complete_history(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield the messages of earlier runs without system messages and with a result of every call.
 

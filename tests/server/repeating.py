@@ -9,12 +9,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
+
 from agentctl.server import create_app
-from tests.deployment import create_deployment
+from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
+from tests.process import ServerProcess, start_server
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-__all__ = ["CODE", "EXTRA", "PLAN", "SCOPES", "Place", "Run", "call", "open_place", "say"]
+__all__ = [
+    "CODE", "EXTRA", "PLAN", "SCOPES", "Place", "Run", "call", "create_place_deployment",
+    "open_place", "say", "serve_place",
+]  # fmt: skip
 
 Run = dict[str, Any]
 
@@ -144,10 +150,20 @@ class Place:
         return file.read_text().split("\n")[:-1] if file.exists() else []
 
     def wait_for_entry(self, entry: str) -> None:
+        self.wait_for_entries(entry, 1)
+
+    def wait_for_entries(self, entry: str, number: int) -> None:
         deadline = time.monotonic() + 60
-        while entry not in self.ledger():
+        while self.ledger().count(entry) < number:
             assert time.monotonic() < deadline, self.ledger()
             time.sleep(0.01)
+
+    def wait_for_end(self, run: Run) -> Run:
+        deadline = time.monotonic() + 60
+        while (record := self.get(run["run_id"]))["finished_at"] is None:
+            assert time.monotonic() < deadline, record
+            time.sleep(0.02)
+        return record
 
     def cancel(self, component: str, run: Run) -> None:
         path = f"/{component}/runs/{run['run_id']}/cancel?session_id={run['session_id']}&wait=30"
@@ -175,14 +191,33 @@ class Place:
         return record
 
 
-@contextlib.contextmanager
-def open_place(folder: Path, endpoint: ModelEndpoint) -> Iterator[Place]:
-    """Serve the agents in a folder."""
+def create_place_deployment(folder: Path, endpoint: ModelEndpoint) -> Deployment:
+    """Write the configuration and the code of the agents."""
     (folder / "repeated.py").write_text(CODE)
     url = endpoint.base_url
-    deployment = create_deployment(folder, url, extra=EXTRA.format(url=url))
+    return create_deployment(folder, url, extra=EXTRA.format(url=url))
+
+
+@contextlib.contextmanager
+def open_place(folder: Path, endpoint: ModelEndpoint) -> Iterator[Place]:
+    """Serve the agents in a thread."""
+    deployment = create_place_deployment(folder, endpoint)
     with serve_in_thread(deployment, create_app(deployment.settings)) as host:
         yield Place(host, endpoint)
+
+
+@contextlib.contextmanager
+def serve_place(
+    deployment: Deployment, endpoint: ModelEndpoint
+) -> Iterator[tuple[Place, ServerProcess]]:
+    """Serve the agents in a process."""
+    place = ("--config", str(deployment.path), "--port", "0")
+    log = deployment.folder / "server.log"
+    with (
+        start_server(*place, log=log) as server,
+        httpx2.Client(base_url=server.url, timeout=60) as client,
+    ):
+        yield Place(ThreadedServer(deployment, server.url, client), endpoint), server
 
 
 def call(name: str, call_id: str, **arguments: Any) -> Run:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.endpoint import ModelEndpoint
-from tests.server.repeating import PLAN, SCOPES, Place, call, open_place, say
+from tests.server.repeating import (
+    PLAN,
+    SCOPES,
+    Place,
+    call,
+    create_place_deployment,
+    open_place,
+    say,
+    serve_place,
+)
 
 
 @pytest.fixture(scope="module")
@@ -112,17 +121,10 @@ def test_a_retry_of_a_retry_keeps_what_both_have_finished(place: Place) -> None:
     body = {"confirm": refusal["plan"]["confirm"], "background": True}
     status, second = place.repeat("agents/planner", run, **body)
     assert status == 202
-    deadline = time.monotonic() + 60
-    while place.ledger().count("two") < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    place.wait_for_entries("two", 2)
     (place.folder / "gate").touch()
     place.wait_for_entry("three")
-    # Its second call has finished by now, or is repeated: the ledger shows which.
-    deadline = time.monotonic() + 60
-    while (record := place.get(second["run_id"]))["status"] != "COMPLETED":
-        assert time.monotonic() < deadline, record
-        time.sleep(0.01)
+    record = place.wait_for_end(second)
     status, third = place.repeat("agents/planner", record)
     assert status == 200
     assert (third["content"], third["tools"]) == ("finished", [])
@@ -314,3 +316,36 @@ def test_an_export_names_the_origin(place: Place) -> None:
     assert retried["run_id"] in text
     text = place.server.client.get(f"{path}?format=markdown", headers=place.headers).text
     assert f"retry of {run['run_id']}" in text
+
+
+@pytest.mark.slow
+def test_a_run_of_a_killed_server_is_retried(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
+    deployment = create_place_deployment(tmp_path, model_endpoint)
+    with serve_place(deployment, model_endpoint) as (place, server):
+        run = place.start("agents/planner", PLAN, background=True)
+        place.wait_for_entry("two")
+        server.process.kill()
+        server.process.wait()
+    with serve_place(deployment, model_endpoint) as (place, server):
+        lost = place.wait_for_end(run)
+        assert lost["error"]["code"] == "WORKER_LOST"
+        roles = [message["role"] for message in lost["messages"]]
+        assert roles == ["user", "assistant", "tool", "assistant", "tool"]
+        status, refusal = place.repeat("agents/planner", lost)
+        plan = refusal["plan"]
+        assert (status, plan["at"], plan["calls_unknown"]) == (409, 3, True)
+        shown = [(each["arguments"], each["state"]) for each in plan["calls"]]
+        assert shown == [('{"entry":"two"}', "unknown")]
+        # The server of the retry is killed as well: a retry of it begins with the same part.
+        body = {"confirm": plan["confirm"], "background": True}
+        _, second = place.repeat("agents/planner", lost, **body)
+        place.wait_for_entries("two", 2)
+        server.process.kill()
+        server.process.wait()
+    (place.folder / "gate").touch()
+    with serve_place(deployment, model_endpoint) as (place, _):
+        lost = place.wait_for_end(second)
+        assert lost["error"]["code"] == "WORKER_LOST"
+        retried = place.confirm("agents/planner", lost)
+        assert (retried["status"], retried["origin_at"]) == ("COMPLETED", 3)
+        assert place.ledger() == ["one", "two", "two", "two", "three"]
