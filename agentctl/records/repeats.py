@@ -32,7 +32,7 @@ class RepeatedCallRecord(TypedDict):
 
 
 class RepeatPlan(TypedDict):
-    """What a new run begins with, and what it does again.
+    """The beginning of a new run, and the effects that it may repeat.
 
     `at` is the number of messages of the origin (steps of a workflow) that the run begins with, 0
     if it works from the beginning. `runs_code` is set if the code of an agent in code runs again,

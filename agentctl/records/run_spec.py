@@ -16,7 +16,7 @@ REQUIRED = "required"
 
 
 OriginKind = Literal["retry", "fork"]
-"""How a run repeats another one: from its last good step, or from one of its messages."""
+"""The way in which a run repeats another one: from its last good step, or from a message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ class RunRecord(TypedDict):
     run. `request_id` is that of the request that started it, members' runs included. `input` is the
     message, or without one the JSON text of `input_object`. `input_object` is the object `input`
     of the request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
-    is the run that it repeats, `origin_kind` says how, and `origin_at` is the number of messages of
+    is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
     that run (steps of a workflow) that it began with.
     """
 

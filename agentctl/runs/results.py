@@ -89,7 +89,7 @@ def build_unfinished_transcript(
     Args:
         answers: its known answers and results; empty if only the content is known.
         kept: the messages of its origin with which it began. After the result of a tool it has no
-            message of its own.
+            own message.
     """
     transcript = Transcript()
     if run.component_type != "workflow":

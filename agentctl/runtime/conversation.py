@@ -182,7 +182,7 @@ class Conversation:
 
     @property
     def has_prompt(self) -> bool:
-        """False if the run goes on after the messages of its origin, without one of its own."""
+        """False if the run goes on after the messages of its origin, without an own message."""
         origin = self.context.spec.origin
         return origin is None or origin.has_prompt
 

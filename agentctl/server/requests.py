@@ -217,7 +217,7 @@ class ForkBody(RetryBody, total=False):
     session_id: Annotated[
         str | None,
         Field(
-            pattern=SESSION_ID, description="That of the run, or a new one; by default a new one"
+            pattern=SESSION_ID, description="Session of the run, or a new one, by default a new one"
         ),
     ]
 

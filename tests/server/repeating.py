@@ -1,4 +1,4 @@
-"""A server whose agents follow plans and wait at a gate, for tests that repeat runs."""
+"""A server whose agents follow plans and wait for a file, for tests that repeat runs."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Place:
         return record
 
     def clear(self) -> None:
-        """Close the gate, and empty the ledger."""
+        """Remove the file that the agents wait for, and the ledger."""
         for name in ("gate", "ledger"):
             (self.folder / name).unlink(missing_ok=True)
 

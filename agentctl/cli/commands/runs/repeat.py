@@ -1,4 +1,4 @@
-"""What `agentctl runs retry` and `runs fork` share: the origin, and the question before effects."""
+"""The part of `agentctl runs retry` and `runs fork` that both have: origin and question."""
 
 from __future__ import annotations
 
