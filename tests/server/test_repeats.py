@@ -349,3 +349,16 @@ def test_a_run_of_a_killed_server_is_retried(tmp_path: Path, model_endpoint: Mod
         retried = place.confirm("agents/planner", lost)
         assert (retried["status"], retried["origin_at"]) == ("COMPLETED", 3)
         assert place.ledger() == ["one", "two", "two", "two", "three"]
+
+
+def test_calls_at_once_are_kept_together_or_made_again(place: Place) -> None:
+    both = call("record", "c2", entry="with two")
+    both["tool_calls"] += call("hold", "c3", entry="two")["tool_calls"]
+    plan = [call("record", "c1", entry="one"), both, say("finished")]
+    run = place.interrupt("agents/planner", plan, "two")
+    _, refusal = place.repeat("agents/planner", run)
+    shown = [(each["tool_call_id"], each["state"]) for each in refusal["plan"]["calls"]]
+    assert (refusal["plan"]["at"], shown) == (4, [("c2", "done"), ("c3", "unknown")])
+    retried = place.confirm("agents/planner", run)
+    assert retried["status"] == "COMPLETED"
+    assert sorted(place.ledger()) == ["one", "two", "two", "with two", "with two"]
