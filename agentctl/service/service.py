@@ -31,8 +31,8 @@ from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.hosting import Hosting, Readiness
 from agentctl.service.memories import MemoryOperations
+from agentctl.service.repeats import RepeatOperations
 from agentctl.service.run_parts import RunPartOperations
-from agentctl.service.runs import RunOperations
 from agentctl.service.sessions import SessionOperations
 from agentctl.service.threads import ThreadOperations
 from agentctl.service.webhooks import WebhookOperations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 class ServiceOperations(
     ComponentOperations,
-    RunOperations,
+    RepeatOperations,
     RunPartOperations,
     ApprovalOperations,
     SessionOperations,

@@ -86,7 +86,8 @@ async def run_conversation(
         Paused: the run waits for people; its state is for `continue_conversation`.
     """
     turns = _Turns(runner if output is None else replace(runner, output=output), conversation)
-    turns.messages.append(_build_prompt(prompt))
+    if conversation.has_prompt:
+        turns.messages.append(_build_prompt(prompt))
     await turns.take()
 
 
@@ -118,7 +119,8 @@ class _Turns:
         self._runner = runner
         self._conversation = conversation
         self._attempts = Attempts(context.spec.run_id, runner.models, runner.counters)
-        self._call_ids: set[str] = set()
+        kept = () if context.spec.origin is None else context.spec.origin.messages
+        self._call_ids = {call["id"] for each in kept for call in each.get("tool_calls", ())}
         self._count = 0
         self._corrected = False
 

@@ -125,6 +125,10 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
         Paused: a step waits for people.
     """
     output, first, run_id = context.spec.input, 0, None
+    origin = context.spec.origin
+    if origin is not None and origin.step_input is not None:
+        output, first = origin.step_input, origin.at
+        context.transcript.replace_content(output)
     if context.leg is not None:
         state = context.leg.state
         output, first, run_id = state["input"], state["step"], state["run_id"]
