@@ -194,7 +194,7 @@ def test_container_serves_an_own_agent(folder: Path) -> None:
         ).strip()
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/agents/assistant/runs",
-            data=b"message=hello&session_id=s",
+            data=b"message=hello&session_id=s&stream=false",
             headers={"Authorization": f"Bearer {token}"},
         )
         with urllib.request.urlopen(request, timeout=DEADLINE) as response:
