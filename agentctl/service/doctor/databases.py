@@ -136,8 +136,8 @@ def _check_location(check: str, path: Path) -> Iterator[Finding]:
 MINIMUM_VERSION = 130_000
 """PostgreSQL 13, as `server_version_num`."""
 
-EXTRA_CONNECTIONS = 2
-"""Connections of a process outside its pool: the listener and the heartbeat."""
+EXTRA_CONNECTIONS = 1
+"""Connections of a process outside its pool, for the heartbeat and notifications."""
 
 _FAR_AHEAD = 300
 _AHEAD = 2
@@ -167,8 +167,9 @@ async def check_postgres_server(
     needed = processes * (entry.pool_size + EXTRA_CONNECTIONS)
     for finding in _check_connections(check, facts, needed):
         yield finding
-    for finding in _check_encryption(check, facts, entry):
-        yield finding
+    for run_last in (_check_encryption, _check_pooler):
+        for finding in run_last(check, facts, entry):
+            yield finding
 
 
 def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:
@@ -234,6 +235,17 @@ def _check_connections(check: str, facts: ServerFacts, needed: int) -> Iterator[
         yield note(check, text, remedy)
     else:
         yield ok(check, f"a server may open {needed} connections, and {free} are free")
+
+
+def _check_pooler(check: str, facts: ServerFacts, entry: Database) -> Iterator[Finding]:
+    if not facts.pooled:
+        return
+    if entry.listen_url:
+        yield ok(check, "a connection pooler is in between, and notifications arrive at listen_url")
+    else:
+        text = "a connection pooler is in between, which does not pass on notifications"
+        remedy = f"set listen_url in [[databases]] {entry.id} to the URL of the server behind it"
+        yield note(check, text, remedy)
 
 
 def _check_encryption(check: str, facts: ServerFacts, entry: Database) -> Iterator[Finding]:

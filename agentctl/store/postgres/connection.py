@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -28,24 +29,40 @@ class PooledConnection(asyncpg.Connection):
     Attributes:
         born: the time at which it was opened, in seconds.
         used: the time at which it was returned to the pool last, in seconds.
+        is_shared: True if a connection pooler gives its session to others between transactions.
+        local_settings: statements that follow each BEGIN, for settings that the pooler drops.
     """
 
-    __slots__ = ("_last_crash", "born", "used")
+    __slots__ = ("_last_crash", "born", "is_shared", "local_settings", "used")
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.born = self.used = asyncio.get_running_loop().time()
         self._last_crash: str | None = None
+        self.is_shared = False
+        self.local_settings = ""
+
+    def _get_unique_id(self, prefix: str) -> str:
+        # asyncpg numbers its statements in each process alike. A pooler that does not keep prepared
+        # statements would execute the statement of another process that has the same name.
+        name: str = super()._get_unique_id(prefix)  # type: ignore[misc]  # not in its stubs
+        return f"{name}{_PROCESS}"
+
+    async def begin(self, statement: str) -> None:
+        """Begin a transaction, with the settings that the connection has lost."""
+        await self.execute(statement + self.local_settings)
 
     async def last_crash(self) -> str:
         """Return the time of the last recovery of the server after a crash.
 
-        The value is cached: no connection survives a crash.
+        The value is cached, because no connection survives a crash. One to a pooler does.
         """
-        if self._last_crash is None:
+        if self._last_crash is None or self.is_shared:
             self._last_crash = str(await self.fetchval(f"SELECT {LAST_CRASH}"))
         return self._last_crash
 
+
+_PROCESS = secrets.token_hex(8)
 
 STATEMENTS = 1_024
 """Prepared statements that a connection keeps: more than the repositories use at a time."""
@@ -80,10 +97,25 @@ CONFLICTS = (
 LAST_CRASH = "pg_stat_get_bgwriter_stat_reset_time()::text"
 """An SQL expression: the time of the last recovery after a crash."""
 
-_SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY($1)"
+_SESSION = """
+SELECT name, setting, source, pg_backend_pid() AS pid FROM pg_settings WHERE name = ANY($1)
+"""
 
 _NAME_SETTING = "application_name"
 """A setting that may differ: poolers replace it."""
+
+_TIMEOUTS = ("statement_timeout", "idle_in_transaction_session_timeout")
+"""Settings that each transaction can set for itself."""
+
+_SCHEMA = "search_path"
+
+_REFUSED_SETTING = "unsupported startup parameter"
+"""The words of PgBouncer for a setting that it does not pass on."""
+
+_refusing: set[str] = set()
+"""URLs of poolers that refuse settings at the start of a connection."""
+
+_ANY = "SELECT 1"
 
 _WRITTEN = "SELECT pg_current_xact_id_if_assigned()::text"
 
@@ -137,17 +169,10 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
         ),
     ),
     (
-        asyncpg.ProtocolViolationError,
-        (
-            "The connection pooler refuses the settings of the connection",
-            "see docs/postgresql.md, section Connection poolers",
-        ),
-    ),
-    (
         (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError),
         (
             "The connection pooler does not keep prepared statements",
-            "use PgBouncer 1.21 or later with max_prepared_statements",
+            "use PgBouncer 1.21 or later, with max_prepared_statements = 200 in pgbouncer.ini",
         ),
     ),
     (CONNECTION_LOST, _AWAY),
@@ -213,37 +238,62 @@ async def connect(entry: Entry, **arguments: Any) -> PooledConnection:
 
     Raises:
         InvalidConfiguration: the password or the certificates are missing, or a connection pooler
-            has dropped a setting.
+            has dropped a setting that transactions cannot set for themselves.
         Exception: other errors, for `to_public_error`.
     """
     arguments = build_connect_arguments(entry) | arguments
-    connection = cast(PooledConnection, await asyncpg.connect(**arguments))
+    expected: dict[str, str] = arguments["server_settings"]
+    connection = await _open(entry.url, arguments)
     try:
-        await _verify_settings(connection, entry, arguments["server_settings"])
+        await _verify_settings(connection, entry, expected)
     except BaseException:
         connection.terminate()
         raise
     return connection
 
 
+async def _open(url: str, arguments: dict[str, Any]) -> PooledConnection:
+    if url not in _refusing:
+        try:
+            return cast(PooledConnection, await asyncpg.connect(**arguments))
+        except asyncpg.ProtocolViolationError as error:
+            if _REFUSED_SETTING not in str(error):
+                raise
+            _refusing.add(url)
+    settings: dict[str, str] = arguments["server_settings"]
+    # PgBouncer passes these two on, whatever its configuration.
+    passed = {name: settings[name] for name in (_NAME_SETTING, "TimeZone")}
+    return cast(PooledConnection, await asyncpg.connect(**arguments | {"server_settings": passed}))
+
+
 async def _verify_settings(
     connection: PooledConnection, entry: Entry, expected: dict[str, str]
 ) -> None:
-    """Refuse a connection that lacks settings: poolers in transaction mode may drop them.
+    """Verify the settings of a connection: poolers in transaction mode may drop them.
 
-    Without `search_path`, deployments in several schemas of a database would share the tables of
-    one schema.
+    A lost time limit is set by each transaction. A lost `search_path` is an error: deployments in
+    several schemas of a database would share the tables of one schema. So is one that someone has
+    set for a session of a pooler: the next transaction may have another session.
 
     Raises:
-        InvalidConfiguration: a setting is lost.
+        InvalidConfiguration: a setting is lost, or set by others.
     """
-    rows = await connection.fetch(_SETTINGS, list(expected))
+    rows = await connection.fetch(_SESSION, [*expected, _SCHEMA])
+    # A pooler makes up the process id that it sends to its clients.
+    connection.is_shared = rows[0]["pid"] != connection.get_server_pid()
     found: dict[str, str] = {row["name"]: row["setting"] for row in rows}
-    lost = [
-        name
-        for name, value in expected.items()
-        if name != _NAME_SETTING and found.get(name) != value
-    ]
+    sources: dict[str, str] = {row["name"]: row["source"] for row in rows}
+    if connection.is_shared and sources[_SCHEMA] == "session":
+        raise errors.InvalidConfiguration(
+            f"The sessions of database {entry.id!r} are changed by others: SET {_SCHEMA}",
+            cause="another program uses the same user and database of the connection pooler",
+            hint="give agentctl a user of its own; see docs/postgresql.md",
+        )
+    kept = {name for name, value in expected.items() if found.get(name) == value}
+    connection.local_settings = "".join(
+        f"; SET LOCAL {name} = {expected[name]}" for name in _TIMEOUTS if name not in kept
+    )
+    lost = [name for name in expected if name not in {*kept, *_TIMEOUTS, _NAME_SETTING}]
     if not lost:
         return
     changes = "; ".join(f"ALTER ROLE … SET {name} = '{expected[name]}'" for name in lost)
@@ -252,6 +302,27 @@ async def _verify_settings(
         cause="a connection pooler has dropped what a new connection asks for",
         hint=f"set them for the user of the database: {changes}; see docs/postgresql.md",
     )
+
+
+async def verify_statements(connection: PooledConnection, entry: Entry) -> None:
+    """Verify that prepared statements survive a change of the session by a connection pooler.
+
+    PgBouncer before 1.21 fails here at once, and not only under load.
+
+    Raises:
+        Exception: the errors of `connect` and of the statements, for `to_public_error`.
+    """
+    if not connection.is_shared:
+        return
+    other = await connect(entry)
+    try:
+        await connection.fetchval(_ANY)
+        # The other one gets the session that was used last, so this one gets another.
+        async with other.transaction():
+            await other.execute(_ANY)
+            await connection.fetchval(_ANY)
+    finally:
+        other.terminate()
 
 
 @asynccontextmanager
@@ -386,8 +457,9 @@ async def run_write(connection: Connection, work: Work[T]) -> T:
     """
     if work.repeatable:
         return await run_unit(connection, work)
-    last_crash = await cast(PooledConnection, connection).last_crash()
-    await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+    pooled = cast(PooledConnection, connection)
+    last_crash = await pooled.last_crash()
+    await pooled.begin("BEGIN ISOLATION LEVEL READ COMMITTED")
     result = await run_unit(connection, work)
     written = await connection.fetchval(_WRITTEN)
     try:

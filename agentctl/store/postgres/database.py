@@ -27,8 +27,8 @@ from agentctl.store.postgres.connection import (
     CONFLICTS,
     CONNECTION_LOST,
     LAST_CRASH,
-    Connection,
     InDoubt,
+    PooledConnection,
     build_unknown_outcome,
     run_unit,
     run_write,
@@ -84,7 +84,7 @@ class PostgresDatabase:
         self._schema_checked = False
         self._pool = Pool(entry)
         self._thread_connection = ThreadConnection(entry)
-        self._listener = Listener(entry)
+        self._listener = Listener(entry, self._thread_connection)
         self._writes: set[asyncio.Task[Any]] = set()
 
     @property
@@ -254,8 +254,8 @@ class PostgresDatabase:
         return self._pool
 
 
-async def _run_on_snapshot(connection: Connection, work: Work[T], begin: str) -> T:
-    await connection.execute(begin)
+async def _run_on_snapshot(connection: PooledConnection, work: Work[T], begin: str) -> T:
+    await connection.begin(begin)
     result = await run_unit(connection, work)
     await connection.execute("COMMIT")
     return result

@@ -51,6 +51,7 @@ class ServerFacts(NamedTuple):
             neither has a limit.
         encrypted: True if the connection is encrypted.
         missing_privileges: privileges that the user lacks, by table.
+        pooled: True if a connection pooler is between this machine and the server.
     """
 
     version: str
@@ -66,6 +67,7 @@ class ServerFacts(NamedTuple):
     user_connection_limit: int | None
     encrypted: bool
     missing_privileges: list[str]
+    pooled: bool = False
 
 
 async def read_server_facts(entry: Entry) -> ServerFacts:
@@ -81,8 +83,9 @@ async def read_server_facts(entry: Entry) -> ServerFacts:
         row = await connection.fetchrow(_FACTS)
         answered = now()
         lacking = await connection.fetch(_MISSING_PRIVILEGES, tables)
+        pooled = connection.is_shared
     assert row is not None
     version, number, clock, *rest = row
     ahead = clock - min(max(clock, before), answered)
     missing = [name for (name,) in lacking]
-    return ServerFacts._make([version.split()[0], number, ahead, *rest, missing])
+    return ServerFacts._make([version.split()[0], number, ahead, *rest, missing, pooled])

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from agentctl.config.settings import Database as Entry
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.store.postgres.connection import connect
+from agentctl.store.postgres.thread import ThreadConnection
 
 POLL_SECONDS = 0.5
 """Seconds between two polls while callers wait for a change, and maximum duration of a poll."""
@@ -29,9 +29,11 @@ CLOSE_SECONDS = 1.0
 
 CHANNEL = "agentctl"
 
+_SCHEMA = "SELECT current_schema()"
 _SNAPSHOT = "SELECT pg_current_snapshot()::text"
 
-_limited_log = RateLimitedLog(logging.getLogger("agentctl.store"))
+log = logging.getLogger("agentctl.store")
+_limited_log = RateLimitedLog(log)
 
 
 class _Topic:
@@ -45,17 +47,22 @@ class _Topic:
 
 
 class Listener:
-    """Counts the changes of one database, on a separate connection.
+    """Counts the changes of one database, on the connection of the heartbeat.
+
+    A connection pooler does not pass on notifications: then it only polls.
 
     Args:
         entry: the configuration of the database.
+        connection: the connection, which the heartbeat shares.
 
     Attributes:
         changes: a number that grows with every detected change.
     """
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, connection: ThreadConnection) -> None:
         self._entry = entry
+        self._connection = connection
+        self._warned = False
         self._task: asyncio.Task[None] | None = None
         self._lost = asyncio.Event()
         self._schema: str | None = None
@@ -103,16 +110,19 @@ class Listener:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen_once(self) -> None:
-        connection = await connect(self._entry, command_timeout=POLL_SECONDS)
+        connection = await self._connection.share()
         try:
             self._lost.clear()
-            connection.add_termination_listener(lambda _: self._lost.set())
-            self._schema = await connection.fetchval("SELECT current_schema()")
-            await connection.add_listener(CHANNEL, self._on_notification)
+            await connection.on_loss(lambda _: self._lost.set())
+            self._schema = await connection.fetchval(_SCHEMA, timeout=POLL_SECONDS)
+            if connection.is_shared:
+                self._warn_about_pooler()
+            else:
+                await connection.listen(CHANNEL, self._on_notification)
             # Notifications may have been lost before.
             self._announce_all()
             while not self._lost.is_set():
-                snapshot = await connection.fetchval(_SNAPSHOT)
+                snapshot = await connection.fetchval(_SNAPSHOT, timeout=POLL_SECONDS)
                 if snapshot != self._snapshot:
                     self._snapshot = snapshot
                     self.changes += 1
@@ -120,6 +130,15 @@ class Listener:
                 await self._wait_for_next_poll()
         finally:
             connection.terminate()
+
+    def _warn_about_pooler(self) -> None:
+        if not self._warned:
+            log.warning(
+                "database %s: a connection pooler does not pass on notifications; a cancel of a run"
+                " of another server waits for the next poll; set listen_url in [[databases]]",
+                self._entry.id,
+            )
+        self._warned = True
 
     async def _wait_for_next_poll(self) -> None:
         now = asyncio.get_running_loop().time()
