@@ -70,11 +70,11 @@ def _create(run_ids: Sequence[str], owner: str) -> Steps[None]:
         yield from runs.claim(run_id, 1, owner, 1)
 
 
-def _append_all(load: Load, results: Any) -> None:
-    asyncio.run(_append(load, results))
+def _append_all(load: Load, results: Any, go: Any) -> None:
+    asyncio.run(_append(load, results, go))
 
 
-async def _append(load: Load, results: Any) -> None:
+async def _append(load: Load, results: Any, go: Any) -> None:
     """Append until the time is over; report the number of ticks and of those that began late."""
     entry = settings.Database("main", load.url, search_path=SCHEMA, statement_seconds=60)
     database = PostgresDatabase(entry, create=False)
@@ -84,8 +84,7 @@ async def _append(load: Load, results: Any) -> None:
         chunk = run_ids[first : first + CREATED_AT_ONCE]
         await database.write(_create(chunk, f"w{load.number}"))
     results.put("ready")
-    while not await notifier.fetchval("SELECT EXISTS (SELECT FROM streams.go)"):
-        await asyncio.sleep(0.05)
+    await asyncio.to_thread(go.wait)
     began, ticks, late = time.monotonic(), 0, 0
     while (now := time.monotonic()) < began + load.seconds:
         due = began + ticks * TICK_SECONDS
@@ -121,19 +120,21 @@ async def measure(options: argparse.Namespace) -> str:
         for listener in listeners:
             await listener.add_listener("agentctl", lambda *_: None)
         context = multiprocessing.get_context("spawn")
-        results = context.Queue()
+        results, go = context.Queue(), context.Event()
         text = '"' + "e" * (options.bytes - 2) + '"'
         loads = [
             Load(server.url, number, options.streams, text,
                  WARM_SECONDS + options.seconds, options.followed)
             for number in range(options.processes)
         ]  # fmt: skip
-        processes = [context.Process(target=_append_all, args=(load, results)) for load in loads]
+        processes = [
+            context.Process(target=_append_all, args=(load, results, go)) for load in loads
+        ]
         for process in processes:
             process.start()
         for _ in processes:
             assert await asyncio.to_thread(results.get, True, 300) == "ready"
-        await meter.execute("CREATE TABLE streams.go ()", "INSERT INTO streams.go DEFAULT VALUES")
+        go.set()
         await asyncio.sleep(WARM_SECONDS)
         before = await meter.read()
         await asyncio.sleep(options.seconds - 1)
@@ -151,7 +152,7 @@ async def measure(options: argparse.Namespace) -> str:
     per_thousand = cores / (live * kept) * 1_000
     return (
         f"| {options.processes} x {options.streams} | {options.bytes}"
-        f" | {options.listeners if options.followed else '–'} | {kept:.0%}"
+        f" | {options.listeners if options.followed else 'none'} | {kept:.0%}"
         f" | {used.writes / used.seconds:.0f} | {cores:.2f} | {per_thousand:.2f}"
         f" | {used.wal / used.seconds / 1e6:.1f} | {1_000 / per_thousand:,.0f} |"
     )
