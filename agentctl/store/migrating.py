@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.store.database import Work
-from agentctl.store.schema import Engine, Migration, load_migrations
+from agentctl.store.schema import Engine, Migration, StoredVersion, load_migrations
 from agentctl.store.threads import call_in_thread
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def get_engine(entry: Entry) -> Engine:
     return "sqlite" if is_sqlite_url(entry.url) else "postgres"
 
 
-async def read_version(entry: Entry) -> int | None:
+async def read_version(entry: Entry) -> StoredVersion | None:
     """Return the schema version of a database; None if the database does not exist yet.
 
     Raises:
@@ -78,12 +78,14 @@ async def read_unbounded(entry: Entry, work: Work[T]) -> T:
 async def migrate(entry: Entry, applied: Applied) -> None:
     """Apply the pending migrations; create a missing database.
 
+    A newer schema that this code works with is not changed.
+
     Args:
         entry: the configuration of the database.
         applied: called with each migration after it is durable, on any thread.
 
     Raises:
-        SchemaMismatch: the schema is newer than this code.
+        SchemaMismatch: the schema is newer than this code, and not compatible with it.
         Unavailable: the database cannot be used, or belongs to another program.
     """
     if not is_sqlite_url(entry.url):

@@ -60,7 +60,7 @@ class Meter:
     def __init__(self, server: PostgresServer, schema: str) -> None:
         self._server = server
         self._schema = schema
-        self._log = Path(server.socket).parent / "data" / "log"
+        self._log = server.log
         self.received = 0
 
     async def open(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import tempfile
 import threading
@@ -15,6 +16,7 @@ __all__ = ["Proxy", "ProxyApart", "proxied", "proxied_apart"]
 
 _NAME = ".s.PGSQL.5432"
 _COMMIT = b"COMMIT\x00"
+_LISTEN = re.compile(rb'\bLISTEN "(\w+)"')
 
 
 class Proxy:
@@ -27,6 +29,8 @@ class Proxy:
             response.
         dropped: names of startup parameters that the server does not receive, as with a
             connection pooler.
+        is_deafening: True if the server does not receive LISTEN, as with a connection pooler in
+            transaction mode.
         cut_commits: number of cut commits.
         connections: number of open connections.
     """
@@ -40,6 +44,7 @@ class Proxy:
         self.url = f"postgresql://postgres@/postgres?host={folder}"
         self.at_commit: Callable[[], Awaitable[str]] | None = None
         self.dropped = frozenset[bytes]()
+        self.is_deafening = False
         self.cut_commits = 0
 
     @property
@@ -102,6 +107,8 @@ class Proxy:
             if begins and self.dropped:
                 data = _drop_parameters(data, self.dropped)
             begins = False
+            if self.is_deafening:
+                data = _LISTEN.sub(rb"SELECT '\1'", data)
             if self.at_commit is not None and _COMMIT in data:
                 ask, self.at_commit = self.at_commit, None
                 async with decided:
@@ -188,6 +195,10 @@ class ProxyApart:
         """Drop startup parameters of later connections."""
         dropped = frozenset(name.encode() for name in names)
         self._do(lambda: setattr(self._proxy, "dropped", dropped))
+
+    def deafen(self, on: bool) -> None:
+        """Drop each LISTEN from now on, or forward it again."""
+        self._do(lambda: setattr(self._proxy, "is_deafening", on))
 
     def _do(self, work: Callable[[], None]) -> None:
         done = threading.Event()

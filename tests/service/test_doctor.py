@@ -458,7 +458,11 @@ def test_other_journal_mode_is_wrong(tmp_path: Path) -> None:
 def test_newer_schema_is_wrong(tmp_path: Path) -> None:
     path = create_database(tmp_path)
     connection = apsw.Connection(str(path))
-    connection.execute("INSERT INTO schema_version VALUES (99, 1)")
+    connection.execute("INSERT INTO schema_version VALUES (98, 1, 15)")
+    findings = check_file(path)
+    assert "schema 98 is newer than this agentctl" in texts_of(findings, "note")
+    assert not texts_of(findings, "wrong")
+    connection.execute("INSERT INTO schema_version VALUES (99, 1, 99)")
     connection.close()
     assert "newer than this agentctl" in texts_of(check_file(path), "wrong")
 

@@ -181,6 +181,10 @@ class SharedConnection:
         """
         return await self._use(lambda: self._connection.fetchval(sql, *parameters, timeout=timeout))
 
+    async def execute(self, sql: str, *parameters: Any, timeout: float) -> None:
+        """Execute a statement. Raises as `fetchval` does."""
+        await self._use(lambda: self._connection.execute(sql, *parameters, timeout=timeout))
+
     async def listen(self, channel: str, callback: Callable[..., None]) -> None:
         """Call a function with each notification, on the event loop of the caller."""
         await self._use(lambda: self._connection.add_listener(channel, self._on_own_loop(callback)))
