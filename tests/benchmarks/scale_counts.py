@@ -61,6 +61,27 @@ class Cost(NamedTuple):
     cpu: float
 
 
+class Row(NamedTuple):
+    """A row of the table: what happened, for a number of units."""
+
+    name: str
+    unit: str
+    cost: Cost
+    units: float
+
+    def __str__(self) -> str:
+        each = _divide(self.cost, self.units)
+        figures = [
+            *(f"{value:.1f}" for value in each[1:4]),
+            *(f"{value / 1_000:.1f}" for value in each[4:6]),
+            f"{each.cpu * 1_000:.1f}",
+        ]
+        return f"| {self.name} | {self.unit} | {' | '.join(figures)} |\n"
+
+
+Rows = AsyncIterator[tuple[str, Row]]
+
+
 class Cluster:
     """Two servers and their database."""
 
@@ -120,7 +141,7 @@ async def _stream(client: httpx2.AsyncClient, session_id: str, message: str) -> 
             pass
 
 
-async def _read_runs(cluster: Cluster, idle: Cost) -> AsyncIterator[str]:
+async def _read_runs(cluster: Cluster, idle: Cost) -> Rows:
     """Measure runs, one after the other; what the idle servers do meanwhile is taken out."""
     numbers = iter(range(1_000_000))
     async with cluster.client() as client:
@@ -146,18 +167,18 @@ async def _read_runs(cluster: Cluster, idle: Cost) -> AsyncIterator[str]:
             for _ in range(RUNS):
                 await _stream(client, f"s{next(numbers)}", _message(100, 0))
 
-        for name, work in (
-            ("plain run, in a new session", plain),
-            ("plain run, in the same session", again),
-            ("run in the background, with its reads", background),
-            ("streamed run of 100 tokens, at full speed", streamed),
+        for key, name, work in (
+            ("plain", "a plain run, in a new session", plain),
+            ("again", "a plain run, in the same session", again),
+            ("background", "a run in the background, with its reads", background),
+            ("streamed", "a streamed run of 100 tokens, at full speed", streamed),
         ):
             await work()
             cost = await cluster.measure(ROLES[0], work)
-            yield _format(name, "each", _subtract(cost, idle), RUNS)
+            yield key, Row(name, "each", _subtract(cost, idle), RUNS)
 
 
-async def _read_streams(cluster: Cluster, idle: Cost, seconds: float) -> AsyncIterator[str]:
+async def _read_streams(cluster: Cluster, idle: Cost, seconds: float) -> Rows:
     """Measure live streams, then their followers on the other server."""
     endless = _message(1_000_000, 1 / WORDS_PER_SECOND)
     live: list[str] = []
@@ -176,11 +197,12 @@ async def _read_streams(cluster: Cluster, idle: Cost, seconds: float) -> AsyncIt
             await start(number)
             cost = await cluster.measure(ROLES[0], wait)
             name = "a live stream" if number == 1 else f"{number} live streams of one server"
-            yield _format(f"{name}, {WORDS_PER_SECOND} tokens/s each", "second", cost, cost.seconds)
+            name = f"{name}, {WORDS_PER_SECOND} tokens/s each"
+            yield f"live {number}", Row(name, "second", cost, cost.seconds)
         beside = cost
         cost = await cluster.measure(ROLES[1], wait)
         quiet = _subtract(cost, beside)._replace(statements=cost.statements)
-        yield _format("an idle server while another one streams", "minute", quiet, seconds / 60)
+        yield "beside", Row("an idle server beside them", "minute", quiet, seconds / 60)
         following: list[asyncio.Task[None]] = []
         for number in (1, FOLLOWERS):
             for index in range(len(following), number):
@@ -191,7 +213,10 @@ async def _read_streams(cluster: Cluster, idle: Cost, seconds: float) -> AsyncIt
             cost = await cluster.measure(ROLES[1], wait)
             more = _subtract(cost, beside)._replace(statements=cost.statements)
             name = "a follower" if number == 1 else f"{number} followers of {number} streams"
-            yield _format(f"{name}, on another server", "second", more, cost.seconds)
+            yield (
+                f"follow {number}",
+                Row(f"{name}, on another server", "second", more, cost.seconds),
+            )
         for task in following:
             task.cancel()
         await asyncio.gather(*following, return_exceptions=True)
@@ -207,17 +232,19 @@ async def _follow(client: httpx2.AsyncClient, run_id: str, session_id: str) -> N
             pass
 
 
-async def _read_servers(cluster: Cluster, idle: Cost, seconds: float) -> AsyncIterator[str]:
+async def _read_servers(cluster: Cluster, idle: Cost, seconds: float) -> Rows:
     async def wait() -> None:
         await asyncio.sleep(seconds)
 
-    yield _format("two idle servers, statements of one", "minute", idle, seconds / 60)
+    half = _divide(idle, 2)._replace(statements=idle.statements)
+    yield "idle", Row("an idle server", "minute", half, seconds / 60)
     async with cluster.client(1) as client:
         silent = json.dumps({"words": 1, "size": 6, "seconds": 0, "hold": True})
         run_id = await _start(client, "silent", silent, background=True)
         await asyncio.sleep(SETTLE_SECONDS)
         cost = await cluster.measure(ROLES[1], wait)
-        yield _format("the same, this one with a live run", "minute", cost, seconds / 60)
+        live = _subtract(cost, half)._replace(statements=cost.statements)
+        yield "busy", Row("a server with a live run", "minute", live, seconds / 60)
         await client.post(f"/agents/paced/runs/{run_id}/cancel?session_id=silent")
     await asyncio.sleep(SETTLE_SECONDS)
 
@@ -229,13 +256,8 @@ def _subtract(cost: Cost, other: Cost) -> Cost:
     return Cost(cost.seconds, *(max(one - share * two, 0) for one, two in pairs))
 
 
-def _format(name: str, unit: str, cost: Cost, count: float) -> str:
-    figures = [
-        *(f"{value / count:.1f}" for value in cost[1:4]),
-        *(f"{value / count / 1_000:.1f}" for value in cost[4:6]),
-        f"{cost.cpu / count * 1_000:.1f}",
-    ]
-    return f"| {name} | {unit} | {' | '.join(figures)} |\n"
+def _divide(cost: Cost, number: float) -> Cost:
+    return Cost(cost.seconds, *(value / number for value in cost[1:]))
 
 
 @contextlib.contextmanager
@@ -276,7 +298,7 @@ async def _count_connections(cluster: Cluster) -> int:
 
 
 async def measure(seconds: float) -> AsyncIterator[str]:
-    """Yield the lines of the table, with those before and after it."""
+    """Yield the lines of the table, the numbers of connections, and an example."""
     with run_postgres_server() as postgres, tempfile.TemporaryDirectory() as folder:
         admin = await asyncpg.connect(postgres.url)
         for role in ROLES:
@@ -289,19 +311,75 @@ async def measure(seconds: float) -> AsyncIterator[str]:
             await meter.open()
             cluster = Cluster(meter, servers, headers)
             await asyncio.sleep(SETTLE_SECONDS)
-            yield HEAD
-            connections = await cluster.connections(ROLES[0])
+            idle_connections = await cluster.connections(ROLES[0])
             idle = await cluster.measure(ROLES[1], lambda: asyncio.sleep(seconds))
-            async for line in _read_servers(cluster, idle, seconds):
-                yield line
-            async for line in _read_runs(cluster, idle):
-                yield line
-            async for line in _read_streams(cluster, idle, seconds):
-                yield line
-            yield "\n"
+            yield HEAD
+            rows: dict[str, Row] = {}
+            for part in (
+                _read_servers(cluster, idle, seconds),
+                _read_runs(cluster, idle),
+                _read_streams(cluster, idle, seconds),
+            ):
+                async for key, row in part:
+                    rows[key] = row
+                    yield str(row)
             most = await _count_connections(cluster)
-            yield f"Connections of a server: {connections} idle, {most} at most.\n"
+            yield f"\nConnections of a server: {idle_connections} idle, {most} at most.\n\n"
+            for line in format_example(rows, idle_connections, most):
+                yield line
             await meter.close()
+
+
+class Demand(NamedTuple):
+    """The load of the example.
+
+    Attributes:
+        plain, streamed: runs a second.
+        seconds: duration of a streamed run.
+        following: servers with followers of streams elsewhere, 20 each.
+    """
+
+    servers: int = 50
+    plain: float = 200
+    streamed: float = 50
+    seconds: float = 20
+    following: int = 10
+
+
+def format_example(rows: dict[str, Row], idle: int, most: int) -> Iterator[str]:
+    """Compute what a cluster asks of PostgreSQL, from the rows of the table."""
+    load = Demand()
+    live = load.streamed * load.seconds
+    terms = [
+        (f"{load.servers} servers with live runs", "busy", load.servers / 60),
+        (f"{load.plain:.0f} plain runs a second", "plain", load.plain),
+        (f"{load.streamed:.0f} streamed runs a second: their beginnings and ends", "streamed",
+         load.streamed),
+        (f"{live:.0f} live streams, of {load.seconds:.0f} s each", f"live {STREAMS}",
+         live / STREAMS),
+        (f"{load.following} servers with {FOLLOWERS} followers each", f"follow {FOLLOWERS}",
+         load.following),
+    ]  # fmt: skip
+    yield "| a second | statements | commits | log MB | stored GB a day | cores |\n"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |\n"
+    total = [0.0] * 5
+    for name, key, number in terms:
+        each = _divide(rows[key].cost, rows[key].units / number)
+        figures = [each.statements, each.writes, each.wal / 1e6, each.stored * 86_400 / 1e9,
+                   each.cpu]  # fmt: skip
+        total = [one + two for one, two in zip(total, figures, strict=True)]
+        yield _format_figures(name, figures)
+    yield _format_figures("**together**", total)
+    yield (
+        f"\nConnections: {load.servers} x {idle} = {load.servers * idle} idle, "
+        f"{load.servers} x {most} = {load.servers * most} at most.\n"
+    )
+
+
+def _format_figures(name: str, figures: list[float]) -> str:
+    statements, commits, *others = figures
+    shown = " | ".join(f"{value:.2f}" for value in others)
+    return f"| {name} | {statements:,.0f} | {commits:,.0f} | {shown} |\n"
 
 
 async def _main() -> None:
@@ -309,7 +387,7 @@ async def _main() -> None:
     parser.add_argument("--seconds", type=float, default=20, help="of each window of time")
     parser.add_argument("--write", action="store_true", help="replace the table of docs/scale.md")
     options = parser.parse_args()
-    lines = []
+    lines: list[str] = []
     async for line in measure(options.seconds):
         print(line, end="", flush=True)
         lines.append(line)
