@@ -51,7 +51,7 @@ async def prepare_schema(entry: Entry, *, create: bool) -> None:
     Raises:
         Unavailable: there are no tables, or those of another program.
         SchemaMismatch: the schema is older than this code, or newer and not compatible with it.
-        Exception: other errors, for `connection.to_public_error`.
+        Exception: other errors, for `failures.to_public_error`.
     """
     connection = await connect(entry)
     try:

@@ -18,14 +18,13 @@ from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.store.database import Work
 from agentctl.store.postgres.connection import (
-    CONNECTION_LOST,
     InDoubt,
     PooledConnection,
     build_unknown_outcome,
     connect,
     run_write,
-    to_public_error,
 )
+from agentctl.store.postgres.failures import CONNECTION_LOST, to_public_error
 
 T = TypeVar("T")
 
