@@ -32,8 +32,13 @@ check: $(VENV)/.compiled
 	$(PYTEST) -q -m 'not slow'
 
 # All tests: required before a change is merged.
-test: $(VENV)/.compiled
+test: $(VENV)/.compiled .peers/pgbouncer/pgbouncer
 	$(PYTEST) --durations=30
+
+# PgBouncer 1.21 or later, from Debian 13 if the package of this system is older. Without it the
+# tests behind PgBouncer are skipped.
+.peers/pgbouncer/pgbouncer: | $(VENV)/.installed-test
+	@$(BIN)/python -m tests.poolers.fetch
 
 # The tests of packaging/ that take minutes too: an installation from the package index, rolling
 # restarts, and the files of a release. Needs the Debian packages nginx-light, caddy, prometheus.
