@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.reasons.event_form [URL of a PostgreSQL server]
 
-Forty runs store five tokens each at every tick, in one statement, as the recorder does. As text a row
-has one time, and its pieces as a JSON array. The medians of rounds in turns are printed.
+Forty runs store five tokens each at every tick, in one statement, as the recorder does. As text a
+row has one time, and its pieces as a JSON array. The medians of rounds in turns are printed.
 """
 
 from __future__ import annotations
