@@ -55,6 +55,7 @@ class Submission:
         outlives_caller: True if the run continues when its client disconnects.
         idempotency: identity of a request with an idempotency key (docs/contract.md "Runs"), or
             None.
+        is_new_session: True if the session must not exist, False if it must; None for any.
         extra_write: builds further writes for the transaction of the row; None for none.
     """
 
@@ -64,6 +65,7 @@ class Submission:
     visibility: Visibility
     outlives_caller: bool
     idempotency: Idempotency | None = None
+    is_new_session: bool | None = None
     extra_write: Callable[[], Work[None]] | None = None
 
 
@@ -166,6 +168,10 @@ def _admit_run(
             cause=f"its first run was one of the {stored.session_type} {stored.component_id}",
             hint="choose another session: --session NEW",
         )
+    if submission.is_new_session is not None and session is new and not submission.is_new_session:
+        raise errors.NotFound("Session not found")
+    if submission.is_new_session and session is not new:
+        raise errors.Conflict(f"The session {spec.session_id} exists already")
     if component.on_busy == "reject":
         busy = yield from run_reads.list_open_in_session(spec.session_id)
         if busy:

@@ -174,6 +174,9 @@ def _life_members(row: RunRow, approvals: Sequence[Mapping[str, Any]]) -> dict[s
         "late_result": dump("dropped" if row.late_result else None),
         "holding": dump_holding(row),
         "request_id": dump(row.request_id),
+        "origin_run_id": dump(row.origin_run_id),
+        "origin_kind": dump(row.origin_kind),
+        "origin_at": dump(row.origin_at),
         "approvals": orjson.dumps(approvals),
     }
 

@@ -20,7 +20,8 @@ from agentctl.store.repositories.sessions import parse_counters
 CREATED_COLUMNS = (
     "run_id", "session_id", "seq", "parent_run_id", "component_type", "component_id", "user_id",
     "status", "background", "attempt", "owner", "created_at", "started_at", "late_result", "input",
-    "input_object", "metadata", "session_state", "purpose", "request_id",
+    "input_object", "metadata", "session_state", "purpose", "request_id", "origin_run_id",
+    "origin_kind", "origin_at",
 )  # fmt: skip
 """The columns of a new row; the others are NULL."""
 
@@ -193,6 +194,9 @@ def build_new_values(run: NewRun) -> dict[str, Value]:
         # The objects of the request are read from the row of its root run only.
         "metadata": spec.metadata if top else None,
         "session_state": spec.session_state if top else None,
+        "origin_run_id": None if spec.origin is None else spec.origin.run_id,
+        "origin_kind": None if spec.origin is None else spec.origin.kind,
+        "origin_at": None if spec.origin is None else spec.origin.at,
     }
 
 
