@@ -214,6 +214,10 @@ class Conversation:
         self._held_text.clear()
         self._arriving_bytes = self._arriving_calls = self._arriving_parts = 0
 
+    def fail_answer(self) -> None:
+        """Record that the attempt at the current answer failed."""
+        self._transcript.fail_answer()
+
     def count_part(self, *, is_call: bool) -> None:
         """Count a part of the answer, such as a tool call, when it begins to arrive.
 

@@ -22,7 +22,11 @@ BASE = {
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
 BELOW: dict[str, set[str]] = {
-    "": {"agents", "run_scope"},
+    "": {"agents", "run_scope", "runtime"},
+    "agno": {"runtime"},
+    "langchain": {"runtime"},
+    "openai_agents": {"runtime"},
+    "pydantic_ai": {"records", "runtime"},
     "child_processes": set(),
     "run_scope": set(),
     "event_loop": {"child_processes"},

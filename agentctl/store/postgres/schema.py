@@ -16,10 +16,11 @@ from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
 from agentctl.store.postgres.connection import Connection, connect
 from agentctl.store.schema import (
-    SCHEMA_VERSION,
+    COMPATIBLE_SINCE,
     TABLES,
     Migration,
-    build_newer_schema,
+    StoredVersion,
+    check_newer,
     check_version,
     list_pending,
     load_migrations,
@@ -32,6 +33,7 @@ SELECT relname FROM pg_class
 WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')
 """
 _VERSION = "SELECT max(version) FROM schema_version"
+_COMPATIBLE_FROM = "SELECT max(compatible_from) FROM schema_version"
 _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES ($1, $2)"
 
 
@@ -44,7 +46,7 @@ async def prepare_schema(entry: Entry, *, create: bool) -> None:
 
     Raises:
         Unavailable: there are no tables, or those of another program.
-        SchemaMismatch: the schema is older or newer than this code.
+        SchemaMismatch: the schema is older than this code, or newer and not compatible with it.
         Exception: other errors, for `connection.to_public_error`.
     """
     connection = await connect(entry)
@@ -76,9 +78,8 @@ async def apply_pending(
 
     Raises:
         Unavailable: the database has the tables of another program.
-        SchemaMismatch: the schema is newer than this code.
+        SchemaMismatch: the schema is newer than this code, and not compatible with it.
     """
-    where = display_url(entry.url)
     if entry.search_path:
         await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{entry.search_path}"')
     while True:
@@ -86,23 +87,25 @@ async def apply_pending(
             # Local: a connection pooler gives the session to others after the transaction.
             await connection.execute("SET LOCAL statement_timeout = 0")
             await connection.execute(_LOCK)
-            version = await read_version(connection) if await has_tables(connection, entry) else 0
-            todo = list_pending("postgres", version)[: 1 if version else None]
+            exists = await has_tables(connection, entry)
+            version = await read_version(connection) if exists else StoredVersion(0, 0)
+            todo = list_pending("postgres", version)[: 1 if version.number else None]
             for migration in todo:
                 await connection.execute(migration.text)
                 await connection.execute(_APPLIED, migration.number, now())
         if not todo:
-            if version > SCHEMA_VERSION:
-                raise build_newer_schema(version, where)
+            check_newer(version, display_url(entry.url))
             return
         for migration in todo:
             applied(migration)
 
 
-async def read_version(connection: Connection) -> int:
-    """Return the number of the last applied migration, 0 for none."""
-    version: int | None = await connection.fetchval(_VERSION)
-    return version or 0
+async def read_version(connection: Connection) -> StoredVersion:
+    """Return the schema version of a database with the tables of agentctl."""
+    number: int | None = await connection.fetchval(_VERSION)
+    if number is None or number < COMPATIBLE_SINCE:
+        return StoredVersion(number or 0, number or 0)
+    return StoredVersion(number, await connection.fetchval(_COMPATIBLE_FROM))
 
 
 async def has_tables(connection: Connection, entry: Entry) -> bool:

@@ -44,6 +44,13 @@ _STATE = ", ".join(field.name for field in fields(RunState))
 _GET = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 _GET_SUMMARY = Sql(f"SELECT {SUMMARY_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 _HOLD = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
+_GET_ALONE = Sql(
+    f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}"
+    " AND status IN ('COMPLETED', 'ERROR', 'CANCELLED') AND paused_at IS NULL"
+    " AND coalesce(octet_length(history), 0) + coalesce(octet_length(messages), 0)"
+    " + coalesce(octet_length(output), 0) <= cast(:maximum as bigint)"
+    " AND NOT EXISTS (SELECT 1 FROM runs AS children WHERE children.parent_run_id = :run_id)"
+)
 _GET_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 
 _SIZE = Sql(
@@ -197,6 +204,18 @@ def get(run_id: str, visibility: Visibility, *, summary: bool = False) -> Work[R
     """
     sql = _GET_SUMMARY if summary else _GET
     return sql.first(RunRow, run_id=run_id, **visibility.parameters())
+
+
+def get_alone(run_id: str, visibility: Visibility, maximum: int) -> Work[RunRow | None]:
+    """Return a run that has ended, has no members and never paused: no other row concerns it.
+
+    Args:
+        maximum: size of the largest texts in bytes.
+
+    Returns:
+        None for every other run, and if no visible run has the id.
+    """
+    return _GET_ALONE.first(RunRow, run_id=run_id, maximum=maximum, **visibility.parameters())
 
 
 def measure(run_id: str) -> Work[int | None]:
