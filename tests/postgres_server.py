@@ -31,6 +31,7 @@ class PostgresServer:
     Attributes:
         url: its URL.
         socket: the path of the socket.
+        log: its log file.
     """
 
     def __init__(self, folder: Path, *, durable: bool, settings: Sequence[str] = ()) -> None:
@@ -44,6 +45,7 @@ class PostgresServer:
         }
         self._data = folder / "data"
         self._data.mkdir()
+        self.log = self._data / "log"
         if os.geteuid() == 0:
             utils.ensure_user_exists(_USER)
             utils.ensure_prefix_permissions(self._data)
@@ -64,7 +66,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start the server. Return when it accepts connections."""
         options = " ".join(f"-c {setting}" for setting in self._settings)
-        self._control("start", "-o", options, "-l", str(self._data / "log"))
+        self._control("start", "-o", options, "-l", str(self.log))
 
     def stop(self, mode: str = "immediate") -> None:
         """Stop the server. `immediate` is a crash: the next start recovers."""

@@ -103,6 +103,7 @@ async def store_end(
                     on_change()
             else:
                 run.transcript.unstopped.has_ended = True
+            run.database.announce(run.run_id)
             run.database.outbox.wake()
             return stored
         await asyncio.sleep(pause)

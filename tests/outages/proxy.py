@@ -16,6 +16,7 @@ __all__ = ["Proxy", "ProxyApart", "proxied", "proxied_apart"]
 
 _NAME = ".s.PGSQL.5432"
 _COMMIT = b"COMMIT\x00"
+_LISTEN = re.compile(rb'\bLISTEN "(\w+)"')
 
 _SHORTCUT = re.compile(rb"(__asyncpg_\w+)\x00WITH (?:taken|ended) AS")
 """A prepared statement that is a transaction by itself, with its name."""
@@ -32,6 +33,8 @@ class Proxy:
             response.
         dropped: names of startup parameters that the server does not receive, as with a
             connection pooler.
+        is_deafening: True if the server does not receive LISTEN, as with a connection pooler in
+            transaction mode.
         cut_commits: number of cut commits.
         connections: number of open connections.
     """
@@ -45,6 +48,7 @@ class Proxy:
         self.url = f"postgresql://postgres@/postgres?host={folder}"
         self.at_commit: Callable[[], Awaitable[str]] | None = None
         self.dropped = frozenset[bytes]()
+        self.is_deafening = False
         self.cut_commits = 0
 
     @property
@@ -110,6 +114,8 @@ class Proxy:
             begins = False
             executed = any(b"\x00%b\x00" % name in data for name in shortcuts)
             shortcuts |= set(_SHORTCUT.findall(data))
+            if self.is_deafening:
+                data = _LISTEN.sub(rb"SELECT '\1'", data)
             if self.at_commit is not None and (executed or _COMMIT in data):
                 ask, self.at_commit = self.at_commit, None
                 async with decided:
@@ -196,6 +202,10 @@ class ProxyApart:
         """Drop startup parameters of later connections."""
         dropped = frozenset(name.encode() for name in names)
         self._do(lambda: setattr(self._proxy, "dropped", dropped))
+
+    def deafen(self, on: bool) -> None:
+        """Drop each LISTEN from now on, or forward it again."""
+        self._do(lambda: setattr(self._proxy, "is_deafening", on))
 
     def _do(self, work: Callable[[], None]) -> None:
         done = threading.Event()

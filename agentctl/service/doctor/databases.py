@@ -19,7 +19,7 @@ from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wro
 from agentctl.store.database import get_newest_time
 from agentctl.store.databases import open_database
 from agentctl.store.migrating import read_version
-from agentctl.store.postgres.inspect import ServerFacts, read_server_facts
+from agentctl.store.postgres.inspect import ServerFacts, read_server_facts, receives_notifications
 from agentctl.store.schema import SCHEMA_VERSION, StoredVersion, describe_newer
 from agentctl.store.sqlite import inspect
 from agentctl.store.sqlite.connection import WAL_BYTES
@@ -178,6 +178,11 @@ async def check_postgres_server(
         yield finding
     for finding in _check_encryption(check, facts, entry):
         yield finding
+    if await receives_notifications(entry):
+        yield ok(check, "notifications between servers arrive")
+    else:
+        text = "notifications between servers do not arrive; followers of other servers wait longer"
+        yield note(check, text, "connect without a pooler in transaction mode")
 
 
 def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,6 +88,7 @@ class PostgresDatabase:
         self._thread_connection = ThreadConnection(entry)
         self._listener = Listener(entry)
         self._writes: set[asyncio.Task[Any]] = set()
+        self._changes = 0
 
     @property
     def lock_folder(self) -> Path | None:
@@ -132,11 +133,15 @@ class PostgresDatabase:
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
         task.add_done_callback(retrieve_exception)
-        return await asyncio.shield(task)
+        result = await asyncio.shield(task)
+        self._changes += 1
+        return result
 
     def write_blocking(self, work: Work[T]) -> T:
         """Do the same as `write`, without retries, for a thread without an event loop."""
-        return self._thread_connection.write(work)
+        result = self._thread_connection.write(work)
+        self._changes += 1
+        return result
 
     async def clock(self) -> int:
         """Return the time of the database server, in microseconds UTC."""
@@ -144,9 +149,9 @@ class PostgresDatabase:
         return present
 
     def changes(self) -> int:
-        """Return a number that changes after each write to the database, by any server."""
+        """Return a number that changes after each write of this process."""
         self._refuse_when_closed()
-        return self._listener.count_changes()
+        return self._changes
 
     def watch(self, topic: str) -> Callable[[], int]:
         """Return a function whose number changes with the notifications of a topic.
@@ -156,9 +161,19 @@ class PostgresDatabase:
         self._refuse_when_closed()
         return self._listener.watch(topic)
 
+    def announce(self, run_id: str) -> None:
+        """Notify the followers of a run in other processes, if there are any."""
+        self._listener.announce(run_id)
+
+    def request_announcements(self, owner: str, run_ids: Iterable[str]) -> None:
+        """Request the notifications of `announce` from the worker of some runs, for a minute."""
+        self._refuse_when_closed()
+        self._listener.request_announcements(owner, run_ids)
+
     def load(self) -> Load:
         pool = self._pool
-        return Load("postgres", pool.waiting, pool.in_use, self._entry.pool_size)
+        is_notified = self._listener.is_heard
+        return Load("postgres", pool.waiting, pool.in_use, self._entry.pool_size, is_notified)
 
     async def close(self) -> None:
         self._closed = True

@@ -139,7 +139,9 @@ SELECT t.tgname, t.tgenabled <> 'D' FROM pg_trigger t JOIN pg_class c ON c.oid =
 WHERE c.relnamespace = current_schema()::regnamespace AND NOT t.tgisinternal
 """
 
-_TRIGGER = re.compile(r"CREATE (?:OR REPLACE )?(?:CONSTRAINT )?TRIGGER (\w+)")
+_TRIGGER = re.compile(
+    r"\bDROP TRIGGER (\w+)|\bCREATE (?:OR REPLACE )?(?:CONSTRAINT )?TRIGGER (\w+)"
+)
 
 
 async def find_schema_differences(connection: Connection, version: int) -> list[str]:
@@ -147,13 +149,12 @@ async def find_schema_differences(connection: Connection, version: int) -> list[
     columns = {(str(row[0]), str(row[1])) for row in await connection.fetch(_COLUMNS)}
     indexes = {str(row[0]): bool(row[1]) for row in await connection.fetch(_INDEXES)}
     triggers = {str(row[0]): bool(row[1]) for row in await connection.fetch(_TRIGGERS)}
-    expected_triggers = {
-        name
-        for migration in load_migrations("postgres")
-        if migration.number <= version
-        for statement in migration.statements()
-        for name in _TRIGGER.findall(statement)
-    }
+    expected_triggers = set[str]()
+    for migration in load_migrations("postgres"):
+        for statement in migration.statements() if migration.number <= version else ():
+            for dropped, created in _TRIGGER.findall(statement):
+                expected_triggers.discard(dropped)
+                expected_triggers |= {created} - {""}
     return [
         *(
             f"column {table}.{name} is missing"

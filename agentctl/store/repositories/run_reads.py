@@ -117,9 +117,11 @@ _PAUSED_CHILDREN = Sql(
     "SELECT run_id FROM runs WHERE parent_run_id = :run_id AND status = 'PAUSED' ORDER BY seq"
 )
 
+IS_WAITING = "status = 'PENDING' AND owner IS NULL AND attempt > 1 AND cancel_requested_at IS NULL"
+"""Condition of the runs that any worker may go on with."""
+
 _WAITING_LEGS = Sql(
-    f"SELECT {_STATE} FROM runs WHERE status = 'PENDING' AND owner IS NULL AND attempt > 1"
-    " AND cancel_requested_at IS NULL ORDER BY created_at LIMIT :limit"
+    f"SELECT {_STATE} FROM runs WHERE {IS_WAITING} ORDER BY created_at LIMIT :limit"
 )
 
 _LEG_EFFECTS = Sql("SELECT leg_effects FROM runs WHERE run_id = :run_id")
@@ -137,9 +139,12 @@ _TURNS = Sql(
     " ORDER BY seq LIMIT :limit"
 )
 
+HAS_CANCEL_REQUEST = f"{IS_LIVE} AND cancel_requested_at IS NOT NULL"
+"""Condition of the runs that their worker has to stop."""
+
 _CANCEL_REQUESTS = Sql(
-    f"SELECT {_STATE} FROM runs WHERE owner = :owner AND {IS_LIVE}"
-    " AND cancel_requested_at IS NOT NULL ORDER BY cancel_requested_at"
+    f"SELECT {_STATE} FROM runs WHERE owner = :owner AND {HAS_CANCEL_REQUEST}"
+    " ORDER BY cancel_requested_at"
 )
 
 _LIVE_OWNERS = Sql(f"SELECT DISTINCT owner FROM runs WHERE {IS_LIVE}")
