@@ -192,9 +192,7 @@ _NEWEST = Sql(
     f" ({ID_GROUP}))"
 )
 
-_RETRIES = Sql(
-    "SELECT run_id FROM runs WHERE origin_run_id = :run_id AND origin_kind = 'retry' ORDER BY seq"
-)
+_RETRIES = Sql("SELECT run_id FROM runs WHERE origin_run_id = :run_id AND origin_kind = 'retry'")
 
 _COUNT_TURNS = Sql(
     "SELECT count(*) FROM runs WHERE session_id = :session_id AND parent_run_id IS NULL"
@@ -402,7 +400,7 @@ def count_turns(session_id: str) -> Work[int]:
 
 
 def list_retries(run_id: str) -> Work[list[str]]:
-    """Return the ids of the runs that are retries of a run, oldest first."""
+    """Return the ids of the runs that are retries of a run, in any order."""
     return _RETRIES.column(run_id=run_id)
 
 
