@@ -181,6 +181,11 @@ _BELOW = Sql(
     " SELECT run_checkpoints.run_id FROM run_checkpoints"
     " JOIN below ON below.run_id = run_checkpoints.run_id ORDER BY run_checkpoints.run_id"
 )
+_OF_OWNER = Sql(
+    "SELECT run_checkpoints.run_id FROM runs JOIN run_checkpoints"
+    " ON run_checkpoints.run_id = runs.run_id"
+    " WHERE runs.owner = :owner AND runs.status IN ('PENDING', 'RUNNING')"
+)
 _DROP = Sql("DELETE FROM run_checkpoints WHERE run_id = :run_id")
 
 
@@ -367,6 +372,11 @@ def get_checkpoint_attempt(run_id: str) -> Work[int | None]:
 def list_checkpoints_below(root_run_id: str) -> Work[list[str]]:
     """Return the members below a root run that have a checkpoint."""
     return _BELOW.column(root_run_id=root_run_id)
+
+
+def list_checkpoints_of_owner(owner: str | None) -> Work[list[str]]:
+    """Return the live runs of a worker that have a checkpoint."""
+    return _OF_OWNER.column(owner=owner)
 
 
 def drop_checkpoint(run_id: str) -> Work[None]:
