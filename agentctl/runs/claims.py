@@ -210,6 +210,8 @@ class Claims:
                 )
                 if claimed is None:
                     return None
+                if claimed.lets_begin:
+                    self.wake(database)
                 spec, continuation = legs.build_continuation(claimed)
                 spec = replace(spec, dependencies=dependencies)
                 run = self._host.build_run(spec, component, None, continuation)

@@ -225,6 +225,7 @@ class ClaimedLeg:
     Attributes:
         has_effects: True if the leg before it was lost after it had begun calls that cannot be
             repeated: the run has to end.
+        lets_begin: True if the claim lets another run of the session begin.
     """
 
     state: RunState
@@ -233,6 +234,7 @@ class ClaimedLeg:
     session_state: str | None
     last_event: int
     has_effects: bool = False
+    lets_begin: bool = False
 
     @property
     def is_start(self) -> bool:
@@ -261,14 +263,15 @@ def claim_leg(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
     if state is None or state.parent_run_id is not None:
         return None
     effects = yield from run_reads.has_leg_effects(run_id)
-    at = now()
+    at, lets_begin = now(), False
     if (yield from runs.claim_leg(run_id, worker_id, at)):
         if state.queue_turn is not None:
-            yield from _begin(state, at)
+            lets_begin = yield from _begin(state, at)
     elif (state.status, state.owner) != ("RUNNING", worker_id):
         # Otherwise the commit of an earlier claim had an unknown outcome.
         return None
-    return (yield from _load_leg(run_id, has_effects=bool(effects)))
+    claimed = yield from _load_leg(run_id, has_effects=bool(effects))
+    return claimed and replace(claimed, lets_begin=lets_begin)
 
 
 @unit
@@ -283,14 +286,15 @@ def _lock_queue(run_id: str) -> Steps[None]:
 
 
 @unit
-def _begin(state: RunState, at: int) -> Steps[None]:
-    yield from queue.advance(state.session_id, at)
+def _begin(state: RunState, at: int) -> Steps[bool]:
+    lets_begin = yield from queue.advance(state.session_id, at)
     if state.attempt > 1 or state.queued_at is None:
-        return
+        return lets_begin
     checkpoint = yield from approvals.load_checkpoint(state.run_id)
     body = orjson.loads(checkpoint.body) if checkpoint is not None else {}
     if body and not body["is_first"] and (text := body["spec"]["session_state"]):
         yield from sessions.merge_state(state.session_id, orjson.loads(text))
+    return lets_begin
 
 
 @unit

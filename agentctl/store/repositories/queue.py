@@ -12,9 +12,11 @@ A transaction that changes the queue of a session locks the row of the session f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit, unit
+from agentctl.store.listing import ID_GROUP, group_ids
 from agentctl.store.repositories.run_reads import IS_LIVE, STATE_COLUMNS
 from agentctl.store.repositories.run_rows import RunState
 
@@ -67,6 +69,13 @@ _COUNT_IN_SESSION = Sql(
     f" AND {IS_QUEUED} LIMIT :limit) AS found"
 )
 
+_POSITIONS = Sql(
+    "SELECT run_id, (SELECT count(*) FROM runs AS earlier"
+    f" WHERE earlier.session_id = listed.session_id AND {IS_LIVE} AND {IS_QUEUED}"
+    " AND earlier.seq <= listed.seq) FROM runs AS listed"
+    f" WHERE run_id IN ({ID_GROUP}) AND {IS_QUEUED}"
+)
+
 
 class NextLeg(NamedTuple):
     """A run that any server may claim, and the time since when."""
@@ -111,6 +120,16 @@ def advance(session_id: str, at: int) -> Steps[bool]:
     if turn == AFTER_RUNS and (yield Statement(_EARLIER, {"session_id": session_id, "seq": seq})):
         return False
     return bool((yield Statement(_GIVE_TURN, {"run_id": run_id, "at": at})))
+
+
+@unit
+def list_positions(run_ids: Sequence[str]) -> Steps[dict[str, int]]:
+    """Return the places of runs in the queues of their sessions, from 1; of those that wait."""
+    places: dict[str, int] = {}
+    for parameters in group_ids(run_ids):
+        for run_id, place in (yield Statement(_POSITIONS, parameters)):
+            places[run_id] = place
+    return places
 
 
 def count(limit: int) -> Work[int]:
