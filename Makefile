@@ -37,7 +37,7 @@ test: $(VENV)/.compiled
 
 # The tests of packaging/ that take minutes too: an installation from the package index, rolling
 # restarts, and the files of a release. Needs the Debian packages nginx-light, caddy, prometheus.
-test-packaging: $(VENV)/.installed-test .dist/.installed
+test-packaging: $(VENV)/.installed-test .dist/.installed .peers/oidc/.installed
 	AGENTCTL_TEST_PACKAGING=1 $(BIN)/python -m pytest -q -rs tests/packaging
 
 # The files of a release in dist/: the same bytes for the same commit.
@@ -126,6 +126,13 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		@modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/inspector-cli@0.16.8; fi
 	@touch $@
 
+.peers/oidc/.installed:
+	@echo 'Installing an identity provider in .peers'
+	@mkdir -p .peers/oidc
+	@if command -v npm >/dev/null; then \
+		npm install --silent --prefix .peers/oidc oidc-provider@8.8.1; fi
+	@touch $@
+
 .peers/webhooks/.installed:
 	@echo 'Installing a library for receivers of webhooks in .peers'
 	@mkdir -p .peers/webhooks
@@ -202,7 +209,7 @@ lock: $(VENV)/.installed
 		echo 'setuptools>=80' | $(LOCK) pyproject.toml - --upgrade --extra test \
 		--constraint requirements.lock.new) > requirements-test.lock.new
 	(echo '# The tools that build a release, with hashes. Written by `make lock`; do not edit.'; \
-		printf 'cyclonedx-bom>=7.5\nkubernetes-validate>=1.37\nsetuptools>=80\n' | $(LOCK) - --upgrade \
+		printf 'check-jsonschema>=0.39\ncyclonedx-bom>=7.5\nkubernetes-validate>=1.37\nsetuptools>=80\n' | $(LOCK) - --upgrade \
 		--constraint requirements.lock.new) > packaging/requirements.txt
 	mv requirements.lock.new requirements.lock
 	mv requirements-test.lock.new requirements-test.lock

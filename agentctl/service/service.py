@@ -31,12 +31,14 @@ from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.hosting import Hosting, Readiness
 from agentctl.service.memories import MemoryOperations
+from agentctl.service.repeats import RepeatOperations
 from agentctl.service.run_parts import RunPartOperations
-from agentctl.service.runs import RunOperations
 from agentctl.service.sessions import SessionOperations
 from agentctl.service.threads import ThreadOperations
 from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
+from agentctl.store.migrating import read_current_version
+from agentctl.store.schema import describe_newer
 from agentctl.webhooks.deliveries import Deliveries
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
 class ServiceOperations(
     ComponentOperations,
-    RunOperations,
+    RepeatOperations,
     RunPartOperations,
     ApprovalOperations,
     SessionOperations,
@@ -92,6 +94,9 @@ class Service:
         """
         databases, monitor = self.hosting.databases, self.hosting.monitor
         await databases.open_all()
+        for database in databases.values():
+            if (version := await database.read(read_current_version())).is_newer:
+                _log.warning("database %s: %s", database.id, describe_newer(version))
         log_startup_warnings(self.settings)
         prepare_components(self.hosting.catalog)
         self.hosting.catalog.mcp.start()

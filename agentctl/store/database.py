@@ -101,6 +101,23 @@ Steps = Generator[Statement, list[Row], T]
 """One run of a unit with a result of type T."""
 
 
+class Shortcut(NamedTuple, Generic[T_co]):
+    """The common case of a write as one statement of PostgreSQL (docs/decisions/0096).
+
+    It is a transaction by itself, without BEGIN and COMMIT. Where it has no result, or fails, it
+    has changed nothing, and the driver runs a unit instead. A second execution after a success has
+    no result either, or fails.
+
+    Attributes:
+        statement: the single unit. Its result is None for every other case.
+        otherwise: the unit to run instead. It also finds the changes of a statement whose response
+            was lost.
+    """
+
+    statement: Work[T_co | None]
+    otherwise: Work[T_co]
+
+
 class Work(Generic[T_co]):
     """A unit of work with a result of type T. An exception that it raises undoes all its changes.
 
@@ -110,23 +127,51 @@ class Work(Generic[T_co]):
         single: True if the unit has at most one statement.
         repeatable: True if a write of a single statement may also run twice, with the same result.
             It needs no separate transaction.
+        shortcut: the common case in the SQL of PostgreSQL; None without one.
     """
 
-    __slots__ = ("_begin", "repeatable", "single")
+    __slots__ = ("_begin", "repeatable", "shortcut", "single")
 
     def __init__(
-        self, begin: Callable[[], Steps[T_co]], *, single: bool = False, repeatable: bool = False
+        self,
+        begin: Callable[[], Steps[T_co]],
+        *,
+        single: bool = False,
+        repeatable: bool = False,
+        shortcut: Shortcut[T_co] | None = None,
     ) -> None:
         self._begin = begin
         self.single = single
         self.repeatable = repeatable
+        self.shortcut = shortcut
 
     def as_repeatable(self) -> Work[T_co]:
         """Return this unit as a repeatable one. It must be single."""
         return Work(self._begin, single=True, repeatable=True)
 
+    def with_shortcut(
+        self, statement: Work[T_co | None], otherwise: Work[T_co] | None = None
+    ) -> Work[T_co]:
+        """Return this unit with a shortcut.
+
+        Args:
+            otherwise: see `Shortcut`; None for this unit.
+        """
+        return Work(self._begin, shortcut=Shortcut(statement, otherwise or self))
+
     def __iter__(self) -> Steps[T_co]:
         return self._begin()
+
+
+def list_statements(work: Work[object]) -> list[Statement]:
+    """Return the statements of a unit that ignores their rows, without running them."""
+    steps, found = iter(work), list[Statement]()
+    try:
+        found.append(next(steps))
+        while True:
+            found.append(steps.send([]))
+    except StopIteration:
+        return found
 
 
 def unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
-from agentctl.store.database import Work
+from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.schema import Engine, Migration, StoredVersion, load_migrations
 from agentctl.store.threads import call_in_thread
 
@@ -19,6 +19,9 @@ Applied = Callable[[Migration], None]
 
 LONGEST_SECONDS = 86_400.0
 """Maximum duration of a statement of a migration: an index of a large table takes long."""
+
+
+_VERSION = Sql("SELECT max(version), max(compatible_from) FROM schema_version")
 
 
 def get_engine(entry: Entry) -> Engine:
@@ -52,6 +55,13 @@ async def read_version(entry: Entry) -> StoredVersion | None:
     if version is None and has_been_used(path):
         raise build_emptied(path)
     return version
+
+
+@unit
+def read_current_version() -> Steps[StoredVersion]:
+    """Return the schema version of an open database."""
+    ((number, compatible_from),) = yield Statement(_VERSION)
+    return StoredVersion(number, compatible_from)
 
 
 async def read_unbounded(entry: Entry, work: Work[T]) -> T:

@@ -6,7 +6,6 @@ A file `migrations/NNNN_name.ENGINE.sql` is applied in one transaction, together
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -41,8 +40,6 @@ TABLES = frozenset(
     }
 )
 """The tables of the first migration. A database with all of them belongs to agentctl."""
-
-_log = logging.getLogger("agentctl.store")
 
 _PIECE = re.compile(
     r"""
@@ -126,8 +123,6 @@ def check_version(version: StoredVersion, where: str) -> None:
             command=MIGRATE_COMMAND,
         )
     check_newer(version, where)
-    if version.is_newer:
-        _log.info("%s: %s", where, describe_newer(version))
 
 
 def check_newer(version: StoredVersion, where: str) -> None:

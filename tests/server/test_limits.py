@@ -63,6 +63,8 @@ NOT_LISTED = {
     "agentctl.interop.agentos.server.bodies.MAXIMUM_BYTES",
     "agentctl.interop.agentos.server.bodies.MAXIMUM_ENTRY_BYTES",
     "agentctl.remote.connection.MAXIMUM_PROBE_BYTES",
+    "agentctl.records.repeats.MAXIMUM_SHOWN_ARGUMENTS",
+    "agentctl.records.repeats.MAXIMUM_SHOWN_CALLS",
     "agentctl.runs.sweep.MAXIMUM_LEGS",
     "agentctl.runtime.models.stream_transport.MAXIMUM_IDLE",
     "agentctl.runtime.runners.langgraph_space.MAXIMUM_ARGUMENTS",

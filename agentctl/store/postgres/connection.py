@@ -28,14 +28,25 @@ class PooledConnection(asyncpg.Connection):
     Attributes:
         born: the time at which it was opened, in seconds.
         used: the time at which it was returned to the pool last, in seconds.
+        answer_seconds: the time that a statement has, for the pool; infinite outside it.
+        deadline: the time at which the pool terminates the connection, unless the response to its
+            statement has arrived, in seconds.
+        timed_out: True if that has happened.
     """
 
-    __slots__ = ("_last_crash", "born", "used")
+    __slots__ = ("_clock", "_last_crash", "answer_seconds", "born", "deadline", "timed_out", "used")
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.born = self.used = asyncio.get_running_loop().time()
+        self._clock = asyncio.get_running_loop().time
+        self.born = self.used = self._clock()
+        self.answer_seconds = self.deadline = float("inf")
+        self.timed_out = False
         self._last_crash: str | None = None
+
+    def begin_statement(self) -> None:
+        """Set the deadline of a statement. A timer of its own costs more than the statement."""
+        self.deadline = self._clock() + self.answer_seconds
 
     async def last_crash(self) -> str:
         """Return the time of the last recovery of the server after a crash.
@@ -196,6 +207,10 @@ class InDoubt(Exception):
         return True if status == "committed" else None
 
 
+class StatementInDoubt(Exception):
+    """The connection was lost during a shortcut: it is not known here if it was executed."""
+
+
 def build_unknown_outcome() -> errors.OutcomeUnknown:
     """Build the error for a commit with an unknown outcome."""
     return errors.OutcomeUnknown(
@@ -203,6 +218,11 @@ def build_unknown_outcome() -> errors.OutcomeUnknown:
         cause="the connection to the database was lost during the commit",
         hint="check before you repeat it; the same Idempotency-Key never starts a second run",
     )
+
+
+def count_answer_seconds(entry: Entry) -> float:
+    """Return the time to wait for the response to a statement, in seconds."""
+    return entry.statement_seconds + ANSWER_SECONDS
 
 
 async def connect(entry: Entry, **arguments: Any) -> PooledConnection:
@@ -284,7 +304,7 @@ def build_connect_arguments(entry: Entry) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "dsn": entry.url,
         "timeout": entry.wait_seconds,
-        "command_timeout": entry.statement_seconds + ANSWER_SECONDS,
+        "command_timeout": count_answer_seconds(entry),
         "statement_cache_size": STATEMENTS,
         "max_cached_statement_lifetime": 0,
         "server_settings": settings,
@@ -341,7 +361,7 @@ def to_public_error(error: Exception, name: str) -> errors.AgentctlError:
     return errors.InternalError()
 
 
-async def run_unit(connection: Connection, work: Work[T]) -> T:
+async def run_unit(connection: PooledConnection, work: Work[T]) -> T:
     """Run a unit on a connection, in the open transaction if there is one.
 
     Args:
@@ -362,6 +382,7 @@ async def run_unit(connection: Connection, work: Work[T]) -> T:
             if work.single and rows is not None:
                 raise RuntimeError("a single unit has a second statement")
             text, names = compile_for_postgres(sql)
+            connection.begin_statement()
             rows = cast(
                 "list[Row]", await connection.fetch(text, *[parameters[name] for name in names])
             )
@@ -377,7 +398,7 @@ async def run_unit(connection: Connection, work: Work[T]) -> T:
         steps.close()
 
 
-async def run_write(connection: Connection, work: Work[T]) -> T:
+async def run_write(connection: PooledConnection, work: Work[T]) -> T:
     """Run a unit in one transaction; a repeatable one as a statement by itself.
 
     Raises:
@@ -386,16 +407,39 @@ async def run_write(connection: Connection, work: Work[T]) -> T:
     """
     if work.repeatable:
         return await run_unit(connection, work)
-    last_crash = await cast(PooledConnection, connection).last_crash()
+    last_crash = await connection.last_crash()
     await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
     result = await run_unit(connection, work)
+    connection.begin_statement()
     written = await connection.fetchval(_WRITTEN)
+    connection.begin_statement()
     try:
         await connection.execute("COMMIT")
     except CONNECTION_LOST:
         if written is not None:
             raise InDoubt(written, last_crash, result) from None
     return result
+
+
+async def run_shortcut(connection: PooledConnection, statement: Work[T]) -> T | None:
+    """Run the statement of a shortcut as a transaction by itself.
+
+    Returns:
+        None also if the statement failed: the unit that runs instead reports why.
+
+    Raises:
+        StatementInDoubt: the connection was lost after the statement may have been sent.
+        Exception: the errors that any statement would have, such as those of `CONFLICTS`.
+    """
+    try:
+        return await run_unit(connection, statement)
+    except (*CONFLICTS, asyncpg.QueryCanceledError):
+        raise
+    except CONNECTION_LOST:
+        connection.terminate()
+        raise StatementInDoubt from None
+    except asyncpg.PostgresError:
+        return None
 
 
 def _unstorable_text() -> errors.ValidationFailed:

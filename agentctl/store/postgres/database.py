@@ -21,15 +21,17 @@ import asyncpg
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.event_loop import retrieve_exception
-from agentctl.store.database import FAILURE_SECONDS, ListTotals, Load, ReadSize, Sql, Work
+from agentctl.store.database import FAILURE_SECONDS, ListTotals, Load, ReadSize, Shortcut, Sql, Work
 from agentctl.store.outbox import Outbox
 from agentctl.store.postgres.connection import (
     CONFLICTS,
     CONNECTION_LOST,
     LAST_CRASH,
-    Connection,
     InDoubt,
+    PooledConnection,
+    StatementInDoubt,
     build_unknown_outcome,
+    run_shortcut,
     run_unit,
     run_write,
     to_public_error,
@@ -113,11 +115,11 @@ class PostgresDatabase:
     async def read(self, work: Work[T], *, size: ReadSize = "small") -> T:
         """Run a unit that only reads, on one snapshot.
 
-        The statements of a read that is not `small` are planned for their values. At most half of
-        the connections execute `large` reads.
+        The statements of a read of `unknown` or `large` size are planned for their values: those
+        are lists. At most half of the connections execute `large` reads.
         """
         if size != "large":
-            read = self._read if size == "small" else self._read_with_custom_plans
+            read = self._read_with_custom_plans if size == "unknown" else self._read
             return await self._run_with_retries(read, work)
         async with self._pool.reserve_for_large_read():
             return await self._run_with_retries(self._read_with_custom_plans, work)
@@ -223,6 +225,8 @@ class PostgresDatabase:
             return await _run_on_snapshot(connection, work, _LARGE_SNAPSHOT)
 
     async def _write(self, work: Work[T]) -> T:
+        if work.shortcut is not None:
+            return await self._write_shortcut(work.shortcut)
         try:
             async with (await self._open_pool()).borrow() as connection:
                 return await run_write(connection, work)
@@ -231,6 +235,34 @@ class PostgresDatabase:
                 result: T = doubt.result
                 return result
             raise ConnectionResetError from None
+
+    async def _write_shortcut(self, shortcut: Shortcut[T]) -> T:
+        try:
+            async with (await self._open_pool()).borrow() as connection:
+                found = await run_shortcut(connection, shortcut.statement)
+        except StatementInDoubt:
+            return await self._write_in_doubt(shortcut.otherwise)
+        return await self._write(shortcut.otherwise) if found is None else found
+
+    async def _write_in_doubt(self, work: Work[T]) -> T:
+        """Run the unit that finds the changes of a lost statement, or makes them.
+
+        Raises:
+            OutcomeUnknown: the database did not answer within `statement_seconds`.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._entry.statement_seconds
+        self._pool.discard_open_connections()
+        while clock() < deadline:
+            try:
+                return await self._write(work)
+            except (*CONNECTION_LOST, errors.Unavailable):
+                self._pool.discard_open_connections()
+            except (*CONFLICTS, asyncpg.UniqueViolationError):
+                # The lost statement was still running. Its changes are found now.
+                pass
+            await asyncio.sleep(_OUTCOME_RETRY_SECONDS)
+        raise build_unknown_outcome()
 
     async def _was_committed(self, doubt: InDoubt) -> bool:
         """Return True if a transaction was committed. Ask until the database is back.
@@ -269,8 +301,9 @@ class PostgresDatabase:
         return self._pool
 
 
-async def _run_on_snapshot(connection: Connection, work: Work[T], begin: str) -> T:
+async def _run_on_snapshot(connection: PooledConnection, work: Work[T], begin: str) -> T:
     await connection.execute(begin)
     result = await run_unit(connection, work)
+    connection.begin_statement()
     await connection.execute("COMMIT")
     return result

@@ -15,8 +15,8 @@ from agentctl.config.settings import Database as Entry
 from agentctl.store.database import Work
 from agentctl.store.postgres.connection import (
     CONNECTION_LOST,
-    Connection,
     InDoubt,
+    PooledConnection,
     build_unknown_outcome,
     connect,
     run_write,
@@ -39,7 +39,7 @@ class ThreadConnection:
         self._entry = entry
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._connection: Connection | None = None
+        self._connection: PooledConnection | None = None
         self._closed = False
 
     def write(self, work: Work[T]) -> T:
