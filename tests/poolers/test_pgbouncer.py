@@ -151,18 +151,21 @@ async def test_cancel_passes_between_servers_with_pgbouncer(servers: dict[str, S
             assert (await other.post(path)).json()["cancel"] == "stopped"
 
 
-async def test_missing_notifications_are_reported(servers: dict[str, Server]) -> None:
+def test_missing_notifications_are_reported(servers: dict[str, Server]) -> None:
     words = "a connection pooler does not pass on notifications"
-    for name in ("one", "deaf"):
+
+    async def run() -> None:
         # A server listens from its first run on.
-        async with client_of(servers[name]) as client:
-            body = {"message": "hello", "session_id": f"listen-{name}", "stream": False}
-            assert (await client.post("/agents/echo/runs", json=body)).status_code == 200
-    await wait_until(lambda: words in servers["deaf"].logs[-1].read_text(), 60)
+        for name in ("one", "deaf"):
+            async with client_of(servers[name]) as client:
+                body = {"message": "hello", "session_id": f"listen-{name}", "stream": False}
+                assert (await client.post("/agents/echo/runs", json=body)).status_code == 200
+        await wait_until(lambda: words in servers["deaf"].logs[-1].read_text(), 60)
+
+    asyncio.run(run())
     assert words not in servers["one"].logs[-1].read_text()
     for name, expected in (("deaf", "listen_url in [[databases]] main"), ("one", "servers arrive")):
-        folder = servers[name].deployment.folder
-        found = await asyncio.to_thread(run_command, "doctor", folder=folder, environment={})
+        found = run_command("doctor", folder=servers[name].deployment.folder, environment={})
         assert expected in found.stdout, found
 
 
