@@ -15,7 +15,7 @@ Stored events are announced after their commit, for runs with followers in other
 at most once per `SEND_SECONDS` for all runs together. The commit of a message waits for that of all
 others in the cluster, so it does not wait for the disk (docs/decisions/0093).
 
-A message may be lost: whoever waits must read again after some time. A pooler in transaction mode
+A message may be lost: a caller must read again after some time. A pooler in transaction mode
 loses all of them. So a listener that has received nothing for a while sends a ping, and if that
 does not arrive it reports itself as deaf.
 """
@@ -236,7 +236,7 @@ class Listener:
         elif now >= self._pinged_at + PING_WAIT_SECONDS:
             if self.is_heard is not False:
                 _log.warning(
-                    "database %s: notifications do not arrive, as behind a connection pooler in"
+                    "database %s: notifications do not arrive, as through a connection pooler in"
                     " transaction mode; this process polls instead",
                     self._entry.id,
                 )

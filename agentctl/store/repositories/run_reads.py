@@ -46,7 +46,7 @@ _GET_SUMMARY = Sql(f"SELECT {SUMMARY_COLUMNS} FROM runs WHERE run_id = :run_id A
 _HOLD = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
 _GET_ALONE = Sql(
     f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}"
-    " AND status IN ('COMPLETED', 'ERROR', 'CANCELLED') AND paused_at IS NULL"
+    " AND finished_at IS NOT NULL AND paused_at IS NULL"
     " AND coalesce(octet_length(history), 0) + coalesce(octet_length(messages), 0)"
     " + coalesce(octet_length(output), 0) <= cast(:maximum as bigint)"
     " AND NOT EXISTS (SELECT 1 FROM runs AS children WHERE children.parent_run_id = :run_id)"
