@@ -36,7 +36,7 @@ test: $(VENV)/.compiled .peers/pgbouncer/pgbouncer
 	$(PYTEST) --durations=30
 
 # PgBouncer 1.21 or later, from Debian 13 if the package of this system is older. Without it the
-# tests behind PgBouncer are skipped.
+# tests with PgBouncer are skipped.
 .peers/pgbouncer/pgbouncer: | $(VENV)/.installed-test
 	@$(BIN)/python -m tests.poolers.fetch
 
