@@ -16,9 +16,11 @@ from agentctl.records.times import now
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_session_data
-from agentctl.store.database import Steps, Work, unit
-from agentctl.store.repositories import idempotency, quotas, run_reads, runs, sessions
+from agentctl.store.database import Steps, Work, single_unit, unit
+from agentctl.store.postgres import plain_runs
+from agentctl.store.repositories import audit, idempotency, quotas, run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import NewRun
+from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import Visibility
 
 SESSION_NAME_LENGTH = 60
@@ -53,6 +55,7 @@ class Submission:
         outlives_caller: True if the run continues when its client disconnects.
         idempotency: identity of a request with an idempotency key (docs/contract.md "Runs"), or
             None.
+        is_new_session: True if the session must not exist, False if it must; None for any.
         extra_write: builds further writes for the transaction of the row; None for none.
     """
 
@@ -62,6 +65,7 @@ class Submission:
     visibility: Visibility
     outlives_caller: bool
     idempotency: Idempotency | None = None
+    is_new_session: bool | None = None
     extra_write: Callable[[], Work[None]] | None = None
 
 
@@ -80,8 +84,7 @@ class AdmittedRun:
     is_first: bool = False
 
 
-@unit
-def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps[AdmittedRun]:
+def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Work[AdmittedRun]:
     """Get or create the session and write the row of a root run.
 
     The `session_state` of the request replaces top-level keys of the session's state in the same
@@ -95,12 +98,26 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         TooLarge: the state of the session would be too large.
         ValidationFailed: its idempotency key was used for another request.
     """
+    new = _build_session(submission, catalog)
+    admission = _admit_run(submission, catalog, worker_id, new)
+    quotas = catalog.settings.quotas
+    if (
+        submission.idempotency is not None
+        or submission.is_new_session is not None
+        or submission.component.on_busy == "reject"
+        or submission.spec.session_state is not None
+        or quotas.sessions_per_user
+        or quotas.bytes_per_user
+    ):
+        return admission
+    return admission.with_shortcut(
+        _admit_plain_run(submission, worker_id, new), admit_once(submission.spec, admission)
+    )
+
+
+def _build_session(submission: Submission, catalog: Catalog) -> SessionRow:
     spec, component = submission.spec, submission.component
-    if submission.idempotency is not None:
-        # The key first: a repeat returns its run, even if that run keeps the session busy.
-        yield from claim_key(spec.run_id, submission.idempotency)
-    name = cut_text(" ".join(spec.input.split()), SESSION_NAME_LENGTH)
-    new = sessions.build_session(
+    return sessions.build_session(
         spec.session_id,
         component.kind,
         user_id=spec.user_id,
@@ -108,11 +125,39 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         component_id=component.id,
         component_name=component.name,
         component_data=orjson.dumps(build_session_data(catalog, component)).decode(),
-        session_name=name,
+        session_name=cut_text(" ".join(spec.input.split()), SESSION_NAME_LENGTH),
         session_state=spec.session_state,
         # A background run waits for its claim: the response to its start shows it as PENDING.
         first_status=spec.first_status,
     )
+
+
+@single_unit
+def _admit_plain_run(
+    submission: Submission, worker_id: str, new: SessionRow
+) -> Steps[AdmittedRun | None]:
+    entry = None
+    if submission.extra_write is not None:
+        entry = audit.find_entry(submission.extra_write())
+        if entry is None:
+            return None
+    spec = submission.spec
+    row = NewRun(spec, worker_id, now())
+    started = yield from plain_runs.start(new, submission.visibility, row, entry)
+    if started is None:
+        return None
+    spec = _with_user(spec, started.user_id)
+    return AdmittedRun(spec, started.session_state, is_first=started.is_first)
+
+
+@unit
+def _admit_run(
+    submission: Submission, catalog: Catalog, worker_id: str, new: SessionRow
+) -> Steps[AdmittedRun]:
+    spec, component = submission.spec, submission.component
+    if submission.idempotency is not None:
+        # The key first: a repeat returns its run, even if that run keeps the session busy.
+        yield from claim_key(spec.run_id, submission.idempotency)
     session = yield from sessions.get_or_create_for_run(new, submission.visibility)
     if isinstance(session, sessions.UnusableSession):
         if not submission.visibility.sees(session.row.user_id):
@@ -124,13 +169,17 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
             cause=f"its first run was one of the {stored.session_type} {stored.component_id}",
             hint="choose another session: --session NEW",
         )
+    if submission.is_new_session is not None and session is new and not submission.is_new_session:
+        raise errors.NotFound("Session not found")
+    if submission.is_new_session and session is not new:
+        raise errors.Conflict(f"The session {spec.session_id} exists already")
     if component.on_busy == "reject":
         busy = yield from run_reads.list_open_in_session(spec.session_id)
         if busy:
             raise errors.Conflict(f"The session is busy with run {busy[0]}")
     # Not the caller: the owner of the session sees all runs in it (docs/decisions/0007).
     spec = _with_user(spec, session.user_id)
-    row = NewRun(spec, worker_id, now(), name)
+    row = NewRun(spec, worker_id, now(), new.session_name)
     if (yield from runs.create(row, 1 if session is new else None)) is None:
         raise errors.NotFound("Session not found")
     state = session.session_state

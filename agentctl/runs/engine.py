@@ -139,6 +139,9 @@ class Engine:
     def live_runs(self) -> list[LiveRun]:
         return list(self._live.values())
 
+    def has_live_runs(self) -> bool:
+        return bool(self._live)
+
     async def wait_for_live_run(self) -> None:
         await self._has_live.wait()
 

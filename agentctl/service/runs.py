@@ -15,8 +15,7 @@ from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
-from agentctl.records.times import now, whole_seconds
-from agentctl.records.validation import check_json, check_session_id, check_text, check_texts
+from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     FULL_VIEW,
@@ -40,10 +39,11 @@ from agentctl.runs.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
+from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.service.json_texts import dump_checked_json
 from agentctl.service.keyed_requests import build_idempotency, prepare_keyed_entry
-from agentctl.service.run_input import dump_request_tools, read_run_input
+from agentctl.service.run_input import build_neutral_messages, dump_request_tools, read_run_input
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database, ListTotals, Steps, unit
 from agentctl.store.listing import Slice
@@ -77,6 +77,16 @@ class RunOperations(OperationFamily):
         """
         run = await self._start(kind, component_id, request, earlier, stream=False)
         database = self.lookups.component_database(kind, component_id)
+        return await self.read_started(database, run, request)
+
+    async def read_started(
+        self, database: Database, run: LiveRun | KeyedRun, request: RunRequest
+    ) -> Document[RunRecord]:
+        """Return the record of a started run after its end, or at once with `background`.
+
+        Raises:
+            Conflict: the run of the first request was deleted.
+        """
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
                 document = await self.lookups.read_run(database, run.run_id)
@@ -114,6 +124,19 @@ class RunOperations(OperationFamily):
         """
         run = await self._start(kind, component_id, request, earlier, stream=True, run_id=run_id)
         database = self.lookups.component_database(kind, component_id)
+        started = self.follow_started(database, run, request)
+        async with contextlib.aclosing(started):
+            async for portion in started:
+                yield portion
+
+    async def follow_started(
+        self, database: Database, run: LiveRun | KeyedRun, request: RunRequest
+    ) -> AsyncGenerator[list[StreamEvent]]:
+        """Yield the events of a started run, in portions; the run ends if its caller leaves.
+
+        Raises:
+            Conflict: the run of the first request was deleted.
+        """
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
                 await database.read(self.lookups.run_document(run.run_id))
@@ -195,19 +218,24 @@ class RunOperations(OperationFamily):
         """
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).create_run, **path) as call:
-            submission = await self._build_submission(
+            submission = await self.build_submission(
                 kind, component_id, request, earlier, stream=stream
             )
             database = self.lookups.database(submission.component.database)
             if run_id is not None and await database.read(run_reads.get_state(run_id)) is None:
                 submission = replace(submission, spec=replace(submission.spec, run_id=run_id))
-            call.add_resource("session", submission.spec.session_id)
-            call.add_created("run", submission.spec.run_id)
-            note = await prepare_keyed_entry(self.hosting, call, database, submission.idempotency)
-            with call.change():
-                return await self.hosting.engine.submit(replace(submission, extra_write=note))
+            return await self.submit(call, submission)
 
-    async def _build_submission(
+    async def submit(self, call: AuditedCall, submission: Submission) -> LiveRun | KeyedRun:
+        """Start a run; its audit entry is part of the transaction of its row."""
+        database = self.lookups.database(submission.component.database)
+        call.add_resource("session", submission.spec.session_id)
+        call.add_created("run", submission.spec.run_id)
+        note = await prepare_keyed_entry(self.hosting, call, database, submission.idempotency)
+        with call.change():
+            return await self.hosting.engine.submit(replace(submission, extra_write=note))
+
+    async def build_submission(
         self,
         kind: ComponentKind,
         component_id: str,
@@ -215,7 +243,13 @@ class RunOperations(OperationFamily):
         earlier: Sequence[EarlierMessage],
         *,
         stream: bool,
+        identity: Idempotency | None = None,
     ) -> Submission:
+        """Check a request as far as possible without the database.
+
+        Args:
+            identity: its identity, if it is not that of a start with the same fields.
+        """
         component = self.lookups.component(kind, component_id)
         given = await read_run_input(
             self.hosting.catalog, component, request, self.hosting.settings.limits
@@ -227,7 +261,8 @@ class RunOperations(OperationFamily):
             session_id = self.principal.session_id or new_id()
         session_id = check_session_id(session_id)
         user_id = self.lookups.resolve_owner(request.user_id)
-        identity = self._build_idempotency(kind, component_id, request, earlier, stream=stream)
+        if identity is None:
+            identity = self._build_idempotency(kind, component_id, request, earlier, stream=stream)
         outlives_caller = self._outlives_caller(request)
         limits = self.hosting.settings.runs
         spec = RunSpec(
@@ -251,7 +286,7 @@ class RunOperations(OperationFamily):
             session_history=request.session_history,
             dependencies=self._dump_object("dependencies", request.dependencies),
             claims=self.principal.claims.decode() if self.principal.claims else None,
-            earlier_messages=_build_neutral_messages(earlier),
+            earlier_messages=build_neutral_messages(earlier),
             request_id=self._request_id,
             actor=self.principal.actor,
         )
@@ -439,24 +474,6 @@ class RunOperations(OperationFamily):
                     extra_write=note,
                 )
             return Document(documents.build_cancel_document(result))
-
-
-def _build_neutral_messages(earlier: Sequence[EarlierMessage]) -> tuple[dict[str, Any], ...]:
-    """Return messages of a request in the form of stored ones (`runtime.transcript`)."""
-    at = whole_seconds(now())
-    return tuple(_build_neutral_message(message, at) for message in earlier)
-
-
-def _build_neutral_message(message: EarlierMessage, at: int) -> dict[str, Any]:
-    check_text("message", message.content)
-    neutral: dict[str, Any] = {"role": message.role, "content": message.content, "created_at": at}
-    if message.calls:
-        check_json("message", list(message.calls))
-        neutral["tool_calls"] = list(message.calls)
-    if message.role == "tool":
-        check_texts(tool_call_id=message.call_id, tool_name=message.tool_name)
-        neutral |= {"tool_call_id": message.call_id, "tool_name": message.tool_name}
-    return neutral
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from agentctl.operations import Operations
 from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests
 from agentctl.runs.engine import Engine
+from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.sweep import sweep_dead_workers, watch_workers
 from agentctl.runs.tasks import Tasks
@@ -30,8 +31,8 @@ from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.hosting import Hosting, Readiness
 from agentctl.service.memories import MemoryOperations
+from agentctl.service.repeats import RepeatOperations
 from agentctl.service.run_parts import RunPartOperations
-from agentctl.service.runs import RunOperations
 from agentctl.service.sessions import SessionOperations
 from agentctl.service.threads import ThreadOperations
 from agentctl.service.webhooks import WebhookOperations
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 class ServiceOperations(
     ComponentOperations,
-    RunOperations,
+    RepeatOperations,
     RunPartOperations,
     ApprovalOperations,
     SessionOperations,
@@ -102,7 +103,8 @@ class Service:
         self.hosting.deliveries.start(self.settings)
         await self._worker.register()
         monitor.is_long_lived = True
-        await sweep_dead_workers(databases, monitor, self._worker.id)
+        if await SweepLease(databases, monitor, self._worker).acquire():
+            await sweep_dead_workers(databases, monitor, self._worker.id)
         keep_days = self.settings.audit.keep_days
         self._background.start(
             watch_workers(
@@ -134,7 +136,11 @@ class Service:
             stack.push_async_callback(audit_log.counter.close)
             catalog = Catalog.from_settings(settings)
             stack.push_async_callback(catalog.close)
-            worker = Worker(databases, on_lost=lambda owner: engine.handle_worker_lost(owner))
+            worker = Worker(
+                databases,
+                on_lost=lambda owner: engine.handle_worker_lost(owner),
+                has_live_runs=lambda: engine.has_live_runs(),
+            )
             stack.push_async_callback(worker.unregister)
             changes, monitor = DatabaseChanges(), WorkerMonitor(databases)
             deliveries = Deliveries(databases)
@@ -142,7 +148,7 @@ class Service:
             engine = Engine(databases, catalog, settings, worker)
             background = Tasks()
             stack.push_async_callback(background.cancel_all)
-            background.start(watch_cancel_requests(engine, databases, changes))
+            background.start(watch_cancel_requests(engine, worker, databases, changes))
             stack.push_async_callback(engine.close)
             canceller = Canceller(engine, monitor, changes)
             readiness = Readiness(databases)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -301,6 +302,17 @@ def test_signing_key_unknown_to_the_server_is_noted(tmp_path: Path) -> None:
     assert texts_of(findings, "wrong") == texts_of(findings, "note") == ""
     assert "minted elsewhere" in texts_of(findings, "ok")
     assert checked_keys.has_third_party_keys(settings)
+
+
+def test_signing_key_of_another_user_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server needs the public key only."""
+    settings = create_signing_settings(tmp_path, entries=lambda ours: [ours])
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    findings = list(checked_keys.check_keys(settings))
+    assert "which a server does not need" in texts_of(findings, "ok")
+    assert texts_of(findings, "wrong") == ""
 
 
 def test_rejected_keys_are_wrong(tmp_path: Path) -> None:

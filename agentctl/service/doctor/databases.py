@@ -19,7 +19,7 @@ from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wro
 from agentctl.store.database import get_newest_time
 from agentctl.store.databases import open_database
 from agentctl.store.migrating import read_version
-from agentctl.store.postgres.inspect import ServerFacts, read_server_facts
+from agentctl.store.postgres.inspect import ServerFacts, read_server_facts, receives_notifications
 from agentctl.store.schema import SCHEMA_VERSION, StoredVersion, describe_newer
 from agentctl.store.sqlite import inspect
 from agentctl.store.sqlite.connection import WAL_BYTES
@@ -145,8 +145,8 @@ def _check_location(check: str, path: Path) -> Iterator[Finding]:
 MINIMUM_VERSION = 130_000
 """PostgreSQL 13, as `server_version_num`."""
 
-EXTRA_CONNECTIONS = 2
-"""Connections of a process outside its pool: the listener and the heartbeat."""
+EXTRA_CONNECTIONS = 1
+"""Connections of a process outside its pool, for the heartbeat and notifications."""
 
 _FAR_AHEAD = 300
 _AHEAD = 2
@@ -178,6 +178,12 @@ async def check_postgres_server(
         yield finding
     for finding in _check_encryption(check, facts, entry):
         yield finding
+    if await receives_notifications(entry.at_listen_url()):
+        yield ok(check, "notifications between servers arrive")
+    else:
+        text = "notifications between servers do not arrive; followers of other servers wait longer"
+        remedy = f"listen_url in [[databases]] {entry.id}, the server behind the connection pooler"
+        yield note(check, text, remedy)
 
 
 def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:

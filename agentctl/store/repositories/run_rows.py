@@ -21,7 +21,8 @@ class RunRow:
     of the work that continues after the end of the run, None if there is none or it is not known.
     `spans` is a JSON array of the times of its parts, None until the run has ended. `request_id`
     is the id of the request that started it, None if it is not known. `paused_at` is the time of
-    its last pause.
+    its last pause. `origin_run_id`, `origin_kind` and `origin_at` name the run that it repeats, see
+    `records.run_spec.Origin`.
     """
 
     run_id: str
@@ -61,6 +62,9 @@ class RunRow:
     spans: str | None
     request_id: str | None
     paused_at: int | None
+    origin_run_id: str | None = None
+    origin_kind: str | None = None
+    origin_at: int | None = None
 
 
 @dataclass(slots=True)
