@@ -103,6 +103,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Work[
     quotas = catalog.settings.quotas
     if (
         submission.idempotency is not None
+        or submission.is_new_session is not None
         or submission.component.on_busy == "reject"
         or submission.spec.session_state is not None
         or quotas.sessions_per_user

@@ -34,7 +34,7 @@ class StartedRun(NamedTuple):
 
 _NUMBERS = {
     "seq", "background", "attempt", "created_at", "started_at", "late_result", "updated_at",
-    "total_tokens", "run_count", "history_bytes", "at", "count",
+    "total_tokens", "run_count", "history_bytes", "at", "count", "origin_at",
 }  # fmt: skip
 """The columns of the three tables that are not text."""
 
