@@ -19,7 +19,7 @@ OPENAI_PROGRAMS := aider instructor langchain litellm llm openai openai-agents p
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-packaging dist coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale fuzz kills serve test-peers lock clean
+.PHONY: demo check test test-packaging dist coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo $(PORT:%=--port %)
@@ -32,12 +32,18 @@ check: $(VENV)/.compiled
 	$(PYTEST) -q -m 'not slow'
 
 # All tests: required before a change is merged.
-test: $(VENV)/.compiled
+test: $(VENV)/.compiled .peers/pgbouncer/pgbouncer
 	$(PYTEST) --durations=30
+
+# PgBouncer 1.21 or later, from Debian 13 if the package of this system is older. Without it the
+# tests behind PgBouncer are skipped.
+.peers/pgbouncer/pgbouncer: | $(VENV)/.installed-test
+	@$(BIN)/python -m tests.poolers.fetch
 
 # The tests of packaging/ that take minutes too: an installation from the package index, rolling
 # restarts, and the files of a release. Needs the Debian packages nginx-light, caddy, prometheus.
-test-packaging: $(VENV)/.installed-test .dist/.installed .peers/oidc/.installed
+test-packaging: $(VENV)/.installed-test .dist/.installed .peers/oidc/.installed \
+		.peers/installers/.installed
 	AGENTCTL_TEST_PACKAGING=1 $(BIN)/python -m pytest -q -rs tests/packaging
 
 # The files of a release in dist/: the same bytes for the same commit.
@@ -133,6 +139,13 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		npm install --silent --prefix .peers/oidc oidc-provider@8.8.1; fi
 	@touch $@
 
+.peers/installers/.installed:
+	@echo 'Creating an environment with pipx and uv in .peers'
+	@$(PYTHON) -m venv .peers/installers
+	@.peers/installers/bin/python -m pip --disable-pip-version-check --quiet install \
+		pipx==1.18.4 uv==0.13.9
+	@touch $@
+
 .peers/webhooks/.installed:
 	@echo 'Installing a library for receivers of webhooks in .peers'
 	@mkdir -p .peers/webhooks
@@ -194,6 +207,10 @@ fuzz: $(VENV)/.installed-test
 # Measure lists and appends with a million sessions: slow, and needs 6 GB of disk.
 bench-scale: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.scale
+
+# Measure what one server needs: the figures of docs/deployment.md, in three minutes.
+sizing: $(VENV)/.installed-test
+	$(BIN)/python -m tests.benchmarks.sizing
 
 .bench/.installed: tests/benchmarks/agentos-requirements.txt
 	@echo 'Creating an environment for AgentOS in .bench/agentos'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -49,3 +49,11 @@ class RepeatPlan(TypedDict):
     calls_unknown: bool
     retries: list[str]
     confirm: str
+
+
+class ConfirmationBody(TypedDict):
+    """The body of a 409 to a retry or a fork: `plan` if the request needs a confirmation."""
+
+    detail: str
+    error_code: NotRequired[str | None]
+    plan: NotRequired[RepeatPlan]

@@ -167,6 +167,8 @@ class RepeatOperations(RunOperations):
             self.require(operation_ids(target_kind).create_run, **target)
             stored = await self._load_origin(kind, component_id, run_id, "fork")
             component = self.lookups.component(target_kind, target_id)
+            if (target_kind, target_id) != (kind, component_id):
+                call.add_resource(target_kind, target_id)
             repeat = await self._plan_fork(kind, stored, component, request)
             return await self._start_repeat(call, stored, repeat, request, stream=stream)
 

@@ -33,7 +33,7 @@ AVOIDED = {
     r"nobody|everybody": "no caller, no one; any caller, everyone",
     r"(?:stands?|stood)(?!-)": "represents, backs, is",
     r"(?<!left )(?<!leaves )(?<!leave )(?<!far )(?<!lags )(?<!lag )(?<!falls )(?<!fall )(?<!fell )"
-    r"behind(?!\s+(?:[\w-]+\s+){0,3}(?:proxy|proxies|balancers?|firewall|gateway|NAT|nginx)\b)":
+    r"behind(?!\s+(?:[\w-]+\s+){0,3}(?:proxy|proxies|poolers?|PgBouncers?|sockets?|balancers?|firewall|gateway|NAT|nginx)\b)":
         "after",
     r"anew": "again",
     r"so many(?!\s+(?:\w+\s+){0,3}that\b)": "N, that many, this number of",

@@ -96,5 +96,6 @@ class Instance:
 
 def build_shell_command(command: list[str], listener: socket.socket) -> list[str]:
     """Return a command that starts another one with a socket as systemd does."""
-    passing = f"exec 3<&{listener.fileno()}; export LISTEN_PID=$$ LISTEN_FDS=1"
+    number = listener.fileno()
+    passing = f"exec 3<&{number} {number}<&-; export LISTEN_PID=$$ LISTEN_FDS=1"
     return ["bash", "-c", f"{passing}; exec {shlex.join(command)}"]

@@ -190,11 +190,11 @@ def test_container_serves_an_own_agent(folder: Path) -> None:
         token = run(
             folder,
             "podman run --rm --volume ./conf:/etc/agentctl:ro agentctl:0.2.0"
-            " token mint --sub ada --scope user 2>&-",
+            " token mint --sub ada --scope user 2>/dev/null",
         ).strip()
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/agents/assistant/runs",
-            data=b"message=hello&session_id=s",
+            data=b"message=hello&session_id=s&stream=false",
             headers={"Authorization": f"Bearer {token}"},
         )
         with urllib.request.urlopen(request, timeout=DEADLINE) as response:

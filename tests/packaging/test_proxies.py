@@ -112,9 +112,7 @@ def configure_nginx(program: str, folder: Path, port: int, upstream: str) -> lis
         "/etc/ssl/agentctl/fullchain.pem": f"{folder}/certificate.pem",
         "/etc/ssl/agentctl/key.pem": f"{folder}/certificate.pem",
         # Streams have `X-Accel-Buffering: no`. Without it the file has to be right by itself.
-        "proxy_http_version 1.1;": (
-            "proxy_http_version 1.1; proxy_ignore_headers X-Accel-Buffering;"
-        ),
+        "proxy_http_version": "proxy_ignore_headers X-Accel-Buffering; proxy_http_version",
     }.items():
         assert old in text
         text = text.replace(old, new)

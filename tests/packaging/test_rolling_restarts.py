@@ -55,7 +55,7 @@ class Load:
         headers = {"Authorization": f"Bearer {self.token}"}
         if number % 2:
             headers["Connection"] = "close"
-        limits = httpx2.Limits(keepalive_expiry=4)
+        limits = httpx2.Limits(keepalive_expiry=3)
         async with httpx2.AsyncClient(
             base_url=self.url, headers=headers, timeout=120, limits=limits
         ) as client:
@@ -80,7 +80,7 @@ class Load:
                     break
         except httpx2.TransportError as error:
             if not events:
-                self.lost.append(repr(error))
+                self.lost.append(f"{session}: {error!r}")
                 return
             self.counts["interrupted"] += 1
         if not events:
@@ -115,7 +115,7 @@ class Load:
         try:
             response = await client.post("/agents/tool-wait/runs", data=body)
         except httpx2.TransportError as error:
-            self.lost.append(repr(error))
+            self.lost.append(f"{session}: {error!r}")
             return
         if await self._is_accepted(response):
             self.background.append(response.json()["run_id"])

@@ -96,6 +96,7 @@ async def check_draining(deployment: Deployment, served: ServerProcess) -> None:
         for answer in await asyncio.gather(*late):
             assert (answer.status_code, answer.json()["error_code"]) == (503, "UNAVAILABLE")
             assert answer.headers["retry-after"]
+            assert answer.headers["connection"] == "close"
         assert (await probe.get("/health")).status_code == 200
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,14 @@ from agentctl.store.database import (
     single_unit,
     unit,
 )
-from agentctl.store.schema import MIGRATIONS_FOLDER, SCHEMA_VERSION, TABLES, Engine, load_migrations
+from agentctl.store.schema import (
+    COMPATIBLE_SINCE,
+    MIGRATIONS_FOLDER,
+    SCHEMA_VERSION,
+    TABLES,
+    Engine,
+    load_migrations,
+)
 from tests.postgres import PostgresUnderTest
 from tests.store.conftest import Store
 from tests.store.lists import list_sessions, statements_of
@@ -156,3 +164,39 @@ def test_the_newest_migration_is_the_schema_version() -> None:
             int(Path(file).name[:4]) for file in sorted(MIGRATIONS_FOLDER.glob(f"*.{engine}.sql"))
         ]
         assert numbers == list(range(1, SCHEMA_VERSION + 1))
+
+
+_REMOVALS = re.compile(
+    r"DROP (?:TABLE|COLUMN)|\bRENAME\b|ADD CONSTRAINT|SET NOT NULL|ALTER COLUMN \w+ .*TYPE"
+    r"|ADD COLUMN (?!.*\bDEFAULT\b).*\bNOT NULL\b|^DELETE\b|^CREATE UNIQUE INDEX \w+ ON (\w+)"
+)
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_migrations_only_add_for_the_programs_that_they_keep(engine: Engine) -> None:
+    """A program from schema 15 on works with a later schema, unless `compatible_from` moves."""
+    for migration in load_migrations(engine)[COMPATIBLE_SINCE:]:
+        statements = migration.statements()
+        created = {words[2] for each in statements if (words := each.split())[:2] == _BOTH[0]}
+        removals = [
+            found[0]
+            for each in statements
+            if (found := _REMOVALS.search(each)) and found[1] not in created
+        ]
+        moves = any("SET compatible_from" in each for each in statements)
+        assert moves or removals == [], f"{migration.name}: see docs/upgrade.md"
+
+
+def test_removals_of_a_migration_are_found() -> None:
+    refused = (
+        "DROP TABLE runs", "ALTER TABLE runs DROP COLUMN input", "ALTER TABLE a RENAME TO b",
+        "ALTER TABLE a ADD COLUMN b TEXT NOT NULL", "CREATE UNIQUE INDEX a ON runs (b)",
+        "ALTER TABLE a ALTER COLUMN b SET NOT NULL", "DELETE FROM runs",
+    )  # fmt: skip
+    assert [each for each in refused if not _REMOVALS.search(each)] == []
+    added = (
+        "ALTER TABLE a ADD COLUMN b TEXT", "ALTER TABLE a ADD COLUMN b BIGINT NOT NULL DEFAULT 0",
+        "CREATE TABLE a (b TEXT NOT NULL)", "CREATE INDEX a ON runs (b)", "DROP INDEX a",
+        "ALTER TABLE runs SET (fillfactor = 80)", "DROP TRIGGER a ON runs",
+    )  # fmt: skip
+    assert [each for each in added if _REMOVALS.search(each)] == []

@@ -20,6 +20,7 @@ from agentctl.server.openapi.responses import (
     EVENT_STREAM_RESPONSES,
     EXPORT_RESPONSES,
     NOT_READY_RESPONSES,
+    REPEAT_RESPONSES,
     RUN_RESPONSES,
 )
 from agentctl.server.requests import ADAPTERS, BODIES
@@ -45,8 +46,8 @@ _ENDPOINTS: dict[str, Endpoint] = {
 _RESPONSES: dict[str, Responses] = {
     "get_readiness": NOT_READY_RESPONSES,
     "create_run": RUN_RESPONSES,
-    "retry_run": RUN_RESPONSES,
-    "fork_run": RUN_RESPONSES,
+    "retry_run": REPEAT_RESPONSES,
+    "fork_run": REPEAT_RESPONSES,
     "continue_run": CONTINUE_RESPONSES,
     "resume_run": EVENT_STREAM_RESPONSES,
     "follow_run": EVENT_STREAM_RESPONSES,

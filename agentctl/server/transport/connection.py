@@ -134,12 +134,18 @@ class TimedConnection(HttpToolsProtocol):
             return
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.keep_alive = False
-        elif self._phase == IDLE and has_unread_bytes(
-            self.transport.get_extra_info("socket").fileno()
-        ):
+        elif self._has_unread_request():
             self.loop.call_later(READ_SECONDS, self.shutdown)
         else:
             self._close_transport()
+
+    def _has_unread_request(self) -> bool:
+        """Return True if a next request has been received and not read: the event loop was busy.
+
+        The event loop executes timers before it reads.
+        """
+        descriptor = self.transport.get_extra_info("socket").fileno()
+        return self._phase == IDLE and descriptor >= 0 and has_unread_bytes(descriptor)
 
     def _close_after_response(self) -> None:
         if self._phase == IDLE and not self.pipeline:
@@ -200,6 +206,8 @@ class TimedConnection(HttpToolsProtocol):
         if self._running is None or self._running.unfinished or self._deadline is not None:
             return  # The end of the request, or the deadline, continues.
         remaining = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if remaining <= 0 and self._has_unread_request():
+            remaining = READ_SECONDS
         if remaining <= 0:
             self._close_transport()
         else:
@@ -208,6 +216,9 @@ class TimedConnection(HttpToolsProtocol):
             )
 
     def _on_deadline(self) -> None:
+        if self._has_unread_request():
+            self._deadline = self.loop.call_later(READ_SECONDS, self._on_deadline)
+            return
         self._deadline = None
         running = self._running
         server_is_slow = running is not self._latest or self._phase != BODY

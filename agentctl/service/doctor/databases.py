@@ -145,8 +145,8 @@ def _check_location(check: str, path: Path) -> Iterator[Finding]:
 MINIMUM_VERSION = 130_000
 """PostgreSQL 13, as `server_version_num`."""
 
-EXTRA_CONNECTIONS = 2
-"""Connections of a process outside its pool: the listener and the heartbeat."""
+EXTRA_CONNECTIONS = 1
+"""Connections of a process outside its pool, for the heartbeat and notifications."""
 
 _FAR_AHEAD = 300
 _AHEAD = 2
@@ -178,11 +178,12 @@ async def check_postgres_server(
         yield finding
     for finding in _check_encryption(check, facts, entry):
         yield finding
-    if await receives_notifications(entry):
+    if await receives_notifications(entry.at_listen_url()):
         yield ok(check, "notifications between servers arrive")
     else:
         text = "notifications between servers do not arrive; followers of other servers wait longer"
-        yield note(check, text, "connect without a pooler in transaction mode")
+        remedy = f"listen_url in [[databases]] {entry.id}, the server behind the connection pooler"
+        yield note(check, text, remedy)
 
 
 def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:

@@ -24,8 +24,6 @@ from agentctl.event_loop import retrieve_exception
 from agentctl.store.database import FAILURE_SECONDS, ListTotals, Load, ReadSize, Shortcut, Sql, Work
 from agentctl.store.outbox import Outbox
 from agentctl.store.postgres.connection import (
-    CONFLICTS,
-    CONNECTION_LOST,
     LAST_CRASH,
     InDoubt,
     PooledConnection,
@@ -34,8 +32,8 @@ from agentctl.store.postgres.connection import (
     run_shortcut,
     run_unit,
     run_write,
-    to_public_error,
 )
+from agentctl.store.postgres.failures import CONFLICTS, CONNECTION_LOST, to_public_error
 from agentctl.store.postgres.listener import Listener
 from agentctl.store.postgres.pool import Pool
 from agentctl.store.postgres.schema import prepare_schema
@@ -86,7 +84,7 @@ class PostgresDatabase:
         self._schema_checked = False
         self._pool = Pool(entry)
         self._thread_connection = ThreadConnection(entry)
-        self._listener = Listener(entry)
+        self._listener = Listener(entry, self._thread_connection)
         self._writes: set[asyncio.Task[Any]] = set()
         self._changes = 0
 
@@ -302,7 +300,7 @@ class PostgresDatabase:
 
 
 async def _run_on_snapshot(connection: PooledConnection, work: Work[T], begin: str) -> T:
-    await connection.execute(begin)
+    await connection.begin(begin)
     result = await run_unit(connection, work)
     connection.begin_statement()
     await connection.execute("COMMIT")

@@ -105,6 +105,9 @@ async def receives_notifications(entry: Entry) -> bool:
     channel = f"agentctl_{uuid4().hex}"
     received = asyncio.Event()
     async with open_connection(entry) as connection:
+        # A pooler may use the same session again, which receives its own notification.
+        if connection.is_shared:
+            return False
         try:
             await connection.add_listener(channel, lambda *_: received.set())
             await connection.execute("SELECT pg_notify($1, '')", channel)

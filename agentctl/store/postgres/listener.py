@@ -15,7 +15,7 @@ Stored events are announced after their commit, for runs with followers in other
 at most once per `SEND_SECONDS` for all runs together. The commit of a message waits for that of all
 others in the cluster, so it does not wait for the disk (docs/decisions/0093).
 
-A message may be lost: whoever waits must read again after some time. A pooler in transaction mode
+A message may be lost: a caller must read again after some time. A pooler in transaction mode
 loses all of them. So a listener that has received nothing for a while sends a ping, and if that
 does not arrive it reports itself as deaf.
 """
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +34,7 @@ from weakref import WeakValueDictionary
 from agentctl.config.settings import Database as Entry
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.store.database import run_topic, worker_topic
-from agentctl.store.postgres.connection import connect
+from agentctl.store.postgres.thread import ThreadConnection
 
 SEND_SECONDS = 0.1
 """Mean time between two messages of a process; a few may follow each other at once."""
@@ -60,6 +61,7 @@ MAXIMUM_MESSAGE = 7_900
 
 CHANNEL = "agentctl"
 
+_SCHEMA = "SELECT current_schema()"
 _SEND = f"""
 SELECT set_config('synchronous_commit', 'off', true), pg_notify('{CHANNEL}', message)
 FROM unnest($1::text[]) AS message
@@ -80,19 +82,21 @@ class _Topic:
 
 
 class Listener:
-    """Receives and sends the messages of one process, on a separate connection.
+    """Receives and sends the messages of one process, on the connection of the heartbeat.
 
     It connects when it is first needed, on the running event loop.
 
     Args:
         entry: the configuration of the database.
+        connection: the connection, which the heartbeat shares.
 
     Attributes:
         is_heard: False if the messages of this process do not arrive; None while that is not known.
     """
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, connection: ThreadConnection) -> None:
         self._entry = entry
+        self._connection = connection
         self._task: asyncio.Task[None] | None = None
         self._is_lost = False
         self._changed = asyncio.Event()
@@ -154,23 +158,36 @@ class Listener:
 
     async def _listen_once(self) -> None:
         clock = asyncio.get_running_loop().time
-        connection = await connect(self._entry, command_timeout=COMMAND_SECONDS)
+        connection = await self._connection.share()
         try:
             self._is_lost, self._pinged_at, self._next_ping = False, None, 0.0
-            connection.add_termination_listener(self._on_termination)
-            self._schema = await connection.fetchval("SELECT current_schema()")
-            await connection.add_listener(CHANNEL, self._on_message)
+            await connection.on_loss(self._on_termination)
+            self._schema = await connection.fetchval(_SCHEMA, timeout=COMMAND_SECONDS)
+            if connection.is_shared:
+                self._report_pooler()
+            else:
+                await connection.listen(CHANNEL, self._on_message)
             # Messages may have been lost before.
             self._wake_all()
             while not self._is_lost:
                 self._changed.clear()
                 self._judge_ping(clock())
                 if messages := self._take_messages(clock()):
-                    await connection.execute(_SEND, messages)
+                    await connection.execute(_SEND, messages, timeout=COMMAND_SECONDS)
                     self._failed = False
                 await self._wait_for_change(clock())
         finally:
             connection.terminate()
+
+    def _report_pooler(self) -> None:
+        if self.is_heard is not False:
+            _log.warning(
+                "database %s: a connection pooler does not pass on notifications; this process"
+                " polls instead; set listen_url in [[databases]]",
+                self._entry.id,
+            )
+        # A ping could return, because a pooler may use the same session again.
+        self.is_heard, self._next_ping = False, math.inf
 
     def _on_termination(self, _: object) -> None:
         self._is_lost = True
@@ -219,7 +236,7 @@ class Listener:
         elif now >= self._pinged_at + PING_WAIT_SECONDS:
             if self.is_heard is not False:
                 _log.warning(
-                    "database %s: notifications do not arrive, as behind a connection pooler in"
+                    "database %s: notifications do not arrive, as through a connection pooler in"
                     " transaction mode; this process polls instead",
                     self._entry.id,
                 )

@@ -17,14 +17,14 @@ import asyncpg
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.store.postgres.connection import (
-    CONNECTION_LOST,
     InDoubt,
     PooledConnection,
     connect,
     count_answer_seconds,
 )
+from agentctl.store.postgres.failures import CONNECTION_LOST
 
-IDLE_SECONDS = 300.0
+IDLE_SECONDS = 60.0
 """Seconds after which an idle connection is closed."""
 
 CLOSE_SECONDS = 2.0

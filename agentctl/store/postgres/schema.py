@@ -14,7 +14,7 @@ from agentctl import errors
 from agentctl.config.databases import display_url
 from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
-from agentctl.store.postgres.connection import Connection, connect
+from agentctl.store.postgres.connection import Connection, connect, verify_statements
 from agentctl.store.schema import (
     COMPATIBLE_SINCE,
     TABLES,
@@ -32,6 +32,10 @@ _TABLE_NAMES = """
 SELECT relname FROM pg_class
 WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')
 """
+_IDENTITY = """
+SELECT pg_postmaster_start_time(), current_database(), current_schema(),
+    to_regclass('schema_version')::oid
+"""
 _VERSION = "SELECT max(version) FROM schema_version"
 _COMPATIBLE_FROM = "SELECT max(compatible_from) FROM schema_version"
 _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES ($1, $2)"
@@ -47,7 +51,7 @@ async def prepare_schema(entry: Entry, *, create: bool) -> None:
     Raises:
         Unavailable: there are no tables, or those of another program.
         SchemaMismatch: the schema is older than this code, or newer and not compatible with it.
-        Exception: other errors, for `connection.to_public_error`.
+        Exception: other errors, for `failures.to_public_error`.
     """
     connection = await connect(entry)
     try:
@@ -60,8 +64,34 @@ async def prepare_schema(entry: Entry, *, create: bool) -> None:
                 hint="create them with `agentctl serve` or `agentctl db migrate`",
             )
         check_version(await read_version(connection), display_url(entry.url))
+        if entry.listen_url:
+            await _compare_databases(connection, entry)
+        await verify_statements(connection, entry)
     finally:
         await connection.close()
+
+
+async def _compare_databases(connection: Connection, entry: Entry) -> None:
+    """Verify that `listen_url` leads to the same tables, and not through a connection pooler.
+
+    Raises:
+        InvalidConfiguration: it does not.
+        Exception: the errors of `connect` and of the statements.
+    """
+    direct = await connect(entry.at_listen_url())
+    try:
+        if direct.is_shared:
+            problem = "leads to a connection pooler, which does not pass on notifications"
+        elif await direct.fetchrow(_IDENTITY) != await connection.fetchrow(_IDENTITY):
+            problem = "leads to another database"
+        else:
+            return
+    finally:
+        direct.terminate()
+    raise errors.InvalidConfiguration(
+        f"The listen_url of database {entry.id!r} {problem}",
+        hint="name the PostgreSQL server behind the pooler, with the same database and user",
+    )
 
 
 async def apply_pending(
@@ -80,7 +110,8 @@ async def apply_pending(
         Unavailable: the database has the tables of another program.
         SchemaMismatch: the schema is newer than this code, and not compatible with it.
     """
-    if entry.search_path:
+    # IF NOT EXISTS requires the privilege on the database even if the schema exists.
+    if entry.search_path and await connection.fetchval("SELECT current_schema() IS NULL"):
         await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{entry.search_path}"')
     while True:
         async with connection.transaction():
