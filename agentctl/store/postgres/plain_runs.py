@@ -20,7 +20,7 @@ from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
 class StartedRun(NamedTuple):
-    """What the row of a new run has from its session.
+    """The values that the row of a new run has from its session.
 
     Attributes:
         user_id, session_state: of the session.

@@ -1,4 +1,4 @@
-"""What stored events cost as JSON, and what they would cost as the pieces of text alone.
+"""The cost of stored events as JSON, and as the pieces of text alone.
 
     python -m tests.benchmarks.reasons.event_form [URL of a PostgreSQL server]
 
