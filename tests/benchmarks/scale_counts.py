@@ -206,7 +206,7 @@ async def _read_streams(cluster: Cluster, idle: Cost, seconds: float) -> Rows:
         following: list[asyncio.Task[None]] = []
         for number in (1, FOLLOWERS):
             for index in range(len(following), number):
-                # From the present on: reading what is stored would be another cost.
+                # From the present on: the read of stored events would be another cost.
                 query = f"SELECT max(last_seq) FROM {SCHEMA}.run_events WHERE run_id = '{{}}'"
                 known = await cluster.meter.fetchval(query.format(live[index]))
                 following.append(

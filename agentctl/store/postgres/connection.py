@@ -69,7 +69,7 @@ class PooledConnection(asyncpg.Connection):
         await self.execute(statement + self.local_settings)
 
     def begin_statement(self) -> None:
-        """Set the deadline of a statement. A timer of its own costs more than the statement."""
+        """Set the deadline of a statement. A separate timer costs more than the statement."""
         self.deadline = self._clock() + self.answer_seconds
 
     async def last_crash(self) -> str:
