@@ -231,8 +231,8 @@ def test_every_other_statement_searches_an_index(sqlite: SqliteDatabase) -> None
         scans = [step for step in steps if step.startswith("SCAN") and "CONSTANT" not in step]
         scans = [step for step in scans if step not in own]
         assert not [step for step in scans if "COVERING INDEX" not in step], (sql, steps)
-        # The runs without an owner are few, so are the repeats of a run, and the history of a session
-        # is up to 64 KB then.
+        # The runs without an owner are few, so are the repeats of a run, and the history of a
+        # session is up to 64 KB then.
         if not any(part in sql for part in ("owner", "string_agg", "origin_run_id = :run_id")):
             assert not [step for step in steps if "TEMP B-TREE" in step], (sql, steps)
 
