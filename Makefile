@@ -36,12 +36,13 @@ test: $(VENV)/.compiled .peers/pgbouncer/pgbouncer
 	$(PYTEST) --durations=30
 
 # PgBouncer 1.21 or later, from Debian 13 if the package of this system is older. Without it the
-# tests behind PgBouncer are skipped.
+# tests with PgBouncer are skipped.
 .peers/pgbouncer/pgbouncer: | $(VENV)/.installed-test
 	@$(BIN)/python -m tests.poolers.fetch
 
 # The tests of packaging/ that take minutes too: an installation from the package index, rolling
-# restarts, and the files of a release. Needs the Debian packages nginx-light, caddy, prometheus.
+# restarts, the files of a release, the page "Deployment" on a new machine, and a container. Needs the
+# Debian packages nginx-light, caddy, prometheus, mmdebstrap, podman and buildah; root for the last two.
 test-packaging: $(VENV)/.installed-test .dist/.installed .peers/oidc/.installed \
 		.peers/installers/.installed
 	AGENTCTL_TEST_PACKAGING=1 $(BIN)/python -m pytest -q -rs tests/packaging

@@ -166,7 +166,8 @@ def _check_databases(settings: Settings, places: Places) -> None:
             places[f"{key}.listen_url"].refuse("must be a URL of PostgreSQL")
         if database.listen_url == database.url:
             places[f"{key}.listen_url"].refuse(
-                "is the url", hint="remove it, or name the server behind the connection pooler"
+                "is the url",
+                hint="remove it, or name the server itself, without the connection pooler",
             )
         if database.tls_ca_file and not database.tls.startswith("verify"):
             places[f"{key}.tls_ca_file"].refuse(f'has no effect with tls = "{database.tls}"')

@@ -21,6 +21,7 @@ from agentctl.records.runs import FinalStatus
 class EventKind(Enum):
     """The kind of an event; the value is the end of its names."""
 
+    QUEUED = "Queued"
     STARTED = "Started"
     CONTENT = "Content"
     PROGRESS = "Progress"
@@ -50,6 +51,7 @@ TEXT_KINDS = frozenset({EventKind.CONTENT, EventKind.THINKING})
 
 _RUN_KINDS = frozenset(
     {
+        EventKind.QUEUED,
         EventKind.STARTED,
         EventKind.CONTENT,
         EventKind.PROGRESS,
@@ -174,6 +176,8 @@ class Event:
                 return f"step {self.data.get('step_name')}"
             case EventKind.STEP_COMPLETED:
                 return f"step {self.data.get('step_name')} completed"
+            case EventKind.QUEUED:
+                return f"queued: place {self.data.get('queue_position')} in its session"
             case EventKind.STARTED:
                 return "started"
             case EventKind.PAUSED:

@@ -4,8 +4,9 @@ work starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import orjson
 
@@ -13,12 +14,22 @@ from agentctl import errors
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
+from agentctl.runs.starts import check_queue, enqueue, write_start
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_session_data
 from agentctl.store.database import Steps, Work, single_unit, unit
 from agentctl.store.postgres import plain_runs
-from agentctl.store.repositories import audit, idempotency, quotas, run_reads, runs, sessions
+from agentctl.store.repositories import (
+    approvals,
+    audit,
+    idempotency,
+    queue,
+    quotas,
+    run_reads,
+    runs,
+    sessions,
+)
 from agentctl.store.repositories.run_rows import NewRun
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import Visibility
@@ -57,6 +68,8 @@ class Submission:
             None.
         is_new_session: True if the session must not exist, False if it must; None for any.
         extra_write: builds further writes for the transaction of the row; None for none.
+        begins_again: True if the run may begin again when the server that began it dies: its row is
+            written with a start checkpoint.
     """
 
     spec: RunSpec
@@ -67,6 +80,12 @@ class Submission:
     idempotency: Idempotency | None = None
     is_new_session: bool | None = None
     extra_write: Callable[[], Work[None]] | None = None
+    begins_again: bool = False
+
+    @property
+    def can_wait(self) -> bool:
+        """True if the run waits in the queue when all slots of the process are taken."""
+        return self.spec.background or self.component.on_busy == "enqueue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,35 +96,49 @@ class AdmittedRun:
         spec: the specification, with the user of the row: the owner of its session.
         session_state: the state of the session as JSON at the admission of a root run, or None.
         is_first: True if the session was created with the run.
+        has_start: True if the run has a start checkpoint.
+        is_queued: True if it waits in the queue: no process executes it yet.
+        may_begin: True if it waits, and any server may begin it now.
     """
 
     spec: RunSpec
     session_state: str | None = None
     is_first: bool = False
+    has_start: bool = False
+    is_queued: bool = False
+    may_begin: bool = False
 
 
-def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Work[AdmittedRun]:
+def admit_run(
+    submission: Submission, catalog: Catalog, worker_id: str, *, is_full: bool = False
+) -> Work[AdmittedRun]:
     """Get or create the session and write the row of a root run.
 
     The `session_state` of the request replaces top-level keys of the session's state in the same
-    transaction (docs/contract.md "Runs").
+    transaction (docs/contract.md "Runs"); that of a queued run when it begins.
+
+    Args:
+        is_full: True if all slots of the process are taken: the run has to wait.
 
     Raises:
         NotFound: the session is not visible to the caller.
         Conflict: the session is of another kind, or it is busy and the component rejects that.
         IdempotentReplay: the request was made before.
         QuotaExceeded: the owner of the session has as much as the quotas allow.
+        TooManyRequests: the queue is full.
         TooLarge: the state of the session would be too large.
         ValidationFailed: its idempotency key was used for another request.
     """
-    new = _build_session(submission, catalog)
-    admission = _admit_run(submission, catalog, worker_id, new)
+    new = _build_session(submission, catalog, is_full)
+    admission = _admit_run(submission, catalog, worker_id, new, is_full)
     quotas = catalog.settings.quotas
     if (
         submission.idempotency is not None
         or submission.is_new_session is not None
-        or submission.component.on_busy == "reject"
+        or submission.component.on_busy != "allow"
         or submission.spec.session_state is not None
+        or submission.begins_again
+        or is_full
         or quotas.sessions_per_user
         or quotas.bytes_per_user
     ):
@@ -115,7 +148,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Work[
     )
 
 
-def _build_session(submission: Submission, catalog: Catalog) -> SessionRow:
+def _build_session(submission: Submission, catalog: Catalog, is_full: bool) -> SessionRow:
     spec, component = submission.spec, submission.component
     return sessions.build_session(
         spec.session_id,
@@ -128,7 +161,7 @@ def _build_session(submission: Submission, catalog: Catalog) -> SessionRow:
         session_name=cut_text(" ".join(spec.input.split()), SESSION_NAME_LENGTH),
         session_state=spec.session_state,
         # A background run waits for its claim: the response to its start shows it as PENDING.
-        first_status=spec.first_status,
+        first_status="PENDING" if is_full else spec.first_status,
     )
 
 
@@ -152,51 +185,88 @@ def _admit_plain_run(
 
 @unit
 def _admit_run(
-    submission: Submission, catalog: Catalog, worker_id: str, new: SessionRow
+    submission: Submission, catalog: Catalog, worker_id: str, new: SessionRow, is_full: bool
 ) -> Steps[AdmittedRun]:
     spec, component = submission.spec, submission.component
     if submission.idempotency is not None:
         # The key first: a repeat returns its run, even if that run keeps the session busy.
         yield from claim_key(spec.run_id, submission.idempotency)
+    session = yield from _get_session(submission, new)
+    is_first = session is new
+    turn = yield from _find_turn(submission, is_full)
+    if turn is not None:
+        yield from check_queue(spec, catalog.settings.limits)
+    # Not the caller: the owner of the session sees all runs in it (docs/decisions/0007).
+    spec = _with_user(spec, session.user_id)
+    row = NewRun(spec, worker_id if turn is None else None, now(), new.session_name, turn)
+    if (yield from runs.create(row, 1 if is_first else None)) is None:
+        raise errors.NotFound("Session not found")
+    state = session.session_state
+    if not is_first and spec.session_state:
+        changes = orjson.loads(spec.session_state)
+        limit = catalog.settings.limits.state_bytes
+        state = yield from _change_state(session, changes, limit, is_stored=turn is None)
+    if submission.extra_write is not None:
+        yield from submission.extra_write()
+    yield from quotas.check_added(
+        catalog.settings.quotas, spec.user_id, "sessions" if is_first else None
+    )
+    repeats = submission.begins_again
+    if turn is None and not repeats:
+        return AdmittedRun(spec, state, is_first)
+    yield from write_start(spec, component.name, is_first=is_first, repeats=repeats)
+    if turn is None:
+        return AdmittedRun(spec, state, is_first, has_start=True)
+    may_begin = yield from enqueue(spec, component.name, row.created_at)
+    return AdmittedRun(spec, state, is_first, has_start=True, is_queued=True, may_begin=may_begin)
+
+
+@unit
+def _get_session(submission: Submission, new: SessionRow) -> Steps[SessionRow]:
+    """Return the session of a run; `new` itself if it did not exist."""
     session = yield from sessions.get_or_create_for_run(new, submission.visibility)
     if isinstance(session, sessions.UnusableSession):
-        if not submission.visibility.sees(session.row.user_id):
-            raise errors.NotFound("Session not found")
         stored = session.row
+        if not submission.visibility.sees(stored.user_id):
+            raise errors.NotFound("Session not found")
         raise errors.Conflict(
             f"The session {stored.session_id} is for runs of {stored.session_type}s, not of"
-            f" {component.kind}s",
+            f" {submission.component.kind}s",
             cause=f"its first run was one of the {stored.session_type} {stored.component_id}",
             hint="choose another session: --session NEW",
         )
     if submission.is_new_session is not None and session is new and not submission.is_new_session:
         raise errors.NotFound("Session not found")
     if submission.is_new_session and session is not new:
-        raise errors.Conflict(f"The session {spec.session_id} exists already")
-    if component.on_busy == "reject":
-        busy = yield from run_reads.list_open_in_session(spec.session_id)
-        if busy:
-            raise errors.Conflict(f"The session is busy with run {busy[0]}")
-    # Not the caller: the owner of the session sees all runs in it (docs/decisions/0007).
-    spec = _with_user(spec, session.user_id)
-    row = NewRun(spec, worker_id, now(), new.session_name)
-    if (yield from runs.create(row, 1 if session is new else None)) is None:
-        raise errors.NotFound("Session not found")
-    state = session.session_state
-    changes = {} if session is new else orjson.loads(spec.session_state or "{}")
-    if changes:
-        state = yield from sessions.merge_state(spec.session_id, changes)
-        limit = max(
-            catalog.settings.limits.state_bytes, len((session.session_state or "").encode())
-        )
-        if len((state or "").encode()) > limit:
-            raise errors.TooLarge(f"The session state would be larger than {limit} bytes")
-    if submission.extra_write is not None:
-        yield from submission.extra_write()
-    yield from quotas.check_added(
-        catalog.settings.quotas, spec.user_id, "sessions" if session is new else None
-    )
-    return AdmittedRun(spec, state, is_first=session is new)
+        raise errors.Conflict(f"The session {new.session_id} exists already")
+    return session
+
+
+@unit
+def _find_turn(submission: Submission, is_full: bool) -> Steps[int | None]:
+    """Return how a run waits in the queue of its session, which is locked; None if it begins."""
+    on_busy = submission.component.on_busy
+    if on_busy == "allow":
+        return queue.AFTER_QUEUE if is_full else None
+    busy = yield from run_reads.list_open_in_session(submission.spec.session_id)
+    if busy and on_busy == "reject":
+        raise errors.Conflict(f"The session is busy with run {busy[0]}")
+    return queue.AFTER_RUNS if busy or is_full else None
+
+
+@unit
+def _change_state(
+    session: SessionRow, changes: Mapping[str, Any], limit: int, *, is_stored: bool
+) -> Steps[str | None]:
+    """Replace keys of the state of a session, or only check that this is possible."""
+    if is_stored:
+        state = yield from sessions.merge_state(session.session_id, changes)
+    else:
+        state = orjson.dumps(orjson.loads(session.session_state or "{}") | changes).decode()
+    limit = max(limit, len((session.session_state or "").encode()))
+    if len((state or "").encode()) > limit:
+        raise errors.TooLarge(f"The session state would be larger than {limit} bytes")
+    return state
 
 
 def _with_user(spec: RunSpec, user_id: str | None) -> RunSpec:
@@ -247,4 +317,13 @@ def find_admitted(spec: RunSpec) -> Steps[tuple[AdmittedRun, str | None] | None]
     if state is None:
         return None
     session_state = yield from sessions.get_state(state.session_id)
-    return AdmittedRun(_with_user(spec, state.user_id), session_state), state.owner
+    written = yield from approvals.get_checkpoint_attempt(spec.run_id)
+    is_queued = state.queued_at is not None
+    admitted = AdmittedRun(
+        _with_user(spec, state.user_id),
+        session_state,
+        has_start=written is not None,
+        is_queued=is_queued,
+        may_begin=is_queued,
+    )
+    return admitted, state.owner

@@ -18,15 +18,16 @@ from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import build_summary
 from agentctl.runs.facts import publish_run
-from agentctl.runs.legs import cancel_waiting_members, close_approvals, prepare_pause, write_pause
+from agentctl.runs.legs import prepare_pause, write_pause
 from agentctl.runs.live import LiveRun
 from agentctl.runs.results import build_run_end, to_json
 from agentctl.runs.states import Ending, LegEnd, Pause, is_final
+from agentctl.runs.waiting import cancel_waiting_members, close_approvals
 from agentctl.runtime.bounds import convert
 from agentctl.runtime.failures import DETAILS
 from agentctl.store.database import Steps, single_unit, unit
 from agentctl.store.postgres import plain_runs
-from agentctl.store.repositories import events, run_reads, runs, sessions
+from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import RunEnd
 
 HISTORY_ALLOWANCE = 8_388_608
@@ -176,6 +177,7 @@ def _is_plain(run: LiveRun, ending: Ending) -> bool:
     return (
         ending.status != "CANCELLED"
         and run.leg is None
+        and not run.has_checkpoint
         and run.state_changes is None
         and run.spec.purpose is None
         and not any(child.is_paused for child in run.children)
@@ -224,12 +226,16 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
         yield from events.append_batch(
             run.run_id, last.attempt, last.first_seq, last.last_seq, last.events
         )
-    if not (yield from runs.finish(end)):
+    finished = yield from runs.finish(end)
+    if finished is None:
         # Another process has ended the run: the events of this transaction are undone as well.
         raise AlreadyFinished
+    run.lets_begin = finished.advanced
     if run.leg is not None or any(child.is_paused for child in run.children):
         yield from cancel_waiting_members(run.run_id, end.finished_at)
         yield from close_approvals(run.run_id, ending.actor or "system", end.finished_at)
+    elif run.has_checkpoint:
+        yield from approvals.drop_checkpoint(run.run_id)
     if ending.status == "COMPLETED" and (summary := build_summary(run)) is not None:
         yield from sessions.set_summary(run.spec.session_id, summary)
     if (changes := run.state_changes) is not None:

@@ -203,7 +203,11 @@ class _Follower:
         if batches:
             # There may be more batches after a full read, and a live run may add some. Only a
             # short read of a run that was final before its batches were read has the last event.
-            self._done = final and len(batches) < BATCHES_PER_READ
+            is_short = len(batches) < BATCHES_PER_READ
+            self._done = final and is_short
+            if is_short and not final:
+                # A slow reader would never find a live run without new batches.
+                self._join_hub(batches[-1].last_seq)
             return [
                 event
                 for batch in batches
@@ -212,8 +216,11 @@ class _Follower:
             ]
         self._done = final
         if not final:
-            self._followed = self._changes.hub.join(self._database, self._run_id, self._position)
+            self._join_hub(self._position)
         return []
+
+    def _join_hub(self, position: int) -> None:
+        self._followed = self._changes.hub.join(self._database, self._run_id, position)
 
     async def _read(self, work: Work[T], *, size: ReadSize = "small") -> T:
         clock = asyncio.get_running_loop().time

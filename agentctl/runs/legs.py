@@ -1,4 +1,4 @@
-"""Legs: how a run pauses, what its next leg starts from, and how it ends while it waits.
+"""Legs: how a run pauses, and what its next leg starts from.
 
 A run that waits has its checkpoint in the database and nothing in memory, so any process can go on
 with it. Every transition is one transaction (docs/decisions/0079).
@@ -20,16 +20,26 @@ from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import event_format
 from agentctl.runs.facts import publish_run
 from agentctl.runs.live import Continuation, LiveRun
-from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
-from agentctl.runs.states import Ending, Pause, is_final
+from agentctl.runs.results import to_json
+from agentctl.runs.starts import KIND as START
+from agentctl.runs.states import Pause, is_final
 from agentctl.runs.stream import Batch
+from agentctl.runs.waiting import lock_queue
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.pauses import Decision, Leg, NewApproval
 from agentctl.runtime.transcript import Transcript
-from agentctl.store.database import Steps, Work, unit
-from agentctl.store.repositories import accounts, approvals, events, run_reads, runs, sessions
+from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import (
+    accounts,
+    approvals,
+    events,
+    queue,
+    run_reads,
+    runs,
+    sessions,
+)
 from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
-from agentctl.store.repositories.run_rows import RunEnd, RunPause, RunRow, RunState
+from agentctl.store.repositories.run_rows import RunPause, RunState
 from agentctl.store.visibility import EVERYONE
 
 KIND = "pause"
@@ -216,6 +226,7 @@ class ClaimedLeg:
     Attributes:
         has_effects: True if the leg before it was lost after it had begun calls that cannot be
             repeated: the run has to end.
+        lets_begin: True if the claim lets another run of the session begin.
     """
 
     state: RunState
@@ -224,6 +235,12 @@ class ClaimedLeg:
     session_state: str | None
     last_event: int
     has_effects: bool = False
+    lets_begin: bool = False
+
+    @property
+    def is_start(self) -> bool:
+        """True if the run begins: the checkpoint is that of its admission."""
+        return self.checkpoint.kind == START
 
     @property
     def body(self) -> Mapping[str, Any]:
@@ -237,17 +254,37 @@ class ClaimedLeg:
 
 @unit
 def claim_leg(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
-    """Claim the next leg of a root run; None if there is none, or another process has it."""
+    """Claim the next leg of a root run; None if there is none, or another process has it.
+
+    The leg of a run that waited in the queue is its first one. The `session_state` of its request
+    is stored now, and the next run of the session may begin if it waits for the begin only.
+    """
+    yield from lock_queue(run_id)
     state = yield from run_reads.lock_state(run_id)
     if state is None or state.parent_run_id is not None:
         return None
     effects = yield from run_reads.has_leg_effects(run_id)
-    # The second case is a claim whose commit had an unknown outcome.
-    if not (yield from runs.claim_leg(run_id, worker_id)) and (
-        (state.status, state.owner) != ("RUNNING", worker_id)
-    ):
+    at, lets_begin = now(), False
+    if (yield from runs.claim_leg(run_id, worker_id, at)):
+        if state.queue_turn is not None:
+            lets_begin = yield from _begin(state, at)
+    elif (state.status, state.owner) != ("RUNNING", worker_id):
+        # Otherwise the commit of an earlier claim had an unknown outcome.
         return None
-    return (yield from _load_leg(run_id, has_effects=bool(effects)))
+    claimed = yield from _load_leg(run_id, has_effects=bool(effects))
+    return claimed and replace(claimed, lets_begin=lets_begin)
+
+
+@unit
+def _begin(state: RunState, at: int) -> Steps[bool]:
+    lets_begin = yield from queue.advance(state.session_id, at)
+    if state.attempt > 1 or state.queued_at is None:
+        return lets_begin
+    checkpoint = yield from approvals.load_checkpoint(state.run_id)
+    body = orjson.loads(checkpoint.body) if checkpoint is not None else {}
+    if body and not body["is_first"] and (text := body["spec"]["session_state"]):
+        yield from sessions.merge_state(state.session_id, orjson.loads(text))
+    return lets_begin
 
 
 @unit
@@ -283,6 +320,12 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     # The events of a run that recorded none are built from its row.
     last_event = max(claimed.last_event, event_format.UNRECORDED_EVENTS - 1)
     spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
+    first_event = last_event + (LOST_EVENTS if was_lost else 1)
+    if claimed.is_start:
+        first_event = claimed.last_event + (LOST_EVENTS if attempt > 1 else 1)
+        return spec, Continuation(
+            attempt, None, Transcript(), first_event, is_first=body["is_first"]
+        )
     # The answer about a lost call is part of the approval of that call.
     decided = [row for row in claimed.rows if row.status != "pending" and row.kind != "outcome"]
     leg = Leg(body["state"], [to_decision(row) for row in decided])
@@ -290,7 +333,7 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
         attempt=attempt,
         leg=leg,
         transcript=Transcript.from_json(body["transcript"]),
-        first_event=last_event + (LOST_EVENTS if was_lost else 1),
+        first_event=first_event,
         earlier_runs=[EarlierRun(**earlier) for earlier in body["earlier_runs"]],
         summary=body["summary"],
         previous_instructions=body["previous_instructions"],
@@ -341,81 +384,3 @@ def is_revoked(actor: str | None, at: int) -> Steps[bool]:
         return False
     account = yield from accounts.get(actor.removeprefix(_ACCOUNT))
     return account is None or not account.is_valid_at(at)
-
-
-@unit
-def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
-    """End a run that waits, and the members that wait below it; nothing of them executes.
-
-    A cancel must have been recorded for CANCELLED; for members it is recorded here.
-
-    Returns:
-        False, without a change, if the run has ended or executes.
-    """
-    state = yield from run_reads.lock_state(run_id)
-    if state is None or is_final(state.status) or state.owner is not None:
-        return False
-    at = now()
-    yield from cancel_waiting_members(run_id, at)
-    checkpoint = yield from approvals.load_checkpoint(run_id)
-    body = orjson.loads(checkpoint.body) if checkpoint is not None else None
-    row = yield from run_reads.get_for_update(run_id)
-    assert row is not None
-    if body is None:
-        transcript = build_unfinished_transcript(row, row.content or "")
-    else:
-        transcript = Transcript.from_json(body["transcript"])
-    transcript.close_open_calls(at)
-    transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
-    if row.parent_run_id is None and (last := (yield from events.get_last_seq(run_id))) >= 0:
-        identity = event_format.identify_run(row, (body or {}).get("component_name"))
-        event = event_format.format_end(identity, ending, transcript, at)
-        yield from append_event(row, last + 1, event)
-    previous = (body or {}).get("previous_instructions")
-    end: RunEnd = build_run_end(
-        row,
-        row.attempt,
-        ending,
-        transcript,
-        previous_instructions=previous,
-        finished_at=at,
-        stopped_at=at,
-    )
-    ended = yield from runs.finish(end)
-    yield from close_approvals(run_id, ending.actor or "system", at)
-    return ended
-
-
-def append_event(run: RunRow, seq: int, event: tuple[str, bytes]) -> Work[bool]:
-    """Store one event of a run that no process executes."""
-    name, data = event
-    line = f"{name} {data.decode()}\n"
-    return events.append_batch(run.run_id, run.attempt, seq, seq, line)
-
-
-@unit
-def cancel_waiting_run(run_id: str, actor: str, reason: str | None, at: int) -> Steps[bool]:
-    """Record the cancel of a run that waits, and end it at once."""
-    yield from runs.request_cancel(run_id, at, actor, reason, claimed=True)
-    state = yield from run_reads.get_state(run_id)
-    if state is None:
-        return False
-    ending = Ending.cancelled(
-        state.cancel_requested_by or actor, state.cancel_reason, state.cancel_requested_at
-    )
-    return (yield from end_waiting_run(run_id, ending))
-
-
-@unit
-def cancel_waiting_members(run_id: str, at: int) -> Steps[None]:
-    """End the members that wait below a run that ends."""
-    for member_id in (yield from run_reads.list_paused_children(run_id)):
-        yield from cancel_waiting_run(member_id, "system:parent", "The parent run ended", at)
-
-
-@unit
-def close_approvals(run_id: str, actor: str, at: int) -> Steps[None]:
-    """Close what a run that has ended waited for, and delete its checkpoint."""
-    yield from approvals.mark_unknown(run_id)
-    yield from approvals.cancel_pending(run_id, actor, at)
-    yield from approvals.drop_checkpoint(run_id)

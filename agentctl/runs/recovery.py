@@ -6,7 +6,8 @@ refused.
 
 A run in a later leg has a checkpoint. If nothing has begun in the leg that must not be repeated,
 the run goes on from there. If an approved call was executing, no one knows whether it happened: the
-run waits again, and a person is asked (docs/approvals.md).
+run waits again, and a person is asked (docs/approvals.md). A run that may be repeated begins again
+from its start checkpoint.
 
 The results of an ended run come from the stored events (`runs/replay.py`).
 """
@@ -27,10 +28,13 @@ from agentctl.runs import event_format
 from agentctl.runs.event_format import LOST_SEQ_STEP
 from agentctl.runs.facts import publish_run
 from agentctl.runs.finish import AlreadyFinished
-from agentctl.runs.legs import append_event, cancel_waiting_members, close_approvals, describe
+from agentctl.runs.legs import describe
 from agentctl.runs.replay import find_root_id, replay_stored_events
 from agentctl.runs.results import build_run_end, build_unfinished_transcript
+from agentctl.runs.starts import KIND as START
+from agentctl.runs.starts import may_begin_again
 from agentctl.runs.states import Ending, is_final
+from agentctl.runs.waiting import append_event, cancel_waiting_members, close_approvals
 from agentctl.runtime.transcript import Transcript, mark_kept
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox
@@ -76,8 +80,9 @@ async def recover_runs(
     """
     ended: list[str] = []
     lost = await database.read(run_reads.list_live_of_worker(owner), size="large")
+    kept = set(await database.read(approvals.list_checkpoints_of_owner(owner))) if lost else ()
     for run in lost:
-        if run.parent_run_id is None and run.attempt > 1 and run.cancel_requested_at is None:
+        if run.parent_run_id is None and run.run_id in kept and run.cancel_requested_at is None:
             await database.write(_return_tree(database.outbox, run.run_id, owner))
     for level in _group_by_depth(lost):
         for first in range(0, len(level), PARALLEL_RUNS):
@@ -165,10 +170,12 @@ def _write_end(outbox: Outbox, run_id: str, owner: str | None, may_still_run: bo
         stopped_at=None if may_still_run else at,
         cancel_reason=ending.reason,
     )
-    if not (yield from runs.finish(end, lost=True)):
+    if (yield from runs.finish(end, lost=True)) is None:
         raise AlreadyFinished
     if run.attempt > 1:
         yield from close_approvals(run_id, ending.actor or "system", at)
+    else:
+        yield from approvals.drop_checkpoint(run_id)
     yield from cancel_waiting_members(run_id, at)
     yield from publish_run(outbox, run_id)
     return True
@@ -182,10 +189,15 @@ def _return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[None]
     that are still owned by the dead worker.
     """
     root = yield from run_reads.lock_state(root_id)
-    if root is None or root.status != "RUNNING" or root.owner != owner or root.attempt == 1:
+    if root is None or root.status != "RUNNING" or root.owner != owner:
         return
-    written = yield from approvals.get_checkpoint_attempt(root_id)
-    if written is None:
+    checkpoint = yield from approvals.load_checkpoint(root_id)
+    if checkpoint is None:
+        return
+    written = checkpoint.attempt
+    if checkpoint.kind == START:
+        if may_begin_again(checkpoint) and root.attempt <= MAXIMUM_RETURNS:
+            yield from runs.return_leg(root_id, root.attempt, "PENDING", queue_turn=now())
         return
     has_effects = bool((yield from run_reads.has_leg_effects(root_id)))
     rows = yield from approvals.list_of_root(root_id)

@@ -43,7 +43,7 @@ class StoredOrigin:
     Attributes:
         below: the runs of its members and steps and those below them, without background work.
         asked: what it and they waited for.
-        retries: the runs that are retries of it.
+        retries: the runs that are retries of it, oldest first.
     """
 
     row: RunRow
@@ -85,7 +85,8 @@ def load_origin(run_id: str, visibility: Visibility) -> Steps[StoredOrigin | Non
                 level.append(child_id)
     asked = yield from approvals.list_of_root(run_id)
     retries = yield from run_reads.list_retries(run_id)
-    return StoredOrigin(row, below, asked, retries)
+    # The ids begin with their time.
+    return StoredOrigin(row, below, asked, sorted(retries))
 
 
 def can_continue(component: Component, catalog: Catalog) -> bool:

@@ -20,6 +20,7 @@ from agentctl import errors
 from agentctl.records.audit import EXPIRE
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import process
+from agentctl.runs.claims import Claims
 from agentctl.runs.decisions import expire_approvals
 from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
@@ -64,8 +65,6 @@ first, ones that wait last."""
 COUNT_SECONDS = 30.0
 """Time between two counts of what waits, for the metrics."""
 
-MAXIMUM_LEGS = 100
-"""Maximum number of runs of one database that one sweep goes on with."""
 
 _CLOCK_JUMPED = (
     "the clock of this machine was set ahead by more than an hour: old data is not deleted until"
@@ -83,7 +82,7 @@ async def watch_workers(
     sweep_seconds: float = SWEEP_SECONDS,
     cleanup_seconds: float = CLEANUP_SECONDS,
     audit_days: int | None = None,
-    continue_run: ContinueRun | None = None,
+    claims: Claims | None = None,
     counters: RunCounters | None = None,
 ) -> None:
     """Sweep and clean up in a loop until cancelled, while this process has the lease.
@@ -92,13 +91,11 @@ async def watch_workers(
 
     Args:
         audit_days: days that audit entries are kept; None for no limit.
-        continue_run: claims the next leg of a run, if this process can execute it.
+        claims: those of the engine of this process; None if it executes no runs.
         counters: receive the expired approvals and, every `COUNT_SECONDS`, the numbers of what
             waits; None for no counts.
     """
-    sweeper = _Sweeper(
-        databases, monitor, worker, cleanup_seconds, audit_days, continue_run, counters
-    )
+    sweeper = _Sweeper(databases, monitor, worker, cleanup_seconds, audit_days, claims, counters)
     try:
         while True:
             await asyncio.sleep(sweep_seconds)
@@ -117,9 +114,6 @@ async def _log_failure(work: Awaitable[None], monitor: WorkerMonitor) -> None:
         monitor.rate_limited_log.log("the sweep for dead workers failed", cause=error)
 
 
-ContinueRun = Callable[[Database, str], Awaitable[object]]
-
-
 class _Sweeper:
     """The sweeps of one process; see `watch_workers`."""
 
@@ -130,7 +124,7 @@ class _Sweeper:
         worker: Worker,
         cleanup_seconds: float,
         audit_days: int | None,
-        continue_run: ContinueRun | None,
+        claims: Claims | None,
         counters: RunCounters | None,
     ) -> None:
         self._databases = databases
@@ -138,7 +132,7 @@ class _Sweeper:
         self._worker = worker
         self._cleanup_seconds = cleanup_seconds
         self._audit_days = audit_days
-        self._continue_run = continue_run
+        self._claims = claims
         self._counters = counters
         self._clock = asyncio.get_running_loop().time
         self._guard = ClockGuard()
@@ -163,14 +157,17 @@ class _Sweeper:
             async with self._lease.extended():
                 await sweep_dead_workers(databases, monitor, worker.id)
                 await reject_expired_approvals(databases, self._counters)
+                if self._claims is not None:
+                    for database in databases.get_open().values():
+                        await self._claims.sweep_queue(database)
             self._clean_up()
         else:
             monitor.oldest_heartbeat = None
-        if self._continue_run is not None:
+        if self._claims is not None:
             latest, self._seen = self._seen, worker.heartbeat
             beat = None if self._seen is latest else self._seen
             in_system = beat is not None and beat.has_waiting_runs
-            await continue_waiting_runs(databases, self._continue_run, in_system=in_system)
+            await continue_waiting_runs(databases, self._claims, in_system=in_system)
         if self._counters is not None and self._clock() >= self._next_count:
             self._next_count = self._clock() + COUNT_SECONDS
             await count_waiting_runs(databases, self._counters)
@@ -212,9 +209,9 @@ async def reject_expired_approvals(
 
 
 async def continue_waiting_runs(
-    databases: Databases, continue_run: ContinueRun, *, in_system: bool = True
+    databases: Databases, claims: Claims, *, in_system: bool = True
 ) -> None:
-    """Go on with the runs that no process has claimed yet.
+    """Claim the legs and the queued runs that no process has claimed yet.
 
     Args:
         in_system: False if no run of the system database waits, as the heartbeat has shown.
@@ -223,10 +220,8 @@ async def continue_waiting_runs(
         Unavailable: a database does not answer.
     """
     for database in databases.get_open().values():
-        if database is databases.system and not in_system:
-            continue
-        for state in await database.read(run_reads.list_waiting_legs(MAXIMUM_LEGS)):
-            await continue_run(database, state.run_id)
+        if database is not databases.system or in_system:
+            await claims.claim_waiting(database)
 
 
 async def sweep_dead_workers(

@@ -19,9 +19,8 @@ from agentctl.records.run_spec import Origin
 from agentctl.records.runs import RunRecord
 from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import RunRequest, StreamEvent
-from agentctl.runs.engine import KeyedRun
+from agentctl.runs.engine import StartedRun
 from agentctl.runs.follow import flatten
-from agentctl.runs.live import LiveRun
 from agentctl.runs.repeats import (
     StoredOrigin,
     build_plan,
@@ -62,7 +61,7 @@ class _Repeat:
 @dataclass(frozen=True, slots=True)
 class _Started:
     database: Database
-    run: LiveRun | KeyedRun
+    run: StartedRun
     request: RunRequest
 
 

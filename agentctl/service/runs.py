@@ -33,7 +33,8 @@ from agentctl.requests import (
     StreamEvent,
 )
 from agentctl.runs.admission import Idempotency, Submission
-from agentctl.runs.engine import KeyedRun
+from agentctl.runs.cancel import LEAVE_SECONDS
+from agentctl.runs.engine import KeyedRun, QueuedRun, StartedRun
 from agentctl.runs.follow import flatten, follow_run, wait_until_final
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
@@ -51,9 +52,6 @@ from agentctl.store.repositories import run_reads
 from agentctl.store.repositories.run_rows import RunRow
 
 _OPEN_STATUSES: tuple[RunStatus, ...] = ("PENDING", "RUNNING", "PAUSED")
-
-DISCONNECT_WAIT_SECONDS = 1.0
-"""Seconds that a call waits for the run that it stops because its client disconnected."""
 
 
 class RunOperations(OperationFamily):
@@ -80,7 +78,7 @@ class RunOperations(OperationFamily):
         return await self.read_started(database, run, request)
 
     async def read_started(
-        self, database: Database, run: LiveRun | KeyedRun, request: RunRequest
+        self, database: Database, run: StartedRun, request: RunRequest
     ) -> Document[RunRecord]:
         """Return the record of a started run after its end, or at once with `background`.
 
@@ -89,14 +87,13 @@ class RunOperations(OperationFamily):
         """
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
-                document = await self.lookups.read_run(database, run.run_id)
                 if not request.background:
-                    await wait_until_final(
-                        self.hosting.engine, database, self.hosting.changes, run.run_id
-                    )
-                    document = await self.lookups.read_run(database, run.run_id)
-                return document
-        if not request.background:
+                    return await self._wait_for_record(database, run.run_id)
+                return await self.lookups.read_run(database, run.run_id)
+        if isinstance(run, QueuedRun) and not request.background:
+            async with self._cancelling_on_leave(database, run.run_id, request):
+                return await self._wait_for_record(database, run.run_id)
+        if not request.background and isinstance(run, LiveRun):
             try:
                 await asyncio.shield(run.ended)
             finally:
@@ -130,7 +127,7 @@ class RunOperations(OperationFamily):
                 yield portion
 
     async def follow_started(
-        self, database: Database, run: LiveRun | KeyedRun, request: RunRequest
+        self, database: Database, run: StartedRun, request: RunRequest
     ) -> AsyncGenerator[list[StreamEvent]]:
         """Yield the events of a started run, in portions; the run ends if its caller leaves.
 
@@ -140,8 +137,16 @@ class RunOperations(OperationFamily):
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
                 await database.read(self.lookups.run_document(run.run_id))
+        events = self._follow(database, run.run_id, BEFORE_FIRST_EVENT)
+        if isinstance(run, QueuedRun):
+            async with (
+                self._cancelling_on_leave(database, run.run_id, request),
+                contextlib.aclosing(events),
+            ):
+                async for portion in events:
+                    yield portion
+            return
         try:
-            events = self._follow(database, run.run_id, BEFORE_FIRST_EVENT)
             async with contextlib.aclosing(events):
                 async for portion in events:
                     yield portion
@@ -186,11 +191,22 @@ class RunOperations(OperationFamily):
     ) -> AsyncGenerator[list[StreamEvent]]:
         return follow_run(self.hosting.engine, database, self.hosting.changes, run_id, after)
 
+    async def _wait_for_record(self, database: Database, run_id: str) -> Document[RunRecord]:
+        await wait_until_final(self.hosting.engine, database, self.hosting.changes, run_id)
+        return await self.lookups.read_run(database, run_id)
+
+    def _cancelling_on_leave(
+        self, database: Database, run_id: str, request: RunRequest
+    ) -> contextlib.AbstractAsyncContextManager[None]:
+        if self._outlives_caller(request):
+            return contextlib.nullcontext()
+        return self.hosting.canceller.cancelling_on_leave(database, run_id, self.principal.actor)
+
     async def _leave(self, run: LiveRun, request: RunRequest) -> None:
         if run.ended.done() or self._outlives_caller(request):
             return
         run.stop(Ending.cancelled(self.principal.actor, CLIENT_DISCONNECTED))
-        await asyncio.wait([run.ended], timeout=DISCONNECT_WAIT_SECONDS)
+        await asyncio.wait([run.ended], timeout=LEAVE_SECONDS)
 
     def _outlives_caller(self, request: RunRequest) -> bool:
         """Return True if the run continues when its client disconnects.
@@ -211,7 +227,7 @@ class RunOperations(OperationFamily):
         *,
         stream: bool,
         run_id: str | None = None,
-    ) -> LiveRun | KeyedRun:
+    ) -> StartedRun:
         """Start a run; its audit entry is part of the transaction of its row.
 
         A repeated request starts no run and has no audit entry.
@@ -226,7 +242,7 @@ class RunOperations(OperationFamily):
                 submission = replace(submission, spec=replace(submission.spec, run_id=run_id))
             return await self.submit(call, submission)
 
-    async def submit(self, call: AuditedCall, submission: Submission) -> LiveRun | KeyedRun:
+    async def submit(self, call: AuditedCall, submission: Submission) -> StartedRun:
         """Start a run; its audit entry is part of the transaction of its row."""
         database = self.lookups.database(submission.component.database)
         call.add_resource("session", submission.spec.session_id)

@@ -14,7 +14,7 @@ from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
 from agentctl.operations import Operations
 from agentctl.runs.cancel import Canceller
-from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests
+from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests, watch_legs
 from agentctl.runs.engine import Engine
 from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerMonitor
@@ -105,6 +105,8 @@ class Service:
         monitor.is_long_lived = True
         if await SweepLease(databases, monitor, self._worker).acquire():
             await sweep_dead_workers(databases, monitor, self._worker.id)
+        self.hosting.engine.claims.is_serving = True
+        self._background.start(watch_legs(self.hosting.engine, databases, self.hosting.changes))
         keep_days = self.settings.audit.keep_days
         self._background.start(
             watch_workers(
@@ -112,7 +114,7 @@ class Service:
                 monitor,
                 self._worker,
                 audit_days=keep_days,
-                continue_run=self.hosting.engine.continue_run,
+                claims=self.hosting.engine.claims,
                 counters=self.hosting.engine.counters if self.settings.metrics.listen else None,
             )
         )

@@ -1,4 +1,4 @@
-"""Counters of a PostgreSQL server of its own: statements by role, transactions, WAL, bytes, CPU."""
+"""Counters of a separate PostgreSQL server: statements by role, transactions, WAL, bytes, CPU."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Meter:
     """Reads the counters of a server.
 
     Args:
-        server: the server; it logs statements if `log_statements` says so.
+        server: the server; it logs statements after `log_statements(True)`.
         schema: the schema of the tables.
     """
 

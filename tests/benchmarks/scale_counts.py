@@ -1,7 +1,7 @@
-"""What a server, a run, a stream and a follower cost on PostgreSQL, for `docs/scale.md`.
+"""The costs of servers, runs, streams and followers on PostgreSQL, for `docs/scale.md`.
 
-`python -m tests.benchmarks.scale_counts` starts two servers on one PostgreSQL, each with a role of
-its own, and prints the table; `--write` replaces the one of the page. Statements are those that the
+`python -m tests.benchmarks.scale_counts` starts two servers on one PostgreSQL, each with a separate
+role, and prints the table; `--write` replaces the one of the page. Statements are those that the
 servers send, from the log of PostgreSQL; commits are transactions that have written something;
 CPU time is that of all processes of PostgreSQL while it does not log.
 """
@@ -50,7 +50,7 @@ HEAD = (
 
 
 class Cost(NamedTuple):
-    """What happened between two moments. `statements` are those of the measured server."""
+    """The differences between two moments. `statements` are those of the measured server."""
 
     seconds: float
     statements: float
@@ -62,7 +62,7 @@ class Cost(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of the table: what happened, for a number of units."""
+    """A row of the table: a cost, for a number of units."""
 
     name: str
     unit: str
@@ -202,12 +202,15 @@ async def _read_streams(cluster: Cluster, idle: Cost, seconds: float) -> Rows:
         beside = cost
         cost = await cluster.measure(ROLES[1], wait)
         quiet = _subtract(cost, beside)._replace(statements=cost.statements)
-        yield "beside", Row("an idle server beside them", "minute", quiet, seconds / 60)
+        yield "beside", Row("an idle server next to them", "minute", quiet, seconds / 60)
         following: list[asyncio.Task[None]] = []
         for number in (1, FOLLOWERS):
             for index in range(len(following), number):
+                # From the present on: reading what is stored would be another cost.
+                query = f"SELECT max(last_seq) FROM {SCHEMA}.run_events WHERE run_id = '{{}}'"
+                known = await cluster.meter.fetchval(query.format(live[index]))
                 following.append(
-                    asyncio.create_task(_follow(other, live[index % len(live)], f"l{index}"))
+                    asyncio.create_task(_follow(other, live[index], f"l{index}", known))
                 )
             await asyncio.sleep(SETTLE_SECONDS)
             cost = await cluster.measure(ROLES[1], wait)
@@ -224,8 +227,8 @@ async def _read_streams(cluster: Cluster, idle: Cost, seconds: float) -> Rows:
             await client.post(f"/agents/paced/runs/{run_id}/cancel?session_id=l{index}")
 
 
-async def _follow(client: httpx2.AsyncClient, run_id: str, session_id: str) -> None:
-    path = f"/agents/paced/runs/{run_id}/resume?session_id={session_id}"
+async def _follow(client: httpx2.AsyncClient, run_id: str, session_id: str, known: int) -> None:
+    path = f"/agents/paced/runs/{run_id}/resume?session_id={session_id}&last_event_index={known}"
     async with client.stream("POST", path) as response:
         assert response.status_code == 200, await response.aread()
         async for _ in read_events(response):
@@ -347,7 +350,7 @@ class Demand(NamedTuple):
 
 
 def format_example(rows: dict[str, Row], idle: int, most: int) -> Iterator[str]:
-    """Compute what a cluster asks of PostgreSQL, from the rows of the table."""
+    """Compute the load of a cluster on PostgreSQL, from the rows of the table."""
     load = Demand()
     live = load.streamed * load.seconds
     terms = [

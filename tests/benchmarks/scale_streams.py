@@ -40,7 +40,7 @@ NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('agent
 
 
 class Load(NamedTuple):
-    """What one process does.
+    """The work of one process.
 
     Attributes:
         number: its number.
@@ -75,7 +75,7 @@ def _append_all(load: Load, results: Any, go: Any) -> None:
 
 
 async def _append(load: Load, results: Any, go: Any) -> None:
-    """Append until the time is over; report the number of ticks and of those that began late."""
+    """Append until the time has passed; report the number of ticks and of those that began late."""
     entry = settings.Database("main", load.url, search_path=SCHEMA, statement_seconds=60)
     database = PostgresDatabase(entry, create=False)
     notifier = await asyncpg.connect(load.url)

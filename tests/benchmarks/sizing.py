@@ -1,4 +1,4 @@
-"""What one server needs: `make sizing`, or `python -m tests.benchmarks.sizing`.
+"""Sizes of one server: `make sizing`, or `python -m tests.benchmarks.sizing`.
 
 Prints the rows of the table in docs/deployment.md: memory, CPU and descriptors of a server process
 while it serves streams of 20 words a second, CPU and disk of a plain run, and the seconds from the

@@ -1,4 +1,4 @@
-"""The servers of an experiment and their database: PostgreSQL, also behind PgBouncer, or SQLite.
+"""The servers of an experiment and their database: PostgreSQL, also with PgBouncer, or SQLite.
 
 A server can be killed and started again on the same port.
 """
@@ -112,7 +112,7 @@ class Cluster(ABC):
 
 @dataclass
 class PostgresCluster(Cluster):
-    """Two servers on one PostgreSQL, perhaps behind PgBouncer."""
+    """Two servers on one PostgreSQL, perhaps with PgBouncer."""
 
     postgres: PostgresServer
     pooler: PgBouncer | None = None

@@ -32,7 +32,7 @@ def test_acknowledged_work_survives_crashes_of_the_database() -> None:
 
 @pytest.mark.skipif(find_pgbouncer() is None, reason=MISSING)
 @pytest.mark.skipif(os.environ.get("AGENTCTL_TEST_LONG") != "1", reason="AGENTCTL_TEST_LONG=1")
-def test_acknowledged_work_survives_crashes_behind_pgbouncer() -> None:
+def test_acknowledged_work_survives_crashes_with_pgbouncer() -> None:
     result = asyncio.run(run_chaos("pgbouncer", LONG_SECONDS, CLIENTS, pause=PAUSE, durable=False))
     print(format_report(result))
     assert not result.ledger.violations

@@ -1,6 +1,6 @@
 """A machine with Debian and systemd, in namespaces of this one, for the commands of a page.
 
-It has a file system, processes and a network of its own: ports 80 and 443 are free, and nothing
+It has its own file system, processes and network: ports 80 and 443 are free, and nothing
 outside of its folder changes.
 """
 

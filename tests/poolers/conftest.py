@@ -1,4 +1,4 @@
-"""A PostgreSQL server behind PgBouncer."""
+"""A PostgreSQL server and PgBouncer."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def running_pgbouncer(
 
     Args:
         program: the path of the program.
-        url: the URL of the server behind it, with a host that is a folder, and a user.
+        url: the URL of the server, with a host that is a folder, and a user.
         settings: lines for the section [pgbouncer] of its configuration.
         users: the users that may connect.
     """

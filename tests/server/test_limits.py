@@ -65,7 +65,6 @@ NOT_LISTED = {
     "agentctl.remote.connection.MAXIMUM_PROBE_BYTES",
     "agentctl.records.repeats.MAXIMUM_SHOWN_ARGUMENTS",
     "agentctl.records.repeats.MAXIMUM_SHOWN_CALLS",
-    "agentctl.runs.sweep.MAXIMUM_LEGS",
     "agentctl.runtime.models.stream_transport.MAXIMUM_IDLE",
     "agentctl.runtime.runners.langgraph_space.MAXIMUM_ARGUMENTS",
     "agentctl.server.observability.metrics_channel.MAXIMUM_PENDING_REQUESTS",

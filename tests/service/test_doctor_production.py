@@ -1,4 +1,4 @@
-"""The checks of `agentctl doctor --production`: each one finds what is wrong, and only that."""
+"""The checks of `agentctl doctor --production`: each one finds its mistake, and no other."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def test_a_member_that_starts_during_the_end_of_a_run_undoes_it(empty: PostgresU
             )
             await _wait_for_lock(watch)
             await transaction.commit()
-            assert await ending is True
+            assert await ending
         found = await read_tables(empty)
         (session,) = [row for row in found["sessions"] if row["session_id"] == "s2"]
         # Counted once, and the status of the newest run although its number is not the last one.

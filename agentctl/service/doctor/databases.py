@@ -182,7 +182,7 @@ async def check_postgres_server(
         yield ok(check, "notifications between servers arrive")
     else:
         text = "notifications between servers do not arrive; followers of other servers wait longer"
-        remedy = f"listen_url in [[databases]] {entry.id}, the server behind the connection pooler"
+        remedy = f"listen_url in [[databases]] {entry.id}, the server without the connection pooler"
         yield note(check, text, remedy)
 
 

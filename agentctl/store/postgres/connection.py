@@ -205,7 +205,7 @@ async def _open(url: str, arguments: dict[str, Any]) -> PooledConnection:
                 raise
             _refusing.add(url)
     settings: dict[str, str] = arguments["server_settings"]
-    # PgBouncer passes these two on, whatever its configuration.
+    # PgBouncer passes these two on, in every configuration.
     passed = {name: settings[name] for name in (_NAME_SETTING, "TimeZone")}
     return cast(PooledConnection, await asyncpg.connect(**arguments | {"server_settings": passed}))
 
@@ -231,7 +231,7 @@ async def _verify_settings(
         raise errors.InvalidConfiguration(
             f"The sessions of database {entry.id!r} are changed by others: SET {_SCHEMA}",
             cause="another program uses the same user and database of the connection pooler",
-            hint="give agentctl a user of its own; see docs/postgresql.md",
+            hint="give agentctl a separate user; see docs/postgresql.md",
         )
     kept = {name for name, value in expected.items() if found.get(name) == value}
     connection.local_settings = "".join(

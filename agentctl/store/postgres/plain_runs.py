@@ -35,6 +35,8 @@ class StartedRun(NamedTuple):
 _NUMBERS = {
     "seq", "background", "attempt", "created_at", "started_at", "late_result", "updated_at",
     "total_tokens", "run_count", "history_bytes", "at", "count", "origin_at",
+    "queued_at", "queue_turn", "has_queue", "queued_at",
+    "queue_turn",
 }  # fmt: skip
 """The columns of the three tables that are not text."""
 
@@ -125,16 +127,22 @@ def start(
 # between the snapshot and the lock on the session are found by `_IS_KNOWN`.
 _ENDED = (
     runs.FINISH.removesuffix(runs.CHANGED).rstrip()
-    + " AND (parent_run_id IS NOT NULL OR seq = (SELECT run_count FROM sessions"
+    + " AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = runs.session_id"
+    " AND has_queue <> 0) AND (parent_run_id IS NOT NULL OR seq = (SELECT run_count FROM sessions"
     " WHERE sessions.session_id = runs.session_id) OR EXISTS (SELECT 1 FROM runs AS later"
     " WHERE later.session_id = runs.session_id AND later.seq > runs.seq"
     " AND later.parent_run_id IS NULL))"
+    " AND (parent_run_id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM sessions"
+    " WHERE sessions.session_id = runs.session_id AND has_queue = 1))"
     " RETURNING run_id, session_id, seq, parent_run_id, EXISTS (SELECT 1 FROM runs AS later"
     " WHERE later.session_id = runs.session_id AND later.seq > runs.seq"
     " AND later.parent_run_id IS NULL) AS is_older"
 )
 
-_IS_KNOWN = "(ended.parent_run_id IS NOT NULL OR run_count = ended.seq OR ended.is_older)"
+_IS_KNOWN = (
+    "((ended.parent_run_id IS NOT NULL OR run_count = ended.seq OR ended.is_older)"
+    " AND (ended.parent_run_id IS NOT NULL OR has_queue = 0))"
+)
 
 _ADDED = {
     name: f"(coalesce((metrics::json->>'{name}')::bigint, 0) + cast(:added_{name} as bigint))"
@@ -143,7 +151,8 @@ _ADDED = {
 
 _METRICS = "'{' || " + " || ',' || ".join(f"'\"{name}\":' || {_ADDED[name]}" for name in _ADDED)
 
-# The division undoes the statement: whether a later run keeps the last status is not known.
+# The division undoes the statement: whether a later run keeps the last status is not known, or a
+# run was queued in the session since the snapshot, which the end has to let begin.
 _COUNT = (
     "UPDATE sessions SET history_bytes = history_bytes + cast(:history_bytes as bigint),"
     " updated_at = CASE WHEN updated_at > :finished_at THEN updated_at ELSE :finished_at END,"
@@ -182,7 +191,8 @@ def end(end: RunEnd, last: Batch | None) -> Steps[bool | None]:
 
     Returns:
         None, without a change, if the run has ended, does not exist, or has another attempt; or if
-        it is a top-level run after which only runs of members were created.
+        it is a top-level run after which only runs of members were created, or another run of its
+        session waits in the queue.
     """
     values: dict[str, Value] = {
         **runs.build_end_values(end),

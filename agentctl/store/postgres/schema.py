@@ -90,7 +90,7 @@ async def _compare_databases(connection: Connection, entry: Entry) -> None:
         direct.terminate()
     raise errors.InvalidConfiguration(
         f"The listen_url of database {entry.id!r} {problem}",
-        hint="name the PostgreSQL server behind the pooler, with the same database and user",
+        hint="name the PostgreSQL server itself, with the same database and user",
     )
 
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL connection for the heartbeat and for notifications, on a thread of its own.
+"""A PostgreSQL connection for the heartbeat and for notifications, on a separate thread.
 
 The heartbeat of a worker reports on the event loop of the process. So it must not depend on that
 event loop, nor on the pool, which requests may have exhausted. The listener of the process shares
@@ -148,7 +148,7 @@ class ThreadConnection:
 
 
 class SharedConnection:
-    """The connection of a `ThreadConnection`, for the event loop that has asked for it.
+    """The connection of a `ThreadConnection`, for the event loop that uses it.
 
     Args:
         connection: the open connection.

@@ -23,6 +23,7 @@ from agentctl.store.database import (
     unit,
 )
 from agentctl.store.listing import ID_GROUP, Conditions, Listing, RowPage, Slice, group_ids, narrow
+from agentctl.store.repositories.queue import IS_IN_QUEUE
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
@@ -165,7 +166,8 @@ _COUNTS = Sql(
     " (SELECT count(*) FROM approvals WHERE status = 'pending'),"
     " (SELECT count(*) FROM approvals WHERE kind = 'outcome')"
     " + (SELECT count(*) FROM approvals JOIN runs ON runs.run_id = approvals.run_id"
-    " WHERE execution = 'unknown' AND finished_at IS NOT NULL)"
+    " WHERE execution = 'unknown' AND finished_at IS NOT NULL),"
+    f" (SELECT count(*) FROM runs WHERE {IS_IN_QUEUE})"
 )
 
 _KEEP = Sql(
@@ -180,6 +182,11 @@ _BELOW = Sql(
     " UNION ALL SELECT runs.run_id FROM runs JOIN below ON runs.parent_run_id = below.run_id)"
     " SELECT run_checkpoints.run_id FROM run_checkpoints"
     " JOIN below ON below.run_id = run_checkpoints.run_id ORDER BY run_checkpoints.run_id"
+)
+_OF_OWNER = Sql(
+    "SELECT run_checkpoints.run_id FROM runs JOIN run_checkpoints"
+    " ON run_checkpoints.run_id = runs.run_id"
+    " WHERE runs.owner = :owner AND runs.status IN ('PENDING', 'RUNNING')"
 )
 _DROP = Sql("DELETE FROM run_checkpoints WHERE run_id = :run_id")
 
@@ -242,14 +249,16 @@ def count_pending(limit: int) -> Work[int]:
 
 
 class WaitingCounts(NamedTuple):
-    """Numbers of paused root runs, pending approvals, and calls whose outcome was ever unknown.
+    """Numbers of paused root runs, pending approvals, unknown calls and queued runs.
 
-    The last one only grows: a call in doubt has a question about its outcome, unless its run ended.
+    The number of calls whose outcome was ever unknown only grows: a call in doubt has a question
+    about its outcome, unless its run ended.
     """
 
     paused: int = 0
     pending: int = 0
     unknown: int = 0
+    queued: int = 0
 
 
 @single_unit
@@ -367,6 +376,11 @@ def get_checkpoint_attempt(run_id: str) -> Work[int | None]:
 def list_checkpoints_below(root_run_id: str) -> Work[list[str]]:
     """Return the members below a root run that have a checkpoint."""
     return _BELOW.column(root_run_id=root_run_id)
+
+
+def list_checkpoints_of_owner(owner: str | None) -> Work[list[str]]:
+    """Return the live runs of a worker that have a checkpoint."""
+    return _OF_OWNER.column(owner=owner)
 
 
 def drop_checkpoint(run_id: str) -> Work[None]:

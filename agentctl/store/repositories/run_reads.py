@@ -39,7 +39,8 @@ IS_OPEN = "status IN ('PENDING', 'RUNNING', 'PAUSED')"
 IS_AT_WORK = "status IN ('COMPLETED', 'ERROR', 'CANCELLED') AND stopped_at IS NULL"
 """The condition that a run has ended and its work has not. A partial index has the same one."""
 
-_STATE = ", ".join(field.name for field in fields(RunState))
+STATE_COLUMNS = ", ".join(field.name for field in fields(RunState))
+"""The columns of `RunState`, in its order."""
 
 _GET = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 _GET_SUMMARY = Sql(f"SELECT {SUMMARY_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
@@ -51,7 +52,7 @@ _GET_ALONE = Sql(
     " + coalesce(octet_length(output), 0) <= cast(:maximum as bigint)"
     " AND NOT EXISTS (SELECT 1 FROM runs AS children WHERE children.parent_run_id = :run_id)"
 )
-_GET_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
+_GET_STATE = Sql(f"SELECT {STATE_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 
 _SIZE = Sql(
     "SELECT coalesce(octet_length(history), 0) + coalesce(octet_length(messages), 0)"
@@ -105,7 +106,7 @@ _RECENT_NATIVE = _select_recent(
     "octet_length(messages) + coalesce(octet_length(native_history), 0)",
 )
 
-_LOCK_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id FOR UPDATE")
+_LOCK_STATE = Sql(f"SELECT {STATE_COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
 
 _OPEN_IN_SESSION = Sql(
     "SELECT seq, run_id FROM runs"
@@ -117,12 +118,14 @@ _PAUSED_CHILDREN = Sql(
     "SELECT run_id FROM runs WHERE parent_run_id = :run_id AND status = 'PAUSED' ORDER BY seq"
 )
 
-IS_WAITING = "status = 'PENDING' AND owner IS NULL AND attempt > 1 AND cancel_requested_at IS NULL"
-"""Condition of the runs that any worker may go on with."""
+IS_NEXT_LEG = "status = 'PENDING' AND owner IS NULL AND coalesce(queue_turn, attempt - 1) > 0"
+"""The condition that any server may claim a run. A partial index has the same one."""
 
-_WAITING_LEGS = Sql(
-    f"SELECT {_STATE} FROM runs WHERE {IS_WAITING} ORDER BY created_at LIMIT :limit"
+# The bound of the time is true for every run: it lets SQLite choose the index.
+IS_WAITING = (
+    f"{IS_NEXT_LEG} AND coalesce(queue_turn, created_at) >= 0 AND cancel_requested_at IS NULL"
 )
+"""Condition of the runs that any worker may go on with."""
 
 _LEG_EFFECTS = Sql("SELECT leg_effects FROM runs WHERE run_id = :run_id")
 
@@ -143,7 +146,7 @@ HAS_CANCEL_REQUEST = f"{IS_LIVE} AND cancel_requested_at IS NOT NULL"
 """Condition of the runs that their worker has to stop."""
 
 _CANCEL_REQUESTS = Sql(
-    f"SELECT {_STATE} FROM runs WHERE owner = :owner AND {HAS_CANCEL_REQUEST}"
+    f"SELECT {STATE_COLUMNS} FROM runs WHERE owner = :owner AND {HAS_CANCEL_REQUEST}"
     " ORDER BY cancel_requested_at"
 )
 
@@ -160,10 +163,10 @@ _LIVE_OF = Sql(
     f"SELECT {RUN_COLUMNS} FROM runs WHERE owner = :owner AND {IS_LIVE} {_CHILDREN_FIRST}"
 )
 
-# A run that goes on after a pause waits for any process, so it has no owner.
+# A run that goes on after a pause, or waits in the queue, waits for any process: it has no owner.
 _LIVE_WITHOUT_OWNER = Sql(
     f"SELECT {RUN_COLUMNS} FROM runs WHERE owner IS NULL AND {IS_LIVE} AND attempt = 1"
-    f" {_CHILDREN_FIRST}"
+    f" AND queue_turn IS NULL {_CHILDREN_FIRST}"
 )
 
 _CHILDREN_USAGE = Sql(
@@ -183,7 +186,7 @@ _CHILDREN = Sql(
 )
 
 # `holding` is at the end of a row that may be large, so it is read of few runs only.
-_NEWEST_COLUMNS = _STATE.replace("holding", "CASE WHEN stopped_at IS NULL THEN holding END")
+_NEWEST_COLUMNS = STATE_COLUMNS.replace("holding", "CASE WHEN stopped_at IS NULL THEN holding END")
 
 _NEWEST = Sql(
     f"SELECT {_NEWEST_COLUMNS} FROM runs WHERE run_id IN (SELECT (SELECT turns.run_id"
@@ -192,9 +195,7 @@ _NEWEST = Sql(
     f" ({ID_GROUP}))"
 )
 
-_RETRIES = Sql(
-    "SELECT run_id FROM runs WHERE origin_run_id = :run_id AND origin_kind = 'retry' ORDER BY seq"
-)
+_RETRIES = Sql("SELECT run_id FROM runs WHERE origin_run_id = :run_id AND origin_kind = 'retry'")
 
 _COUNT_TURNS = Sql(
     "SELECT count(*) FROM runs WHERE session_id = :session_id AND parent_run_id IS NULL"
@@ -375,11 +376,6 @@ def list_paused_children(run_id: str) -> Work[list[str]]:
     return _PAUSED_CHILDREN.column(run_id=run_id)
 
 
-def list_waiting_legs(limit: int) -> Work[list[RunState]]:
-    """Return runs that go on after a pause and have no owner yet, oldest first."""
-    return _WAITING_LEGS.rows(RunState, limit=limit)
-
-
 def has_leg_effects(run_id: str) -> Work[int | None]:
     """Return 1 if the present leg of a run has begun a call that needs no approval."""
     return _LEG_EFFECTS.value(run_id=run_id)
@@ -402,7 +398,7 @@ def count_turns(session_id: str) -> Work[int]:
 
 
 def list_retries(run_id: str) -> Work[list[str]]:
-    """Return the ids of the runs that are retries of a run, oldest first."""
+    """Return the ids of the runs that are retries of a run, in any order."""
     return _RETRIES.column(run_id=run_id)
 
 
