@@ -35,8 +35,7 @@ class StartedRun(NamedTuple):
 _NUMBERS = {
     "seq", "background", "attempt", "created_at", "started_at", "late_result", "updated_at",
     "total_tokens", "run_count", "history_bytes", "at", "count", "origin_at",
-    "queued_at", "queue_turn", "has_queue", "queued_at",
-    "queue_turn",
+    "queued_at", "queue_turn", "has_queue",
 }  # fmt: skip
 """The columns of the three tables that are not text."""
 
