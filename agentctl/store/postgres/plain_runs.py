@@ -34,8 +34,8 @@ class StartedRun(NamedTuple):
 
 _NUMBERS = {
     "seq", "background", "attempt", "created_at", "started_at", "late_result", "updated_at",
-    "total_tokens", "run_count", "history_bytes", "at", "count", "origin_at",
-    "queued_at", "queue_turn", "has_queue",
+    "total_tokens", "run_count", "history_bytes", "at", "count", "origin_at", "queued_at",
+    "queue_turn",
 }  # fmt: skip
 """The columns of the three tables that are not text."""
 
@@ -126,8 +126,7 @@ def start(
 # between the snapshot and the lock on the session are found by `_IS_KNOWN`.
 _ENDED = (
     runs.FINISH.removesuffix(runs.CHANGED).rstrip()
-    + " AND NOT EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = runs.session_id"
-    " AND has_queue <> 0) AND (parent_run_id IS NOT NULL OR seq = (SELECT run_count FROM sessions"
+    + " AND (parent_run_id IS NOT NULL OR seq = (SELECT run_count FROM sessions"
     " WHERE sessions.session_id = runs.session_id) OR EXISTS (SELECT 1 FROM runs AS later"
     " WHERE later.session_id = runs.session_id AND later.seq > runs.seq"
     " AND later.parent_run_id IS NULL))"
