@@ -50,6 +50,7 @@ class RunSpec:
         covered: the number of the last run that a summary covers.
         request_id: the id of the request that started the root run.
         actor: the principal that started the root run, as rows name it.
+        durable: True if its steps are stored, so that another process can go on with it.
     """
 
     run_id: str
@@ -78,6 +79,7 @@ class RunSpec:
     covered: int = 0
     request_id: str | None = None
     actor: str | None = None
+    durable: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that a checkpoint keeps: without `dependencies`."""

@@ -13,11 +13,12 @@ from agentctl import errors
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
+from agentctl.runs.checkpoints import build_start
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_session_data
 from agentctl.store.database import Steps, Work, unit
-from agentctl.store.repositories import idempotency, quotas, run_reads, runs, sessions
+from agentctl.store.repositories import approvals, idempotency, quotas, run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import NewRun
 from agentctl.store.visibility import Visibility
 
@@ -133,6 +134,8 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
     row = NewRun(spec, worker_id, now(), name)
     if (yield from runs.create(row, 1 if session is new else None)) is None:
         raise errors.NotFound("Session not found")
+    if spec.durable:
+        yield from approvals.keep_checkpoint(build_start(spec, component.name))
     state = session.session_state
     changes = {} if session is new else orjson.loads(spec.session_state or "{}")
     if changes:

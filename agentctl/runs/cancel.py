@@ -25,7 +25,7 @@ from agentctl.runs.results import store_question
 from agentctl.runs.states import Ending, is_final
 from agentctl.store.database import Database, Steps, Work, run_topic, unit
 from agentctl.store.outbox import Outbox
-from agentctl.store.repositories import run_reads, runs
+from agentctl.store.repositories import approvals, run_reads, runs
 from agentctl.store.repositories.run_rows import RunState
 
 OWNER_CHECK_SECONDS = 0.5
@@ -126,6 +126,7 @@ def _request_cancel(
         if updated is not None and is_final(updated.status):
             has_ended = True
             yield from store_question(updated)
+            yield from approvals.drop_checkpoint(run_id)
         after = yield from run_reads.get_state(run_id)
     if has_ended:
         yield from publish_run(outbox, run_id)

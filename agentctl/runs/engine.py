@@ -339,7 +339,7 @@ class Engine:
         self._live[run.run_id] = run
         self._root_count += run.parent is None
         self._has_live.set()
-        self.counters.started[run.component.kind] += run.leg is None
+        self.counters.started[run.component.kind] += run.attempt == 1
         run.mark_stored(worker_id, admitted)
         ending = self._shutdown
         if worker_id != self._worker.id:

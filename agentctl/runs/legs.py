@@ -6,7 +6,7 @@ with it. Every transition is one transaction (docs/decisions/0079).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast
 
@@ -18,22 +18,31 @@ from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import event_format
+from agentctl.runs.checkpoints import PAUSE, is_durable
 from agentctl.runs.facts import publish_run
 from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
 from agentctl.runs.states import Ending, Pause, is_final
 from agentctl.runs.stream import Batch
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
+from agentctl.runtime.journal import rebuild
 from agentctl.runtime.pauses import Decision, Leg, NewApproval
+from agentctl.runtime.session_state import StateChanges
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
-from agentctl.store.repositories import accounts, approvals, events, run_reads, runs, sessions
+from agentctl.store.repositories import (
+    accounts,
+    approvals,
+    events,
+    run_reads,
+    runs,
+    sessions,
+    steps,
+)
 from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
 from agentctl.store.repositories.run_rows import RunEnd, RunPause, RunRow, RunState
+from agentctl.store.repositories.steps import StepRow
 from agentctl.store.visibility import EVERYONE
-
-KIND = "pause"
-"""The kind of a checkpoint that a pause has written."""
 
 LOST_EVENTS = event_format.LOST_SEQ_STEP
 
@@ -82,11 +91,12 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
         "state": pause.state,
         "component_name": run.component.name,
         "is_first": run.is_first,
+        "next_step": 0 if run.journal is None else run.journal.next_step,
         "earlier_runs": [asdict(earlier) for earlier in run.earlier_runs],
         "summary": run.summary,
         "previous_instructions": run.previous_instructions,
     }
-    checkpoint = Checkpoint(run.run_id, run.attempt, KIND, to_json(body))
+    checkpoint = Checkpoint(run.run_id, run.attempt, PAUSE, to_json(body))
     batch = run.stream.last_batch(event) if run.recorder is not None else None
     return PreparedPause(values, rows, checkpoint, event, batch)
 
@@ -216,6 +226,7 @@ class ClaimedLeg:
     Attributes:
         has_effects: True if the leg before it was lost after it had begun calls that cannot be
             repeated: the run has to end.
+        steps: the journal of a durable run.
     """
 
     state: RunState
@@ -224,10 +235,7 @@ class ClaimedLeg:
     session_state: str | None
     last_event: int
     has_effects: bool = False
-
-    @property
-    def body(self) -> Mapping[str, Any]:
-        return cast("Mapping[str, Any]", orjson.loads(self.checkpoint.body))
+    steps: Sequence[StepRow] = ()
 
     def has_expired_call(self, spec: RunSpec) -> bool:
         """Return True if the caller of the run did not give the result of a tool of its request."""
@@ -270,14 +278,23 @@ def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | N
     if state is None or checkpoint is None:
         return None
     rows = yield from approvals.list_of_run(run_id)
+    journal = yield from _list_steps(checkpoint)
     session_state = yield from sessions.get_state(state.session_id)
     last = yield from events.get_last_seq(run_id)
-    return ClaimedLeg(state, checkpoint, rows, session_state, last, has_effects)
+    return ClaimedLeg(state, checkpoint, rows, session_state, last, has_effects, journal)
+
+
+@unit
+def _list_steps(checkpoint: Checkpoint) -> Steps[list[StepRow]]:
+    if not is_durable(checkpoint):
+        return []
+    return (yield from steps.list_of_run(checkpoint.run_id))
 
 
 def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     """Return the specification and the start of a claimed leg."""
-    body, attempt = claimed.body, claimed.state.attempt
+    body = rebuild(orjson.loads(claimed.checkpoint.body), claimed.steps)
+    attempt, state = claimed.state.attempt, body["state"]
     # A worker that died may have delivered events of its leg that were never stored.
     was_lost = attempt - claimed.checkpoint.attempt > 1
     # The events of a run that recorded none are built from its row.
@@ -285,13 +302,16 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
     # The answer about a lost call is part of the approval of that call.
     decided = [row for row in claimed.rows if row.status != "pending" and row.kind != "outcome"]
-    leg = Leg(body["state"], [to_decision(row) for row in decided])
+    leg = None if state is None else Leg(state, [to_decision(row) for row in decided])
+    changes = body["session_changes"]
     return spec, Continuation(
         attempt=attempt,
         leg=leg,
         transcript=Transcript.from_json(body["transcript"]),
         first_event=last_event + (LOST_EVENTS if was_lost else 1),
-        earlier_runs=[EarlierRun(**earlier) for earlier in body["earlier_runs"]],
+        steps=claimed.steps,
+        session_changes=None if changes is None else StateChanges(**changes),
+        earlier_runs=[EarlierRun(**earlier) for earlier in body["earlier_runs"] or ()],
         summary=body["summary"],
         previous_instructions=body["previous_instructions"],
         is_first=body["is_first"],
@@ -358,13 +378,18 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
     at = now()
     yield from cancel_waiting_members(run_id, at)
     checkpoint = yield from approvals.load_checkpoint(run_id)
-    body = orjson.loads(checkpoint.body) if checkpoint is not None else None
+    body = None
+    if checkpoint is not None:
+        journal = yield from _list_steps(checkpoint)
+        body = rebuild(orjson.loads(checkpoint.body), journal, ends=True)
     row = yield from run_reads.get_for_update(run_id)
     assert row is not None
     if body is None:
         transcript = build_unfinished_transcript(row, row.content or "")
     else:
         transcript = Transcript.from_json(body["transcript"])
+        if not transcript.messages and row.component_type != "workflow":
+            transcript.add_user(row.input)
     transcript.close_open_calls(at)
     transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
     if row.parent_run_id is None and (last := (yield from events.get_last_seq(run_id))) >= 0:
@@ -414,8 +439,14 @@ def cancel_waiting_members(run_id: str, at: int) -> Steps[None]:
 
 
 @unit
-def close_approvals(run_id: str, actor: str, at: int) -> Steps[None]:
-    """Close what a run that has ended waited for, and delete its checkpoint."""
+def close_approvals(run_id: str, actor: str, at: int, *, durable: bool = True) -> Steps[None]:
+    """Close what a run that has ended waited for; delete its checkpoint and its journal.
+
+    Args:
+        durable: False if the run has no journal.
+    """
     yield from approvals.mark_unknown(run_id)
     yield from approvals.cancel_pending(run_id, actor, at)
     yield from approvals.drop_checkpoint(run_id)
+    if durable:
+        yield from steps.drop(run_id)

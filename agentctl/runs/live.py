@@ -19,6 +19,7 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.admission import AdmittedRun
+from agentctl.runs.journal import RunJournal
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.states import Ending, LegEnd, Pause
 from agentctl.runs.stream import Stream
@@ -35,6 +36,7 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, memories, run_reads, runs
 from agentctl.store.repositories.memories import MAXIMUM_FOUND, MemoryRow
 from agentctl.store.repositories.quotas import check_added
+from agentctl.store.repositories.steps import StepRow
 from agentctl.store.visibility import EVERYONE, Visibility
 
 
@@ -68,13 +70,17 @@ class Continuation:
         leg: the state and the decisions for the component.
         transcript: the transcript of the legs before it.
         first_event: number of the first event of the leg.
+        steps: the journal of a durable run.
+        session_changes: the changes of the state of the session since the checkpoint.
         earlier_runs, summary, previous_instructions, is_first: as of the first leg.
     """
 
     attempt: int
-    leg: Leg
+    leg: Leg | None
     transcript: Transcript
     first_event: int = 0
+    steps: Sequence[StepRow] = ()
+    session_changes: StateChanges | None = None
     earlier_runs: Sequence[EarlierRun] = ()
     summary: str | None = None
     previous_instructions: str | None = None
@@ -112,6 +118,7 @@ class LiveRun:
         state_changes: the changes of a root run to the state, once the work has ended.
         attempt: number that fences the writes of this leg; 1 in the first leg.
         leg: the state and the decisions of a later leg; None in the first one.
+        journal: the journal of a durable run.
     """
 
     def __init__(
@@ -168,6 +175,9 @@ class LiveRun:
             self.earlier_runs = continuation.earlier_runs
             self.summary = continuation.summary
             self.previous_instructions = continuation.previous_instructions
+        steps = continuation.steps if continuation is not None else ()
+        self.journal = RunJournal(self, steps) if spec.durable else None
+        self._session_changes = continuation.session_changes if continuation is not None else None
         self._effects: asyncio.Task[bool] | None = None
         self._members = members
         self._system_database = databases.system
@@ -207,6 +217,8 @@ class LiveRun:
             self.parent.children.append(self)
             return
         self.state = SessionState(admitted.session_state, self.limits.state_bytes)
+        if (changes := self._session_changes) is not None:
+            self.state.apply(changes)
         if self.stream.recorded:
             self.recorder = Recorder(self.run_id, self.attempt, self.stream, self.database)
 
@@ -303,7 +315,7 @@ class LiveRun:
 
     async def begin_effect(self) -> None:
         root = self.root
-        if root.leg is None:
+        if root.leg is None or self.journal is not None:
             return
         if root._effects is None:
             mark = runs.mark_effects(root.run_id, root.attempt)

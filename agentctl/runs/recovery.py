@@ -20,19 +20,21 @@ from dataclasses import replace
 import orjson
 
 from agentctl.records.ids import new_id
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
+from agentctl.runs.checkpoints import find_arguments, is_durable
 from agentctl.runs.event_format import LOST_SEQ_STEP
 from agentctl.runs.facts import publish_run
 from agentctl.runs.finish import AlreadyFinished
 from agentctl.runs.legs import append_event, cancel_waiting_members, close_approvals, describe
 from agentctl.runs.replay import find_root_id, replay_stored_events
-from agentctl.runs.results import build_run_end, build_unfinished_transcript
+from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
 from agentctl.runs.states import Ending, is_final
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox
-from agentctl.store.repositories import approvals, events, run_reads, runs
+from agentctl.store.repositories import approvals, events, run_reads, runs, steps
 from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.run_rows import RunRow
 
@@ -73,9 +75,14 @@ async def recover_runs(
     """
     ended: list[str] = []
     lost = await database.read(run_reads.list_live_of_worker(owner), size="large")
-    for run in lost:
-        if run.parent_run_id is None and run.attempt > 1 and run.cancel_requested_at is None:
-            await database.write(_return_tree(database.outbox, run.run_id, owner))
+    kept = set(await database.read(approvals.list_checkpoints_of(owner))) if lost else set()
+    returned = [
+        database.write(_return_tree(database.outbox, run.run_id, owner))
+        for run in lost
+        if run.parent_run_id is None and run.run_id in kept and run.cancel_requested_at is None
+    ]
+    for first in range(0, len(returned), PARALLEL_RUNS):
+        await asyncio.gather(*returned[first : first + PARALLEL_RUNS])
     for level in _group_by_depth(lost):
         for first in range(0, len(level), PARALLEL_RUNS):
             lost = level[first : first + PARALLEL_RUNS]
@@ -149,7 +156,7 @@ def _write_end(outbox: Outbox, run_id: str, owner: str | None, may_still_run: bo
     )
     if not (yield from runs.finish(end, lost=True)):
         raise AlreadyFinished
-    if run.attempt > 1:
+    if run.attempt > 1 or (yield from approvals.get_checkpoint_attempt(run_id)) is not None:
         yield from close_approvals(run_id, ending.actor or "system", at)
     yield from cancel_waiting_members(run_id, at)
     yield from publish_run(outbox, run_id)
@@ -164,16 +171,25 @@ def _return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[None]
     that are still owned by the dead worker.
     """
     root = yield from run_reads.lock_state(root_id)
-    if root is None or root.status != "RUNNING" or root.owner != owner or root.attempt == 1:
+    checkpoint = yield from approvals.load_checkpoint(root_id)
+    if root is None or root.owner != owner or checkpoint is None or is_final(root.status):
         return
-    written = yield from approvals.get_checkpoint_attempt(root_id)
-    if written is None:
+    durable = is_durable(checkpoint)
+    if root.attempt == 1 and not durable:
         return
     has_effects = bool((yield from run_reads.has_leg_effects(root_id)))
     rows = yield from approvals.list_of_root(root_id)
+    written, progress_at = checkpoint.attempt, 0
+    if durable and (progress := (yield from steps.find_progress(root_id))) is not None:
+        written, progress_at = max(written, progress.attempt), progress.ended_at
     # A question about a lost call costs two attempts: its pause, and the leg after it.
-    returns = root.attempt - written - 2 * sum(row.kind == "outcome" for row in rows)
+    questions = sum(row.kind == "outcome" and row.created_at > progress_at for row in rows)
+    returns = root.attempt - written - 2 * questions
     asked = yield from _ask_about_lost_calls(rows)
+    members = yield from approvals.list_checkpoints_below(root_id)
+    if durable:
+        for run_id in (root_id, *members):
+            asked += yield from _ask_about_lost_steps(run_id, root_id)
     if not asked and (has_effects or returns > MAXIMUM_RETURNS):
         return
     if asked:
@@ -182,7 +198,7 @@ def _return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[None]
     if has_effects:
         # The run can only end once a person has reported what happened to its call.
         yield from runs.keep_effects(root_id)
-    for run_id in (yield from approvals.list_checkpoints_below(root_id)):
+    for run_id in members:
         member = yield from run_reads.lock_state(run_id)
         if member is not None and member.owner == owner and not is_final(member.status):
             yield from runs.return_leg(run_id, member.attempt, "PAUSED")
@@ -242,6 +258,64 @@ def _ask_about_lost_calls(rows: list[ApprovalRow]) -> Steps[list[ApprovalRow]]:
                 result=None,
             )
         )
+    yield from approvals.create(asked)
+    return asked
+
+
+@unit
+def _ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
+    """Ask what happened to the calls of a durable run that had begun, and must not be repeated.
+
+    Returns:
+        The new questions.
+    """
+    doubtful = yield from steps.mark_unknown(run_id)
+    if not doubtful:
+        return []
+    state = yield from run_reads.get_state(run_id)
+    checkpoint = yield from approvals.load_checkpoint(run_id)
+    assert state is not None
+    assert checkpoint is not None
+    arguments = find_arguments(checkpoint, (yield from steps.list_of_run(run_id)))
+    spec = RunSpec.from_json(orjson.loads(checkpoint.body)["spec"])
+    at = now()
+    asked = [
+        ApprovalRow(
+            approval_id=new_id(),
+            kind="outcome",
+            status="pending",
+            execution=None,
+            policy="user",
+            run_id=run_id,
+            root_run_id=root_id,
+            session_id=state.session_id,
+            component_type=state.component_type,
+            component_id=state.component_id,
+            user_id=state.user_id,
+            started_by=spec.actor,
+            tool_call_id=step.call_id or "",
+            tool_name=step.name or "",
+            idempotent=0,
+            arguments_hash=step.arguments_hash or "",
+            approved_hash=None,
+            # The times differ, so that lists have them in the order of the steps.
+            created_at=at + number,
+            expires_at=None,
+            decided_at=None,
+            decided_by=None,
+            executing_at=None,
+            executed_at=None,
+            request_id=spec.request_id,
+            note=None,
+            question=OUTCOME_QUESTION,
+            arguments=to_json(arguments.get(step.call_id or "", {})),
+            approved_arguments=None,
+            schema=None,
+            answer=None,
+            result=None,
+        )
+        for number, step in enumerate(doubtful)
+    ]
     yield from approvals.create(asked)
     return asked
 

@@ -334,9 +334,9 @@ def _add_unstopped(run: LiveRun, child: LiveRun) -> None:
 
 
 def _format_begin(run: LiveRun) -> tuple[str, bytes]:
-    if run.leg is None:
+    if run.attempt == 1:
         return event_format.format_started(run.identity)
-    content, decisions = run.transcript.content, run.leg.decisions
+    content, decisions = run.transcript.content, run.leg.decisions if run.leg else []
     return event_format.format_continued(run.identity, run.attempt, content, decisions)
 
 

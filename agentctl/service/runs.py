@@ -254,6 +254,7 @@ class RunOperations(OperationFamily):
             earlier_messages=_build_neutral_messages(earlier),
             request_id=self._request_id,
             actor=self.principal.actor,
+            durable=component.durable,
         )
         return Submission(
             spec,

@@ -17,6 +17,7 @@ from agentctl.records.ids import new_id
 from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.conversation import Conversation, WaitingCall
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import Journal, Parked
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
 from agentctl.runtime.models.calls import (
     UNKNOWN_REASON,
@@ -29,7 +30,7 @@ from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.models.structured_output import InvalidAnswer
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.tools.memories import add_memories
-from agentctl.runtime.transcript import complete_history
+from agentctl.runtime.transcript import TranscriptMark, complete_history
 from agentctl.runtime.unstopped import abandon_task
 
 if TYPE_CHECKING:
@@ -133,11 +134,16 @@ class _Turns:
         self._call_ids: set[str] = set()
         self._count = 0
         self._corrected = False
+        self._journal = context.journal
+        self._mark, self._kept = TranscriptMark(), self._own
+        self._known: Mapping[str, Mapping[str, Any]] = {}
 
     async def take(self) -> None:
         """Take turns until the model answers without calls."""
         runner, conversation = self._runner, self._conversation
         while self._count < MAXIMUM_MODEL_CALLS:
+            if self._journal is not None and self._journal.is_parking:
+                raise Parked
             self._attempts.begin_call()
             choice = self._choose_tool() if self._count == 0 else None
             self._count += 1
@@ -146,6 +152,8 @@ class _Turns:
             conversation.end_answer(answer.calls, answer.finish_reason or UNKNOWN_REASON)
             self.messages.append(answer.message)
             if answer.calls:
+                if self._journal is not None:
+                    await self._add_to(self._journal, answer.calls)
                 if not await self.perform_calls(answer.calls, {}, {}):
                     return
                 continue
@@ -177,6 +185,7 @@ class _Turns:
             Paused: all other calls have ended, and these wait.
         """
         conversation = self._conversation
+        results = {**results, **self._repeat_results(calls)}
         pending = [call for call in calls if call["id"] not in results]
         texts = await _gather(
             conversation.resume_call(call["id"], call["name"], call["arguments"], waits)
@@ -203,6 +212,38 @@ class _Turns:
         ]
         return True
 
+    def _repeat_results(self, calls: Sequence[dict[str, Any]]) -> dict[str, str]:
+        """Return the results of the calls that an earlier process has made, by id."""
+        texts = {
+            call["id"]: self._conversation.repeat_result(
+                call["id"], call["name"], call["arguments"], self._known[call["id"]]
+            )
+            for call in calls
+            if call["id"] in self._known
+        }
+        return {call_id: text for call_id, text in texts.items() if text is not None}
+
+    async def _add_to(self, journal: Journal, calls: Sequence[dict[str, Any]]) -> None:
+        """Store the answer and the begin of its calls, or hand the run over before them."""
+        conversation, transcript = self._conversation, self._conversation.context.transcript
+        new = [message for message in self.messages[self._kept :] if message["role"] != "tool"]
+        kept = conversation.keep()
+        if self._mark.messages:
+            del kept["instructions"]
+        body = {
+            "transcript": transcript.since(self._mark),
+            "messages": [dump_message(message, self._runner.models) for message in new],
+            "conversation": kept,
+            "model": self._attempts.model.id,
+            "turns": self._count,
+            "corrected": self._corrected,
+        }
+        self._mark, self._kept = transcript.mark(), len(self.messages)
+        is_parking = journal.is_parking
+        await journal.add_answer(body, () if is_parking else conversation.list_effects(calls))
+        if is_parking:
+            raise Parked
+
     def _choose_tool(self) -> str | None:
         requested = self._conversation.context.spec.tool_choice
         return requested or (REQUIRED if self._runner.routes else None)
@@ -214,6 +255,9 @@ class _Turns:
         for message in state["messages"]:
             self._call_ids |= {call["id"] for call in message.get("tool_calls", ())}
             self.messages.append(load_message(message, self._runner.models))
+        self._known = state.get("known", {})
+        self._mark = self._conversation.context.transcript.mark()
+        self._kept = len(self.messages)
 
     def _keep(self, calls: Sequence[dict[str, Any]], results: Mapping[str, str]) -> dict[str, Any]:
         own = self.messages[self._own :]

@@ -23,6 +23,7 @@ from agentctl.store.database import (
     unit,
 )
 from agentctl.store.listing import ID_GROUP, Conditions, Listing, RowPage, Slice, group_ids, narrow
+from agentctl.store.repositories.run_reads import IS_LIVE
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
@@ -175,6 +176,10 @@ _KEEP = Sql(
 )
 _LOAD = Sql("SELECT run_id, attempt, kind, body FROM run_checkpoints WHERE run_id = :run_id")
 _ATTEMPT = Sql("SELECT attempt FROM run_checkpoints WHERE run_id = :run_id")
+_CHECKPOINTS_OF = Sql(
+    "SELECT runs.run_id FROM runs JOIN run_checkpoints ON run_checkpoints.run_id = runs.run_id"
+    f" WHERE owner = :owner AND {IS_LIVE}"
+)
 _BELOW = Sql(
     "WITH RECURSIVE below (run_id) AS (SELECT run_id FROM runs WHERE parent_run_id = :root_run_id"
     " UNION ALL SELECT runs.run_id FROM runs JOIN below ON runs.parent_run_id = below.run_id)"
@@ -362,6 +367,11 @@ def load_checkpoint(run_id: str) -> Work[Checkpoint | None]:
 def get_checkpoint_attempt(run_id: str) -> Work[int | None]:
     """Return the attempt that wrote the checkpoint of a run; None if it has none."""
     return _ATTEMPT.value(run_id=run_id)
+
+
+def list_checkpoints_of(owner: str | None) -> Work[list[str]]:
+    """Return the live runs of a worker that have a checkpoint."""
+    return _CHECKPOINTS_OF.column(owner=owner)
 
 
 def list_checkpoints_below(root_run_id: str) -> Work[list[str]]:

@@ -1,0 +1,41 @@
+"""Checkpoints: from what a run begins, or goes on, in any process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from agentctl.records.run_spec import RunSpec
+from agentctl.runs.results import to_json
+from agentctl.store.repositories.approvals import Checkpoint
+from agentctl.store.repositories.steps import StepRow
+
+START = "start"
+"""The kind of a checkpoint from which a run begins."""
+
+PAUSE = "pause"
+"""The kind of a checkpoint that a pause has written."""
+
+
+def is_durable(checkpoint: Checkpoint) -> bool:
+    """Return True if the run of a checkpoint has a journal."""
+    return bool(orjson.loads(checkpoint.body)["spec"].get("durable"))
+
+
+def find_arguments(checkpoint: Checkpoint, journal: Sequence[StepRow]) -> dict[str, Any]:
+    """Return the arguments of the calls of a durable run by their ids."""
+    state = orjson.loads(checkpoint.body).get("state") or {}
+    calls = list(state.get("calls", ()))
+    for step in journal:
+        if step.kind == "answer":
+            for message in orjson.loads(step.body or "{}")["messages"]:
+                calls += message.get("tool_calls", ())
+    return {call["id"]: call["arguments"] for call in calls}
+
+
+def build_start(spec: RunSpec, component_name: str) -> Checkpoint:
+    """Build the checkpoint from which any process can begin a run."""
+    body = {"spec": spec.to_json(), "component_name": component_name}
+    return Checkpoint(spec.run_id, 0, START, to_json(body))
