@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from agentctl.requests import RunRequest
+from agentctl.store.database import Sql
 from tests.gated.site import Site, answer, call, kill
 from tests.loops import wait_until
 from tests.process import ServerProcess
@@ -16,8 +18,6 @@ async def start(
     site: Site, server: ServerProcess, plan: list[dict[str, Any]], agent: str = "lasting"
 ) -> dict[str, Any]:
     """Start a run in the background, and return its record."""
-    import json
-
     async with site.connect(server) as operations:
         request = RunRequest(json.dumps(plan), background=True)
         return dict((await operations.create_run("agent", agent, request)).value)
@@ -47,7 +47,9 @@ async def test_idempotent_call_is_made_again_and_no_finished_one(site: Site) -> 
 
 
 async def test_person_is_asked_about_a_call_that_had_begun(site: Site) -> None:
-    both = answer(call("note", text="a"), call("linger", text="b"), call("refund", amount=1, to="c"))
+    both = answer(
+        call("note", text="a"), call("linger", text="b"), call("refund", amount=1, to="c")
+    )
     plan = [*NOTES[:1], both, answer(call("note", "last", text="z")), answer(text="done")]
     verbs: list[tuple[Any, dict[str, Any]]] = [
         ("complete", {"result": "seen"}),
@@ -59,7 +61,8 @@ async def test_person_is_asked_about_a_call_that_had_begun(site: Site) -> None:
     with site.serve("first") as server:
         runs = [await start(site, server, plan) for _ in verbs]
         for run in runs:
-            await wait_until(lambda run=run: len(site.tools_called(run)) == 3)
+            await wait_until(lambda run=run: "linger" in site.tools_called(run))
+            await wait_until_done(site, run, 2)
         kill(server)
     hold.unlink()
     with site.serve("second") as server:
@@ -79,6 +82,19 @@ async def test_person_is_asked_about_a_call_that_had_begun(site: Site) -> None:
     calls = [site.tools_called(run) for run in runs]
     once = ["linger", "note", "note", "note", "refund"]
     assert calls == [once, once, ["linger", *once]]
+
+
+async def wait_until_done(site: Site, run: dict[str, Any], count: int) -> None:
+    """Wait until the journal of a run has the results of some calls."""
+    done = Sql(
+        "SELECT count(*) FROM run_steps WHERE run_id = :run_id AND kind = 'tool' AND state = 'done'"
+    )
+
+    async def is_done() -> bool:
+        async with site.open_database() as database:
+            return bool(await database.read(done.value(run_id=run["run_id"])) == count)
+
+    await wait_until(is_done)
 
 
 async def wait_until_asked(site: Site, run: dict[str, Any], tool: str) -> None:
