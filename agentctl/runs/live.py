@@ -109,6 +109,7 @@ class LiveRun:
         children: the runs of members that were started.
         reported: the runs of members that a library executes, also before their rows are committed.
         requested_end: the ending that the first stop request asks for; None before that.
+        is_handed_over: True if another process goes on, although a step was interrupted.
         stop_requested: done when `requested_end` is set.
         has_ended: True once all further events of the work are ignored.
         finished_at: time when the work ended or was abandoned, in microseconds. The row, the stored
@@ -158,6 +159,7 @@ class LiveRun:
         self.children: list[LiveRun] = []
         self.reported: list[ReportedRun] = []
         self.requested_end: Ending | None = None
+        self.is_handed_over = False
         self.has_ended = False
         self.finished_at: int | None = None
         self.previous_instructions: str | None = None
@@ -229,6 +231,23 @@ class LiveRun:
             self.stop_requested.set_result(None)
         for child in self.children:
             child.stop(ending)
+
+    def park(self) -> None:
+        """Hand a durable run over to another process before its next step."""
+        if self.journal is not None:
+            self.journal.is_parking = True
+
+    def hand_over(self, ending: Ending) -> None:
+        """Interrupt a durable run: its leg ends as it does when its process dies.
+
+        Args:
+            ending: what its work sees as the cause.
+        """
+        if self.requested_end is None:
+            self.is_handed_over = True
+            for child in self.children:
+                child.is_handed_over = child.requested_end is None
+            self.stop(ending)
 
     def detach(self) -> None:
         """Set `finished_at` and ignore all further events of the work."""

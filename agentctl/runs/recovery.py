@@ -77,7 +77,7 @@ async def recover_runs(
     lost = await database.read(run_reads.list_live_of_worker(owner), size="large")
     kept = set(await database.read(approvals.list_checkpoints_of(owner))) if lost else set()
     returned = [
-        database.write(_return_tree(database.outbox, run.run_id, owner))
+        database.write(return_tree(database.outbox, run.run_id, owner))
         for run in lost
         if run.parent_run_id is None and run.run_id in kept and run.cancel_requested_at is None
     ]
@@ -164,19 +164,22 @@ def _write_end(outbox: Outbox, run_id: str, owner: str | None, may_still_run: bo
 
 
 @unit
-def _return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[None]:
+def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     """Return the lost leg of a root run and of its members to their checkpoints, if possible.
 
     Members that started in the lost leg have no checkpoint: they are ended afterwards, as all runs
     that are still owned by the dead worker.
+
+    Returns:
+        False, without a change, if the run cannot go on.
     """
     root = yield from run_reads.lock_state(root_id)
     checkpoint = yield from approvals.load_checkpoint(root_id)
     if root is None or root.owner != owner or checkpoint is None or is_final(root.status):
-        return
+        return False
     durable = is_durable(checkpoint)
     if root.attempt == 1 and not durable:
-        return
+        return False
     has_effects = bool((yield from run_reads.has_leg_effects(root_id)))
     rows = yield from approvals.list_of_root(root_id)
     written, progress_at = checkpoint.attempt, 0
@@ -191,7 +194,7 @@ def _return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[None]
         for run_id in (root_id, *members):
             asked += yield from _ask_about_lost_steps(run_id, root_id)
     if not asked and (has_effects or returns > MAXIMUM_RETURNS):
-        return
+        return False
     if asked:
         yield from _append_pause_event(root_id, asked)
     yield from runs.return_leg(root_id, root.attempt, "PAUSED" if asked else "PENDING")
@@ -204,6 +207,7 @@ def _return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[None]
             yield from runs.return_leg(run_id, member.attempt, "PAUSED")
     if asked:
         yield from publish_run(outbox, root_id)
+    return True
 
 
 @unit

@@ -37,7 +37,7 @@ from agentctl.runs.admission import Idempotency, Submission
 from agentctl.runs.engine import KeyedRun
 from agentctl.runs.follow import flatten, follow_run, wait_until_final
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
+from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
@@ -88,9 +88,15 @@ class RunOperations(OperationFamily):
                 return document
         if not request.background:
             try:
-                await asyncio.shield(run.ended)
+                ended = await asyncio.shield(run.ended)
             finally:
                 await self._leave(run, request)
+            if isinstance(ended, HandOver):
+                # The answer to a request that outlasts this server is the record so far.
+                with contextlib.suppress(errors.Unavailable):
+                    await wait_until_final(
+                        self.hosting.engine, database, self.hosting.changes, run.run_id
+                    )
         return await self.lookups.read_run(database, run.run_id)
 
     def stream_run(
