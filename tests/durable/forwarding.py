@@ -1,0 +1,36 @@
+"""A forwarder in front of several servers, as a load balancer is: the first that accepts serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from urllib.parse import urlsplit
+
+
+@contextlib.asynccontextmanager
+async def forward(urls: Sequence[str]) -> AsyncIterator[str]:
+    """Forward connections to the first of some servers that accepts them; yield the address."""
+    ports = [urlsplit(url).port for url in urls]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for port in ports:
+            with contextlib.suppress(OSError):
+                upstream, downstream = await asyncio.open_connection("127.0.0.1", port)
+                await asyncio.gather(copy(reader, downstream), copy(upstream, writer))
+                return
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
