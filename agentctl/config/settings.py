@@ -43,7 +43,7 @@ Algorithm = Literal[
     "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512",
 ]  # fmt: skip
 OnDisconnect = Literal["cancel", "detach"]
-OnBusy = Literal["allow", "reject"]
+OnBusy = Literal["allow", "reject", "enqueue"]
 TeamMode = Literal["coordinate", "route", "broadcast"]
 Provider = Literal[
     "openai", "anthropic", "google", "bedrock", "azure", "mistral", "groq", "openrouter", "ollama",
@@ -154,6 +154,9 @@ class Limits:
         header_seconds: from the start of a connection, or from the first byte of a later request,
             to the end of the headers.
         body_seconds: from the end of the headers to the end of the body.
+        queue_per_session: the runs that wait in the queue of one session.
+        queued_runs: the runs that wait in the queues of one database.
+        queue_seconds: maximum wait of a run in the queue.
     """
 
     body_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
@@ -168,6 +171,9 @@ class Limits:
     state_bytes: Annotated[int, Range(1, 1 << 30)] = 65_536
     response_bytes: Annotated[int, Range(1 << 20, 1 << 40)] = 268_435_456
     concurrent_runs: Annotated[int, Range(1, 100_000)] = 1_000
+    queue_per_session: Annotated[int, Range(1, 100_000)] = 20
+    queued_runs: Annotated[int, Range(1, 1_000_000)] = 10_000
+    queue_seconds: Annotated[int, Range(1, 31_622_400)] = 86_400
     concurrent_members: Annotated[int, Range(1, 100_000)] = 256
     members_per_run: Annotated[int, Range(1, 100_000)] = 16
     followed_runs: Annotated[int, Range(1, 100_000)] = 100

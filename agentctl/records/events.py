@@ -21,6 +21,7 @@ from agentctl.records.runs import FinalStatus
 class EventKind(Enum):
     """The kind of an event; the value is the end of its names."""
 
+    QUEUED = "Queued"
     STARTED = "Started"
     CONTENT = "Content"
     PROGRESS = "Progress"
@@ -50,6 +51,7 @@ TEXT_KINDS = frozenset({EventKind.CONTENT, EventKind.THINKING})
 
 _RUN_KINDS = frozenset(
     {
+        EventKind.QUEUED,
         EventKind.STARTED,
         EventKind.CONTENT,
         EventKind.PROGRESS,

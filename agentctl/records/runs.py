@@ -59,6 +59,8 @@ class RunRecord(TypedDict):
     null if it is not known. `total_tokens` includes the runs of members and steps, which `metrics`
     does not; both are those so far of a live run, and null if another process executes it.
     `purpose` is set for background work, which is a child of the run after which it is done.
+    `queued_at` is the time at which it began to wait in the queue of its session, and
+    `queue_position` its place there while it waits, from 1; both are null without a wait.
     `paused_at` is the time of its last pause, and `approvals` are what it waits or waited for, with
     those of its members. `spans` are the parts of the run with their times, open ones in a live
     run. `request_id` is that of the request that started it, members' runs included. `input` is the
@@ -88,6 +90,8 @@ class RunRecord(TypedDict):
     session_state: dict[str, Any] | None
     error: RunErrorRecord | None
     created_at: Timestamp
+    queued_at: Timestamp | None
+    queue_position: int | None
     started_at: Timestamp | None
     paused_at: Timestamp | None
     finished_at: Timestamp | None
@@ -136,6 +140,8 @@ class RunSummary(TypedDict):
     member_count: int
     error: RunErrorRecord | None
     created_at: Timestamp
+    queued_at: Timestamp | None
+    queue_position: int | None
     started_at: Timestamp | None
     paused_at: Timestamp | None
     finished_at: Timestamp | None

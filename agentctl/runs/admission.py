@@ -10,15 +10,26 @@ from dataclasses import dataclass, replace
 import orjson
 
 from agentctl import errors
+from agentctl.config.settings import Limits
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
-from agentctl.runs.checkpoints import build_start
+from agentctl.runs import event_format
+from agentctl.runs.starts import build_start
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_session_data
 from agentctl.store.database import Steps, Work, unit
-from agentctl.store.repositories import approvals, idempotency, quotas, run_reads, runs, sessions
+from agentctl.store.repositories import (
+    approvals,
+    events,
+    idempotency,
+    queue,
+    quotas,
+    run_reads,
+    runs,
+    sessions,
+)
 from agentctl.store.repositories.run_rows import NewRun
 from agentctl.store.visibility import Visibility
 
@@ -65,6 +76,11 @@ class Submission:
     idempotency: Idempotency | None = None
     extra_write: Callable[[], Work[None]] | None = None
 
+    @property
+    def can_wait(self) -> bool:
+        """True if the run waits in the queue when all slots of the process are taken."""
+        return self.spec.background or self.component.on_busy == "enqueue"
+
 
 @dataclass(frozen=True, slots=True)
 class AdmittedRun:
@@ -74,25 +90,37 @@ class AdmittedRun:
         spec: the specification, with the user of the row: the owner of its session.
         session_state: the state of the session as JSON at the admission of a root run, or None.
         is_first: True if the session was created with the run.
+        has_start: True if the run has a start checkpoint.
+        is_queued: True if it waits in the queue: no process executes it yet.
+        may_begin: True if it waits, and any server may begin it now.
     """
 
     spec: RunSpec
     session_state: str | None = None
     is_first: bool = False
+    has_start: bool = False
+    is_queued: bool = False
+    may_begin: bool = False
 
 
 @unit
-def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps[AdmittedRun]:
+def admit_run(
+    submission: Submission, catalog: Catalog, worker_id: str, *, is_full: bool = False
+) -> Steps[AdmittedRun]:
     """Get or create the session and write the row of a root run.
 
     The `session_state` of the request replaces top-level keys of the session's state in the same
-    transaction (docs/contract.md "Runs").
+    transaction (docs/contract.md "Runs"); that of a queued run when it begins.
+
+    Args:
+        is_full: True if all slots of the process are taken: the run has to wait.
 
     Raises:
         NotFound: the session is not visible to the caller.
         Conflict: the session is of another kind, or it is busy and the component rejects that.
         IdempotentReplay: the request was made before.
         QuotaExceeded: the owner of the session has as much as the quotas allow.
+        TooManyRequests: the queue is full.
         TooLarge: the state of the session would be too large.
         ValidationFailed: its idempotency key was used for another request.
     """
@@ -112,7 +140,7 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
         session_name=name,
         session_state=spec.session_state,
         # A background run waits for its claim: the response to its start shows it as PENDING.
-        first_status=spec.first_status,
+        first_status="PENDING" if is_full else spec.first_status,
     )
     session = yield from sessions.get_or_create_for_run(new, submission.visibility)
     if isinstance(session, sessions.UnusableSession):
@@ -125,21 +153,32 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
             cause=f"its first run was one of the {stored.session_type} {stored.component_id}",
             hint="choose another session: --session NEW",
         )
-    if component.on_busy == "reject":
+    turn = queue.AFTER_QUEUE if is_full else None
+    if component.on_busy != "allow":
         busy = yield from run_reads.list_open_in_session(spec.session_id)
-        if busy:
+        if busy and component.on_busy == "reject":
             raise errors.Conflict(f"The session is busy with run {busy[0]}")
+        if busy or (is_full and component.on_busy == "enqueue"):
+            turn = queue.AFTER_RUNS
+    position = 0
+    if turn is not None:
+        position = 1 + (yield from _check_queue(spec, catalog.settings.limits))
     # Not the caller: the owner of the session sees all runs in it (docs/decisions/0007).
     spec = _with_user(spec, session.user_id)
-    row = NewRun(spec, worker_id, now(), name)
-    if (yield from runs.create(row, 1 if session is new else None)) is None:
+    at, is_first = now(), session is new
+    row = NewRun(spec, worker_id if turn is None else None, at, name, turn)
+    if (yield from runs.create(row, 1 if is_first else None)) is None:
         raise errors.NotFound("Session not found")
-    if spec.durable:
-        yield from approvals.keep_checkpoint(build_start(spec, component.name))
+    if has_start := turn is not None or spec.durable:
+        start = build_start(spec, component.name, is_first=is_first)
+        yield from approvals.keep_checkpoint(start)
     state = session.session_state
-    changes = {} if session is new else orjson.loads(spec.session_state or "{}")
+    changes = {} if is_first else orjson.loads(spec.session_state or "{}")
     if changes:
-        state = yield from sessions.merge_state(spec.session_id, changes)
+        if turn is None:
+            state = yield from sessions.merge_state(spec.session_id, changes)
+        else:
+            state = orjson.dumps(orjson.loads(state or "{}") | changes).decode()
         limit = max(
             catalog.settings.limits.state_bytes, len((session.session_state or "").encode())
         )
@@ -148,9 +187,34 @@ def admit_run(submission: Submission, catalog: Catalog, worker_id: str) -> Steps
     if submission.extra_write is not None:
         yield from submission.extra_write()
     yield from quotas.check_added(
-        catalog.settings.quotas, spec.user_id, "sessions" if session is new else None
+        catalog.settings.quotas, spec.user_id, "sessions" if is_first else None
     )
-    return AdmittedRun(spec, state, is_first=session is new)
+    if turn is None:
+        return AdmittedRun(spec, state, is_first, has_start)
+    identity = event_format.RunIdentity(
+        spec.run_id, spec.session_id, None, component.kind, component.id, component.name
+    )
+    event, data = event_format.format_queued(identity, position, at)
+    yield from events.append_batch(spec.run_id, 1, 0, 0, f"{event} {data.decode()}\n")
+    may_begin = yield from queue.add(spec.session_id, at)
+    return AdmittedRun(spec, state, is_first, has_start, is_queued=True, may_begin=may_begin)
+
+
+@unit
+def _check_queue(spec: RunSpec, limits: Limits) -> Steps[int]:
+    """Return the number of runs that wait in the session of a run that has to wait, too."""
+    if spec.dependencies is not None:
+        # Another process may begin the run, and dependencies are never stored.
+        raise errors.Conflict(
+            "The run would have to wait, and dependencies are not stored",
+            hint="send the request without dependencies, or when the session is idle",
+        )
+    waiting = yield from queue.count_in_session(spec.session_id, limits.queue_per_session)
+    if waiting >= limits.queue_per_session:
+        raise errors.TooManyRequests("Too many runs wait in the queue of the session")
+    if (yield from queue.count(limits.queued_runs)) >= limits.queued_runs:
+        raise errors.TooManyRequests("Too many runs wait in the queue")
+    return waiting
 
 
 def _with_user(spec: RunSpec, user_id: str | None) -> RunSpec:
@@ -201,4 +265,13 @@ def find_admitted(spec: RunSpec) -> Steps[tuple[AdmittedRun, str | None] | None]
     if state is None:
         return None
     session_state = yield from sessions.get_state(state.session_id)
-    return AdmittedRun(_with_user(spec, state.user_id), session_state), state.owner
+    written = yield from approvals.get_checkpoint_attempt(spec.run_id)
+    is_queued = state.queued_at is not None
+    admitted = AdmittedRun(
+        _with_user(spec, state.user_id),
+        session_state,
+        has_start=written is not None,
+        is_queued=is_queued,
+        may_begin=is_queued,
+    )
+    return admitted, state.owner

@@ -136,10 +136,8 @@ def _request_cancel(
 
 
 def _is_waiting(state: RunState) -> bool:
-    """Return True for a run between two legs: nothing of it executes."""
-    return state.status == "PAUSED" or (
-        state.status == "PENDING" and state.owner is None and state.attempt > 1
-    )
+    """Return True for a run before or between two legs: nothing of it executes."""
+    return state.status == "PAUSED" or (state.status == "PENDING" and state.owner is None)
 
 
 @unit

@@ -7,7 +7,8 @@ notifications of each run and of each worker.
 
 Cancel requests are read from the rows. While this process executes runs, it queries for requests
 when it is notified, and at least every second in case a notification was lost. A process
-without a run and without a waiting caller polls nothing (docs/decisions/0050).
+without a run and without a waiting caller polls nothing (docs/decisions/0050), except for runs that
+any server may claim: a serving process compares a number every 100 ms.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.runs.engine import Engine
 from agentctl.runs.states import Ending
-from agentctl.store.database import Database, worker_topic
+from agentctl.store.database import LEGS_TOPIC, Database, worker_topic
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import run_reads
 
@@ -29,6 +30,10 @@ POLL_SECONDS = 0.02
 
 QUERY_SECONDS = 1.0
 """Maximum time between two queries for cancel requests."""
+
+LEGS_SECONDS, FILE_LEGS_SECONDS = 0.1, 0.5
+"""Intervals of the checks for runs that any server may claim: of a notified topic, and of a file,
+whose number changes with every write."""
 
 RETRY_SECONDS = 1.0
 """Pause after a database did not answer."""
@@ -178,3 +183,26 @@ async def _stop_cancelled_runs(engine: Engine, database: Database) -> None:
         run = engine.find_run(state.run_id)
         if run is not None:
             run.stop(Ending.cancelled(state.cancel_requested_by or "system", state.cancel_reason))
+
+
+async def watch_legs(engine: Engine, databases: Databases, changes: DatabaseChanges) -> None:
+    """Claim the runs that other processes let begin. Loop until cancelled."""
+    trackers: dict[str, ChangeTracker] = {}
+    due: dict[str, float] = {}
+    clock = asyncio.get_running_loop().time
+    while True:
+        await asyncio.sleep(LEGS_SECONDS)
+        for database_id, database in databases.get_open().items():
+            if clock() < due.get(database_id, 0.0):
+                continue
+            try:
+                if database.watch(LEGS_TOPIC) == database.changes:
+                    due[database_id] = clock() + FILE_LEGS_SECONDS
+                if database_id not in trackers:
+                    trackers[database_id] = changes.track(database, LEGS_TOPIC)
+                elif trackers[database_id].has_changed():
+                    engine.claims.wake(database)
+            except errors.AgentctlError:
+                _rate_limited.log("changes of database %s could not be read", database_id)
+                trackers.pop(database_id, None)
+                due[database_id] = clock() + RETRY_SECONDS

@@ -7,13 +7,8 @@ from typing import Any
 
 import orjson
 
-from agentctl.records.run_spec import RunSpec
-from agentctl.runs.results import to_json
 from agentctl.store.repositories.approvals import Checkpoint
 from agentctl.store.repositories.steps import StepRow
-
-START = "start"
-"""The kind of a checkpoint from which a run begins."""
 
 PAUSE = "pause"
 """The kind of a checkpoint that a pause has written."""
@@ -33,9 +28,3 @@ def find_arguments(checkpoint: Checkpoint, journal: Sequence[StepRow]) -> dict[s
             for message in orjson.loads(step.body or "{}")["messages"]:
                 calls += message.get("tool_calls", ())
     return {call["id"]: call["arguments"] for call in calls}
-
-
-def build_start(spec: RunSpec, component_name: str) -> Checkpoint:
-    """Build the checkpoint from which any process can begin a run."""
-    body = {"spec": spec.to_json(), "component_name": component_name}
-    return Checkpoint(spec.run_id, 0, START, to_json(body))

@@ -8,17 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from agentctl import errors
 from agentctl.config.settings import Settings
-from agentctl.records.kinds import ComponentKind
 from agentctl.records.log_context import add_log_context
 from agentctl.records.run_spec import RunSpec
-from agentctl.records.times import now
 from agentctl.runs import legs
 from agentctl.runs.admission import (
     AdmittedRun,
@@ -35,11 +33,11 @@ from agentctl.runs.background import (
     plan_summary,
     requires_background_work,
 )
-from agentctl.runs.decisions import EXPIRY
+from agentctl.runs.claims import WORKER_LOST, Claims
 from agentctl.runs.live import Continuation, LiveRun, ReportedRun
 from agentctl.runs.members import Members
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, Pause
-from agentctl.runs.supervision import DATABASE_UNAVAILABLE, RunCounters, Supervision
+from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import Starts
 from agentctl.runs.worker import Worker
@@ -47,7 +45,6 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import run_reads
 
 CLOSE_SECONDS = 5.0
 """Maximum time that a closing engine waits for the final status of its runs."""
@@ -60,19 +57,19 @@ _NOT_REPORTED = Ending.cancelled(
     "system:database", "The database failed before the client received the run id"
 )
 
-_NO_RESULT = Ending.cancelled(EXPIRY, "The caller did not give the result of its tool in time")
-_REVOKED = Ending.cancelled(
-    "system:revoked", "The service account that started the run was revoked or has expired"
-)
-
-_WORKER_LOST = Ending.failed("WORKER_LOST", "The worker of the run was declared dead")
-
 _log = logging.getLogger("agentctl.runs")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedRun:
     """The run that an earlier request with the same idempotency key has started."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRun:
+    """A run that waits in the queue, until a server claims it."""
 
     run_id: str
 
@@ -85,6 +82,7 @@ class Engine:
         draining: True if new runs are refused because the process shuts down.
         counters: counts of the runs since the process started.
         model_counters: counts of further attempts of their model calls.
+        claims: claims the legs and the queued runs that any server may execute.
     """
 
     def __init__(
@@ -99,7 +97,6 @@ class Engine:
         self._catalog = catalog
         self._settings = settings
         self._live: dict[str, LiveRun] = {}
-        self._claiming: set[str] = set()
         self._has_live = asyncio.Event()
         self._starting = self._root_count = 0
         self._starts = Starts()
@@ -114,14 +111,27 @@ class Engine:
             "members": self._members,
         }
         self._supervision = Supervision(catalog, self._run_tasks, self.counters, self._starts)
+        self.claims = Claims(self, databases, catalog, worker, self._run_tasks)
 
     @property
     def worker_id(self) -> str:
         return self._worker.id
 
     @property
-    def _is_full(self) -> bool:
-        return self._starting + self._root_count >= self._settings.limits.concurrent_runs
+    def free_slots(self) -> int:
+        """Number of root runs that this process would start now; 0 while it shuts down."""
+        if self.draining:
+            return 0
+        return self._settings.limits.concurrent_runs - self._starting - self._root_count
+
+    @contextlib.contextmanager
+    def holding_slot(self) -> Iterator[None]:
+        """Hold a slot for a run that is about to start."""
+        self._starting += 1
+        try:
+            yield
+        finally:
+            self._starting -= 1
 
     def find_run(self, run_id: str) -> LiveRun | None:
         return self._live.get(run_id)
@@ -150,23 +160,26 @@ class Engine:
         """Number of members that wait until they may execute (`limits.concurrent_members`)."""
         return self._members.waiting
 
-    async def submit(self, submission: Submission) -> LiveRun | KeyedRun:
-        """Commit the row of a root run and start its work.
+    async def submit(self, submission: Submission) -> LiveRun | KeyedRun | QueuedRun:
+        """Commit the row of a root run, and start its work unless it has to wait.
 
         The caller of a streamed run calls `complete_start` when it has sent the first event.
 
         Returns:
-            The run, or the earlier run of a repeated request.
+            The run, the earlier run of a repeated request, or the run that waits in the queue.
 
         Raises:
             NotFound: the session is not visible to the caller.
             Conflict: the session is of another kind, or it is busy and the component rejects that.
-            TooManyRequests: `limits.concurrent_runs` root runs are live already.
+            TooManyRequests: `limits.concurrent_runs` root runs are live already and the run cannot
+                wait, or the queue is full.
             Unavailable: the process shuts down, or the database does not answer.
         """
         if self.draining:
             raise errors.Unavailable("The server is shutting down")
-        if self._is_full:
+        # A free slot is for the runs that wait already.
+        is_full = self.free_slots <= 0 or self.claims.has_waiting(submission.component.database)
+        if is_full and not submission.can_wait:
             raise errors.TooManyRequests("Too many runs at once")
         run = self.build_run(submission.spec, submission.component)
         add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
@@ -174,7 +187,10 @@ class Engine:
         self._starts.begin(run.run_id)
         is_followed = False
         try:
-            await self.start(run, partial(admit_run, submission, self._catalog))
+            admit = partial(admit_run, submission, self._catalog, is_full=is_full)
+            admitted = await self.start(run, admit)
+            if admitted.is_queued:
+                return QueuedRun(run.run_id)
         except IdempotentReplay as replayed:
             add_log_context(run_id=replayed.run_id)
             return KeyedRun(replayed.run_id)
@@ -222,73 +238,17 @@ class Engine:
     async def continue_run(
         self, database: Database, run_id: str, *, dependencies: str | None = None
     ) -> LiveRun | None:
-        """Claim the next leg of a root run and start its work.
+        """Claim the next leg of a root run and start its work (`Claims.claim`)."""
+        return await self.claims.claim(database, run_id, dependencies=dependencies)
 
-        Args:
-            dependencies: JSON object of the request that goes on, for the code of the run.
-
-        Returns:
-            The run; None if another process has it, nothing is decided, its component is not
-            configured here, or this process takes no more runs.
-
-        Raises:
-            Unavailable: the database does not answer.
-        """
-        if self.draining or self._is_full:
-            return None
-        state = await database.read(run_reads.get_state(run_id))
-        if state is None or (state.status, state.owner) != ("PENDING", None):
-            return None
-        kind = cast(ComponentKind, state.component_type)
-        component = self._catalog.get(kind, state.component_id)
-        if component is None or run_id in self._claiming:
-            return None
-        self._claiming.add(run_id)
-        claiming = self._run_tasks.start(self._claim_leg(database, component, run_id, dependencies))
-        return await asyncio.shield(claiming)
-
-    async def _claim_leg(
-        self, database: Database, component: Component, run_id: str, dependencies: str | None
-    ) -> LiveRun | None:
-        try:
-            await self._worker.register()
-            # A claim with an unknown outcome is repeated: no one else would execute its leg.
-            claimed = await retry_while_unavailable(
-                lambda: database.write(legs.claim_leg(run_id, self._worker.id))
-            )
-            if claimed is None:
-                return None
-            spec, continuation = legs.build_continuation(claimed)
-            spec = replace(spec, dependencies=dependencies)
-            run = self.build_run(spec, component, None, continuation)
-            if (ending := await self._check_leg(spec, claimed)) is not None:
-                run.stop(ending)
-            await self.execute_leg(run, claimed)
-            return run
-        finally:
-            self._claiming.discard(run_id)
-
-    async def _check_leg(self, spec: RunSpec, claimed: legs.ClaimedLeg) -> Ending | None:
-        """Return the end of a leg that must not execute. Raises nothing: its claim is committed."""
-        if claimed.has_effects:
-            return _WORKER_LOST
-        if claimed.has_expired_call(spec):
-            return _NO_RESULT
-        with contextlib.suppress(errors.Unavailable):
-            revoked = await retry_while_unavailable(
-                lambda: self._databases.system.read(legs.is_revoked(spec.actor, now()))
-            )
-            return _REVOKED if revoked else None
-        return DATABASE_UNAVAILABLE
-
-    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> None:
-        """Commit the row of a run and start its work."""
+    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> AdmittedRun:
+        """Commit the row of a run and start its work, unless it waits in the queue."""
         # A caller that leaves does not interrupt it: a row that is committed needs its supervisor.
-        await asyncio.shield(self._run_tasks.start(self._commit_and_execute(run, admit)))
+        return await asyncio.shield(self._run_tasks.start(self._commit_and_execute(run, admit)))
 
     async def _commit_and_execute(
         self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]
-    ) -> None:
+    ) -> AdmittedRun:
         outcome_unknown = False
 
         async def commit() -> tuple[str, AdmittedRun]:
@@ -315,7 +275,11 @@ class Engine:
             if outcome_unknown:
                 self._search_tasks.start(self._find_uncertain_row(run))
             raise
-        self._execute(run, worker_id, admitted)
+        if not admitted.is_queued:
+            self._execute(run, worker_id, admitted)
+        elif admitted.may_begin:
+            self.claims.wake(run.database)
+        return admitted
 
     async def _find_uncertain_row(self, run: LiveRun) -> None:
         """Search for a row whose commit has an unknown outcome; no one else would end its run.
@@ -329,6 +293,9 @@ class Engine:
                     if not run.spec.survives_disconnect:
                         run.stop(_NOT_REPORTED)
                     admitted, owner = stored
+                    if admitted.is_queued:
+                        # Any server begins it.
+                        return
                     self._execute(run, owner or "", admitted)
                     return
             await asyncio.sleep(SEARCH_SECONDS)
@@ -345,7 +312,7 @@ class Engine:
             run.park()
         ending = self._shutdown
         if worker_id != self._worker.id:
-            ending = _WORKER_LOST
+            ending = WORKER_LOST
         if run.parent is not None:
             ending = run.parent.requested_end or ending
         if ending is not None and ending is self._shutdown and run.journal is not None:
@@ -364,6 +331,8 @@ class Engine:
             self._root_count -= run.parent is None
             if not self._live:
                 self._has_live.clear()
+        if run.parent is None:
+            self.claims.handle_end(run)
         ended = run.ended.result()
         if isinstance(ended, Pause) and ended.continues and run.parent is None:
             # Everything was decided while the run was still at work.
@@ -420,7 +389,7 @@ class Engine:
         """
         for run in self.root_runs():
             if run.worker_id == worker_id:
-                run.stop(_WORKER_LOST)
+                run.stop(WORKER_LOST)
 
     async def drain(self, seconds: float) -> None:
         """Refuse new runs, and wait up to `seconds` for the live runs.

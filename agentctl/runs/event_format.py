@@ -77,6 +77,17 @@ def format_started(run: RunIdentity) -> tuple[str, bytes]:
     return _format(run, EventKind.STARTED, {})
 
 
+def format_queued(run: RunIdentity, position: int, at: int) -> tuple[str, bytes]:
+    """Return name and data of the first event of a run that waits in the queue.
+
+    Args:
+        position: its place in the queue of its session, from 1.
+        at: time in microseconds.
+    """
+    fields = {"queue_position": position, "queued_at": format_rfc3339(at)}
+    return _format(run, EventKind.QUEUED, fields, at)
+
+
 def format_paused(
     run: RunIdentity, approvals: Sequence[Mapping[str, Any]], at: int
 ) -> tuple[str, bytes]:

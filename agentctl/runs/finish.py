@@ -25,7 +25,7 @@ from agentctl.runs.states import Ending, LegEnd, Pause, is_final
 from agentctl.runtime.bounds import convert
 from agentctl.runtime.failures import DETAILS
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import events, run_reads, runs, sessions
+from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import RunEnd
 
 HISTORY_ALLOWANCE = 8_388_608
@@ -196,15 +196,19 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
         yield from events.append_batch(
             run.run_id, run.attempt, batch.first, batch.last, batch.lines
         )
-    if not (yield from runs.finish(end)):
+    finished = yield from runs.finish(end)
+    if finished is None:
         # Another process has ended the run: the events of this transaction are undone as well.
         raise AlreadyFinished
+    run.lets_begin = finished.advanced
     durable = run.spec.durable
     if durable or run.leg is not None or any(child.is_paused for child in run.children):
         yield from cancel_waiting_members(run.run_id, end.finished_at)
         yield from close_approvals(
             run.run_id, ending.actor or "system", end.finished_at, durable=durable
         )
+    elif run.has_checkpoint:
+        yield from approvals.drop_checkpoint(run.run_id)
     if ending.status == "COMPLETED" and (summary := build_summary(run)) is not None:
         yield from sessions.set_summary(run.spec.session_id, summary)
     if (changes := run.state_changes) is not None:

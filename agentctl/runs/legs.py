@@ -22,6 +22,7 @@ from agentctl.runs.checkpoints import PAUSE, is_durable
 from agentctl.runs.facts import publish_run
 from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
+from agentctl.runs.starts import KIND as START
 from agentctl.runs.states import Ending, Pause, is_final
 from agentctl.runs.stream import Batch
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
@@ -34,6 +35,7 @@ from agentctl.store.repositories import (
     accounts,
     approvals,
     events,
+    queue,
     run_reads,
     runs,
     sessions,
@@ -226,6 +228,7 @@ class ClaimedLeg:
     Attributes:
         has_effects: True if the leg before it was lost after it had begun calls that cannot be
             repeated: the run has to end.
+        lets_begin: True if the claim lets another run of the session begin.
         steps: the journal of a durable run.
     """
 
@@ -235,6 +238,7 @@ class ClaimedLeg:
     session_state: str | None
     last_event: int
     has_effects: bool = False
+    lets_begin: bool = False
     steps: Sequence[StepRow] = ()
 
     def has_expired_call(self, spec: RunSpec) -> bool:
@@ -245,17 +249,48 @@ class ClaimedLeg:
 
 @unit
 def claim_leg(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
-    """Claim the next leg of a root run; None if there is none, or another process has it."""
+    """Claim the next leg of a root run; None if there is none, or another process has it.
+
+    The leg of a run that waited in the queue is its first one. The `session_state` of its request
+    is stored now, and the next run of the session may begin if it waits for the begin only.
+    """
+    yield from _lock_queue(run_id)
     state = yield from run_reads.lock_state(run_id)
     if state is None or state.parent_run_id is not None:
         return None
     effects = yield from run_reads.has_leg_effects(run_id)
-    # The second case is a claim whose commit had an unknown outcome.
-    if not (yield from runs.claim_leg(run_id, worker_id)) and (
-        (state.status, state.owner) != ("RUNNING", worker_id)
-    ):
+    at, lets_begin = now(), False
+    if (yield from runs.claim_leg(run_id, worker_id, at)):
+        if state.queue_turn is not None:
+            lets_begin = yield from _begin(state, at)
+    elif (state.status, state.owner) != ("RUNNING", worker_id):
+        # Otherwise the commit of an earlier claim had an unknown outcome.
         return None
-    return (yield from _load_leg(run_id, has_effects=bool(effects)))
+    claimed = yield from _load_leg(run_id, has_effects=bool(effects))
+    return claimed and replace(claimed, lets_begin=lets_begin)
+
+
+@unit
+def _lock_queue(run_id: str) -> Steps[None]:
+    """Lock the session of a run that waits for its turn, before the row of the run.
+
+    The end of another run locks this session, and then the row of the run that begins next.
+    """
+    state = yield from run_reads.get_state(run_id)
+    if state is not None and state.queue_turn is not None:
+        yield from sessions.lock(state.session_id)
+
+
+@unit
+def _begin(state: RunState, at: int) -> Steps[bool]:
+    lets_begin = yield from queue.advance(state.session_id, at)
+    if state.attempt > 1 or state.queued_at is None:
+        return lets_begin
+    checkpoint = yield from approvals.load_checkpoint(state.run_id)
+    body = orjson.loads(checkpoint.body) if checkpoint is not None else {}
+    if body and not body["is_first"] and (text := body["spec"]["session_state"]):
+        yield from sessions.merge_state(state.session_id, orjson.loads(text))
+    return lets_begin
 
 
 @unit
@@ -281,7 +316,7 @@ def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | N
     journal = yield from _list_steps(checkpoint)
     session_state = yield from sessions.get_state(state.session_id)
     last = yield from events.get_last_seq(run_id)
-    return ClaimedLeg(state, checkpoint, rows, session_state, last, has_effects, journal)
+    return ClaimedLeg(state, checkpoint, rows, session_state, last, has_effects, steps=journal)
 
 
 @unit
@@ -297,8 +332,10 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     attempt, state = claimed.state.attempt, body["state"]
     # A worker that died may have delivered events of its leg that were never stored.
     was_lost = attempt - claimed.checkpoint.attempt > 1
-    # The events of a run that recorded none are built from its row.
-    last_event = max(claimed.last_event, event_format.UNRECORDED_EVENTS - 1)
+    last_event = claimed.last_event
+    if claimed.checkpoint.kind != START:
+        # The events of a run that recorded none are built from its row.
+        last_event = max(last_event, event_format.UNRECORDED_EVENTS - 1)
     spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
     # The answer about a lost call is part of the approval of that call.
     decided = [row for row in claimed.rows if row.status != "pending" and row.kind != "outcome"]
@@ -367,7 +404,8 @@ def is_revoked(actor: str | None, at: int) -> Steps[bool]:
 def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
     """End a run that waits, and the members that wait below it; nothing of them executes.
 
-    A cancel must have been recorded for CANCELLED; for members it is recorded here.
+    A cancel must have been recorded for CANCELLED; for members it is recorded here. The row of the
+    session of a run that waits for its turn is locked.
 
     Returns:
         False, without a change, if the run has ended or executes.
@@ -375,7 +413,7 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
     state = yield from run_reads.lock_state(run_id)
     if state is None or is_final(state.status) or state.owner is not None:
         return False
-    at = now()
+    at = max(now(), state.queued_at or 0)
     yield from cancel_waiting_members(run_id, at)
     checkpoint = yield from approvals.load_checkpoint(run_id)
     body = None
@@ -384,7 +422,7 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
         body = rebuild(orjson.loads(checkpoint.body), journal, ends=True)
     row = yield from run_reads.get_for_update(run_id)
     assert row is not None
-    if body is None:
+    if body is None or "transcript" not in body:
         transcript = build_unfinished_transcript(row, row.content or "")
     else:
         transcript = Transcript.from_json(body["transcript"])
@@ -408,7 +446,7 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
     )
     ended = yield from runs.finish(end)
     yield from close_approvals(run_id, ending.actor or "system", at)
-    return ended
+    return ended is not None
 
 
 def append_event(run: RunRow, seq: int, event: tuple[str, bytes]) -> Work[bool]:
@@ -421,6 +459,7 @@ def append_event(run: RunRow, seq: int, event: tuple[str, bytes]) -> Work[bool]:
 @unit
 def cancel_waiting_run(run_id: str, actor: str, reason: str | None, at: int) -> Steps[bool]:
     """Record the cancel of a run that waits, and end it at once."""
+    yield from _lock_queue(run_id)
     yield from runs.request_cancel(run_id, at, actor, reason, claimed=True)
     state = yield from run_reads.get_state(run_id)
     if state is None:

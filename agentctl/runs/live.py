@@ -63,11 +63,11 @@ class MemberRunner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The start of a later leg of a run.
+    """The start of a leg that this process has claimed.
 
     Attributes:
         attempt: the attempt of the leg.
-        leg: the state and the decisions for the component.
+        leg: the state and the decisions for the component; None if the run begins.
         transcript: the transcript of the legs before it.
         first_event: number of the first event of the leg.
         steps: the journal of a durable run.
@@ -118,7 +118,9 @@ class LiveRun:
         previous_instructions: system message of the session's previous run, if any.
         state_changes: the changes of a root run to the state, once the work has ended.
         attempt: number that fences the writes of this leg; 1 in the first leg.
-        leg: the state and the decisions of a later leg; None in the first one.
+        leg: the state and the decisions of a later leg; None if the run begins.
+        has_checkpoint: True if the run has a checkpoint, which goes with its end.
+        lets_begin: True if its end let another run of the session begin, which waited.
         journal: the journal of a durable run.
     """
 
@@ -136,6 +138,8 @@ class LiveRun:
         first_event = 0 if continuation is None else continuation.first_event
         self.attempt = 1 if continuation is None else continuation.attempt
         self.leg = None if continuation is None else continuation.leg
+        self.has_checkpoint = continuation is not None
+        self.lets_begin = False
         self.spec = spec
         self.component = component
         self.parent = parent
@@ -214,6 +218,7 @@ class LiveRun:
         self.worker_id = worker_id
         self.spec = admitted.spec
         self.is_first = self.is_first or admitted.is_first
+        self.has_checkpoint = self.has_checkpoint or admitted.has_start
         self._stored_at = now()
         if self.parent is not None:
             self.parent.children.append(self)

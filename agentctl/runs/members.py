@@ -50,7 +50,7 @@ class MemberHost(Protocol):
         """Build the run of a member that a library executes."""
         ...
 
-    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> None:
+    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> AdmittedRun:
         """Commit the row of a run and start its work."""
         ...
 
@@ -111,7 +111,7 @@ class Members:
             )
 
     async def _wait(
-        self, run: LiveRun, span: Span, start: Coroutine[Any, Any, None]
+        self, run: LiveRun, span: Span, start: Coroutine[Any, Any, object]
     ) -> MemberResult:
         parent = run.parent
         assert parent is not None

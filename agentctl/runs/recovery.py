@@ -6,7 +6,8 @@ refused.
 
 A run in a later leg has a checkpoint. If nothing has begun in the leg that must not be repeated,
 the run goes on from there. If an approved call was executing, no one knows whether it happened: the
-run waits again, and a person is asked (docs/approvals.md).
+run waits again, and a person is asked (docs/approvals.md). A run that may be repeated begins again
+from its start checkpoint.
 
 The results of an ended run come from the stored events (`runs/replay.py`).
 """
@@ -75,7 +76,7 @@ async def recover_runs(
     """
     ended: list[str] = []
     lost = await database.read(run_reads.list_live_of_worker(owner), size="large")
-    kept = set(await database.read(approvals.list_checkpoints_of(owner))) if lost else set()
+    kept = set(await database.read(approvals.list_checkpoints_of_owner(owner))) if lost else ()
     returned = [
         database.write(return_tree(database.outbox, run.run_id, owner))
         for run in lost
@@ -154,10 +155,9 @@ def _write_end(outbox: Outbox, run_id: str, owner: str | None, may_still_run: bo
         stopped_at=None if may_still_run else at,
         cancel_reason=ending.reason,
     )
-    if not (yield from runs.finish(end, lost=True)):
+    if (yield from runs.finish(end, lost=True)) is None:
         raise AlreadyFinished
-    if run.attempt > 1 or (yield from approvals.get_checkpoint_attempt(run_id)) is not None:
-        yield from close_approvals(run_id, ending.actor or "system", at)
+    yield from close_approvals(run_id, ending.actor or "system", at)
     yield from cancel_waiting_members(run_id, at)
     yield from publish_run(outbox, run_id)
     return True

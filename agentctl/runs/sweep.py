@@ -59,9 +59,6 @@ first, ones that wait last."""
 COUNT_SECONDS = 10.0
 """Time between two counts of what waits, for the metrics."""
 
-MAXIMUM_LEGS = 100
-"""Maximum number of runs of one database that one sweep goes on with."""
-
 MAXIMUM_UNITS = 20
 """Maximum number of units of work of one kind in one cleanup; later cleanups do the rest."""
 
@@ -81,14 +78,14 @@ async def watch_workers(
     sweep_seconds: float = SWEEP_SECONDS,
     cleanup_seconds: float = CLEANUP_SECONDS,
     audit_days: int | None = None,
-    continue_run: ContinueRun | None = None,
+    claim: ClaimLegs | None = None,
     counters: RunCounters | None = None,
 ) -> None:
     """Sweep and clean up in a loop until cancelled. Failures are logged and retried later.
 
     Args:
         audit_days: days that audit entries are kept; None for no limit.
-        continue_run: claims the next leg of a run, if this process can execute it.
+        claim: claims the legs of a database that wait, if this process can execute them.
         counters: receive the expired approvals and, every `COUNT_SECONDS`, the numbers of what
             waits; None for no counts.
     """
@@ -106,8 +103,8 @@ async def watch_workers(
                 guard.compare(await databases.system.read(audit.get_newest_time()))
                 compared = True
             await sweep_dead_workers(databases, monitor, worker.id)
-            if continue_run is not None:
-                await continue_waiting_runs(databases, continue_run, counters)
+            if claim is not None:
+                await continue_waiting_runs(databases, claim, counters)
             if counters is not None and clock() >= next_count:
                 next_count = clock() + COUNT_SECONDS
                 await count_waiting_runs(databases, counters)
@@ -122,7 +119,7 @@ async def watch_workers(
             monitor.rate_limited_log.log("the sweep for dead workers failed", cause=error)
 
 
-ContinueRun = Callable[[Database, str], Awaitable[object]]
+ClaimLegs = Callable[[Database], Awaitable[object]]
 
 
 async def count_waiting_runs(databases: Databases, counters: RunCounters) -> None:
@@ -132,7 +129,7 @@ async def count_waiting_runs(databases: Databases, counters: RunCounters) -> Non
 
 
 async def continue_waiting_runs(
-    databases: Databases, continue_run: ContinueRun, counters: RunCounters | None = None
+    databases: Databases, claim: ClaimLegs, counters: RunCounters | None = None
 ) -> None:
     """Expire approvals, and go on with the runs that no process has claimed yet.
 
@@ -144,8 +141,7 @@ async def continue_waiting_runs(
     """
     for database in databases.get_open().values():
         await expire_approvals(database, counters.count_decision if counters else None)
-        for state in await database.read(run_reads.list_waiting_legs(MAXIMUM_LEGS)):
-            await continue_run(database, state.run_id)
+        await claim(database)
 
 
 async def sweep_dead_workers(

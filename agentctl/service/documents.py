@@ -32,7 +32,7 @@ from agentctl.service.json_texts import (
 from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
 from agentctl.store.listing import RowPage
-from agentctl.store.repositories import approvals, run_reads, sessions
+from agentctl.store.repositories import approvals, queue, run_reads, sessions
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE, parse_counters
 from agentctl.store.visibility import EVERYONE
@@ -83,12 +83,14 @@ class RelatedFacts(NamedTuple):
             live run that another process executes, and of an agent in code that reports none.
         member_count: number of the runs that it started.
         approvals: what it waits for, or waited for.
+        queue_position: its place in the queue of its session; None if it does not wait there.
     """
 
     metrics: str
     total_tokens: int | None
     member_count: int
     approvals: Sequence[Mapping[str, Any]] = ()
+    queue_position: int | None = None
 
 
 def build_run_document(
@@ -123,7 +125,7 @@ def build_run_document(
         "metadata": stored_json(row.metadata),
         "session_state": stored_json(row.session_state),
         "error": orjson.dumps(error),
-        **_life_members(row, facts.approvals),
+        **_life_members(row, facts),
         "spans": stored_spans,
         "member_runs": orjson.dumps(list(member_runs)),
     }
@@ -145,7 +147,7 @@ def build_run_summary(row: RunRow, facts: RelatedFacts) -> bytes:
         ),
         "member_count": dump(facts.member_count),
         "error": orjson.dumps(error),
-        **_life_members(row, facts.approvals),
+        **_life_members(row, facts),
     }
     return join_object(members)
 
@@ -161,9 +163,11 @@ def _first_members(row: RunRow) -> dict[str, JsonText]:
     }
 
 
-def _life_members(row: RunRow, approvals: Sequence[Mapping[str, Any]]) -> dict[str, JsonText]:
+def _life_members(row: RunRow, facts: RelatedFacts) -> dict[str, JsonText]:
     return {
         "created_at": dump_time(row.created_at),
+        "queued_at": dump_time(row.queued_at),
+        "queue_position": dump(facts.queue_position),
         "started_at": dump_time(row.started_at),
         "paused_at": dump_time(row.paused_at),
         "finished_at": dump_time(row.finished_at),
@@ -174,7 +178,7 @@ def _life_members(row: RunRow, approvals: Sequence[Mapping[str, Any]]) -> dict[s
         "late_result": dump("dropped" if row.late_result else None),
         "holding": dump_holding(row),
         "request_id": dump(row.request_id),
-        "approvals": orjson.dumps(approvals),
+        "approvals": orjson.dumps(facts.approvals),
     }
 
 
@@ -302,12 +306,15 @@ def _read_related(
 
     paused = [row.run_id for row in rows if row.paused_at is not None]
     asked = (yield from approvals.list_summaries(paused)) if paused else {}
+    queued = [row.run_id for row in rows if row.status == "PENDING" and row.queued_at is not None]
+    places = (yield from queue.list_positions(queued)) if queued else {}
     return {
         run_id: RelatedFacts(
             text,
             tokens[run_id] if is_known(run_id, text) else None,
             counts[run_id],
             asked.get(run_id, ()),
+            places.get(run_id),
         )
         for run_id, text in metrics.items()
     }

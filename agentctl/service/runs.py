@@ -34,7 +34,7 @@ from agentctl.requests import (
     StreamEvent,
 )
 from agentctl.runs.admission import Idempotency, Submission
-from agentctl.runs.engine import KeyedRun
+from agentctl.runs.engine import KeyedRun, QueuedRun
 from agentctl.runs.follow import flatten, follow_run, wait_until_final
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver
@@ -81,12 +81,12 @@ class RunOperations(OperationFamily):
             with _deleted_as_conflict():
                 document = await self.lookups.read_run(database, run.run_id)
                 if not request.background:
-                    await wait_until_final(
-                        self.hosting.engine, database, self.hosting.changes, run.run_id
-                    )
-                    document = await self.lookups.read_run(database, run.run_id)
+                    document = await self._wait_for_record(database, run.run_id)
                 return document
-        if not request.background:
+        if isinstance(run, QueuedRun) and not request.background:
+            with self._cancelling_on_leave(database, run.run_id, request):
+                return await self._wait_for_record(database, run.run_id)
+        if not request.background and isinstance(run, LiveRun):
             try:
                 ended = await asyncio.shield(run.ended)
             finally:
@@ -123,8 +123,14 @@ class RunOperations(OperationFamily):
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
                 await database.read(self.lookups.run_document(run.run_id))
+        events = self._follow(database, run.run_id, BEFORE_FIRST_EVENT)
+        if isinstance(run, QueuedRun):
+            with self._cancelling_on_leave(database, run.run_id, request):
+                async with contextlib.aclosing(events):
+                    async for portion in events:
+                        yield portion
+            return
         try:
-            events = self._follow(database, run.run_id, BEFORE_FIRST_EVENT)
             async with contextlib.aclosing(events):
                 async for portion in events:
                     yield portion
@@ -169,6 +175,25 @@ class RunOperations(OperationFamily):
     ) -> AsyncGenerator[list[StreamEvent]]:
         return follow_run(self.hosting.engine, database, self.hosting.changes, run_id, after)
 
+    async def _wait_for_record(self, database: Database, run_id: str) -> Document[RunRecord]:
+        await wait_until_final(self.hosting.engine, database, self.hosting.changes, run_id)
+        return await self.lookups.read_run(database, run_id)
+
+    @contextlib.contextmanager
+    def _cancelling_on_leave(
+        self, database: Database, run_id: str, request: RunRequest
+    ) -> Iterator[None]:
+        """Cancel a run that this process may not execute when its caller leaves."""
+        try:
+            yield
+        except (asyncio.CancelledError, GeneratorExit):
+            if not self._outlives_caller(request):
+                cancelling = self.hosting.canceller.cancel(
+                    database, run_id, actor=self.principal.actor, reason=CLIENT_DISCONNECTED, wait=0
+                )
+                self.hosting.background.start(cancelling)
+            raise
+
     async def _leave(self, run: LiveRun, request: RunRequest) -> None:
         if run.ended.done() or self._outlives_caller(request):
             return
@@ -194,7 +219,7 @@ class RunOperations(OperationFamily):
         *,
         stream: bool,
         run_id: str | None = None,
-    ) -> LiveRun | KeyedRun:
+    ) -> LiveRun | KeyedRun | QueuedRun:
         """Start a run; its audit entry is part of the transaction of its row.
 
         A repeated request starts no run and has no audit entry.

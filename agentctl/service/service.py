@@ -14,7 +14,7 @@ from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
 from agentctl.operations import Operations
 from agentctl.runs.cancel import Canceller
-from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests
+from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests, watch_legs
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.sweep import sweep_dead_workers, watch_workers
@@ -98,6 +98,7 @@ class Service:
         await self._worker.register()
         monitor.is_long_lived = True
         await sweep_dead_workers(databases, monitor, self._worker.id)
+        self._background.start(watch_legs(self.hosting.engine, databases, self.hosting.changes))
         keep_days = self.settings.audit.keep_days
         self._background.start(
             watch_workers(
@@ -105,7 +106,7 @@ class Service:
                 monitor,
                 self._worker,
                 audit_days=keep_days,
-                continue_run=self.hosting.engine.continue_run,
+                claim=self.hosting.engine.claims.claim_waiting,
                 counters=self.hosting.engine.counters if self.settings.metrics.listen else None,
             )
         )

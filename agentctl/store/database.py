@@ -298,7 +298,7 @@ class Database(Protocol):
         It may change after other writes, too. Equal functions have the same numbers.
 
         Args:
-            topic: see `run_topic` and `worker_topic`.
+            topic: see `run_topic`, `worker_topic` and `LEGS_TOPIC`.
         """
         ...
 
@@ -319,6 +319,10 @@ def run_topic(run_id: str) -> str:
 def worker_topic(worker_id: str) -> str:
     """Return the topic of the cancel requests for the runs of a worker."""
     return f"worker {worker_id}"
+
+
+LEGS_TOPIC = "legs"
+"""The topic of the runs that any server may claim."""
 
 
 _TOKEN = re.compile(

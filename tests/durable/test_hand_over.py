@@ -77,7 +77,8 @@ async def test_stream_goes_on_through_another_server(site: Site) -> None:
             async for event in operations.stream_run("agent", "lasting", request):
                 seen.append(event)
                 run = json.loads(seen[0].data)
-                if hold.exists() and "linger" in site.tools_called(run):
+                if event.name == "ToolCallStarted" and b"linger" in event.data:
+                    await wait_until(lambda run=run: "linger" in site.tools_called(run))
                     server.process.send_signal(signal.SIGTERM)
                     await wait_until(lambda: "stopping" in log(site, "first"))
                     hold.unlink()

@@ -47,7 +47,7 @@ async def obeyed(line: str, worker: Worker, databases: Databases) -> bool:
             await create_live_run(databases[database], worker.id, run_id)
             say("begun")
         case ["end", run_id, database]:
-            say(await databases[database].write(runs.finish(an_end(run_id))))
+            say(await databases[database].write(runs.finish(an_end(run_id))) is not None)
         case ["fork"]:
             say(forked())
         case ["start"]:

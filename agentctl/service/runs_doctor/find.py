@@ -19,7 +19,7 @@ from agentctl.runs.states import is_final
 from agentctl.service.hosting import Hosting
 from agentctl.service.runs_doctor.tool_calls import UnreadableMessages, find_open_calls
 from agentctl.store.database import Database
-from agentctl.store.repositories import integrity, run_reads, workers
+from agentctl.store.repositories import integrity, queue, run_reads, workers
 from agentctl.store.repositories.integrity import ScannedRun
 from agentctl.store.repositories.workers import WorkerRow
 
@@ -260,10 +260,16 @@ async def _check_waiting(hosting: Hosting, database: Database) -> list[Problem]:
     ):
         text = "it has waited for a decision for more than a day"
         problems.append(Problem("paused", database.id, run_id, session_id, None, text, None))
-    for state in await database.read(run_reads.list_waiting_legs(MAXIMUM_WAITING)):
+    for state, _ in await database.read(queue.list_next_legs(MAXIMUM_WAITING)):
         kind = cast(ComponentKind, state.component_type)
+        is_configured = hosting.catalog.get(kind, state.component_id) is not None
+        if is_configured and state.queue_turn is not None:
+            # It waits for a free slot.
+            continue
         text = "it was decided, but no server has gone on with it"
-        if hosting.catalog.get(kind, state.component_id) is None:
+        if state.queue_turn is not None:
+            text = "it may begin, but no server has begun it"
+        if not is_configured:
             text += f": {kind} {state.component_id} is not configured here"
         problems.append(
             Problem("unclaimed", database.id, state.run_id, state.session_id, None, text, None)

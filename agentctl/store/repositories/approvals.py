@@ -23,7 +23,6 @@ from agentctl.store.database import (
     unit,
 )
 from agentctl.store.listing import ID_GROUP, Conditions, Listing, RowPage, Slice, group_ids, narrow
-from agentctl.store.repositories.run_reads import IS_LIVE
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
@@ -176,16 +175,17 @@ _KEEP = Sql(
 )
 _LOAD = Sql("SELECT run_id, attempt, kind, body FROM run_checkpoints WHERE run_id = :run_id")
 _ATTEMPT = Sql("SELECT attempt FROM run_checkpoints WHERE run_id = :run_id")
-_CHECKPOINTS_OF = Sql(
-    "SELECT runs.run_id FROM runs JOIN run_checkpoints ON run_checkpoints.run_id = runs.run_id"
-    f" WHERE owner = :owner AND {IS_LIVE}"
-)
 _RENEW = Sql("UPDATE run_checkpoints SET attempt = :attempt WHERE run_id = :run_id")
 _BELOW = Sql(
     "WITH RECURSIVE below (run_id) AS (SELECT run_id FROM runs WHERE parent_run_id = :root_run_id"
     " UNION ALL SELECT runs.run_id FROM runs JOIN below ON runs.parent_run_id = below.run_id)"
     " SELECT run_checkpoints.run_id FROM run_checkpoints"
     " JOIN below ON below.run_id = run_checkpoints.run_id ORDER BY run_checkpoints.run_id"
+)
+_OF_OWNER = Sql(
+    "SELECT run_checkpoints.run_id FROM runs JOIN run_checkpoints"
+    " ON run_checkpoints.run_id = runs.run_id"
+    " WHERE runs.owner = :owner AND runs.status IN ('PENDING', 'RUNNING')"
 )
 _DROP = Sql("DELETE FROM run_checkpoints WHERE run_id = :run_id")
 
@@ -375,14 +375,14 @@ def renew_checkpoint(run_id: str, attempt: int) -> Work[None]:
     return _RENEW.execute(run_id=run_id, attempt=attempt)
 
 
-def list_checkpoints_of(owner: str | None) -> Work[list[str]]:
-    """Return the live runs of a worker that have a checkpoint."""
-    return _CHECKPOINTS_OF.column(owner=owner)
-
-
 def list_checkpoints_below(root_run_id: str) -> Work[list[str]]:
     """Return the members below a root run that have a checkpoint."""
     return _BELOW.column(root_run_id=root_run_id)
+
+
+def list_checkpoints_of_owner(owner: str | None) -> Work[list[str]]:
+    """Return the live runs of a worker that have a checkpoint."""
+    return _OF_OWNER.column(owner=owner)
 
 
 def drop_checkpoint(run_id: str) -> Work[None]:

@@ -39,12 +39,13 @@ IS_OPEN = "status IN ('PENDING', 'RUNNING', 'PAUSED')"
 IS_AT_WORK = "status IN ('COMPLETED', 'ERROR', 'CANCELLED') AND stopped_at IS NULL"
 """The condition that a run has ended and its work has not. A partial index has the same one."""
 
-_STATE = ", ".join(field.name for field in fields(RunState))
+STATE_COLUMNS = ", ".join(field.name for field in fields(RunState))
+"""The columns of `RunState`, in its order."""
 
 _GET = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 _GET_SUMMARY = Sql(f"SELECT {SUMMARY_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 _HOLD = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
-_GET_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
+_GET_STATE = Sql(f"SELECT {STATE_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 
 _SIZE = Sql(
     "SELECT coalesce(octet_length(history), 0) + coalesce(octet_length(messages), 0)"
@@ -92,7 +93,7 @@ _RECENT_NATIVE = _select_recent(
     "octet_length(messages) + coalesce(octet_length(native_history), 0)",
 )
 
-_LOCK_STATE = Sql(f"SELECT {_STATE} FROM runs WHERE run_id = :run_id FOR UPDATE")
+_LOCK_STATE = Sql(f"SELECT {STATE_COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
 
 _OPEN_IN_SESSION = Sql(
     "SELECT seq, run_id FROM runs"
@@ -102,11 +103,6 @@ _OPEN_IN_SESSION = Sql(
 
 _PAUSED_CHILDREN = Sql(
     "SELECT run_id FROM runs WHERE parent_run_id = :run_id AND status = 'PAUSED' ORDER BY seq"
-)
-
-_WAITING_LEGS = Sql(
-    f"SELECT {_STATE} FROM runs WHERE status = 'PENDING' AND owner IS NULL AND attempt > 1"
-    " AND cancel_requested_at IS NULL ORDER BY created_at LIMIT :limit"
 )
 
 _LEG_EFFECTS = Sql("SELECT leg_effects FROM runs WHERE run_id = :run_id")
@@ -125,7 +121,7 @@ _TURNS = Sql(
 )
 
 _CANCEL_REQUESTS = Sql(
-    f"SELECT {_STATE} FROM runs WHERE owner = :owner AND {IS_LIVE}"
+    f"SELECT {STATE_COLUMNS} FROM runs WHERE owner = :owner AND {IS_LIVE}"
     " AND cancel_requested_at IS NOT NULL ORDER BY cancel_requested_at"
 )
 
@@ -142,10 +138,10 @@ _LIVE_OF = Sql(
     f"SELECT {RUN_COLUMNS} FROM runs WHERE owner = :owner AND {IS_LIVE} {_CHILDREN_FIRST}"
 )
 
-# A run that goes on after a pause waits for any process, so it has no owner.
+# A run that goes on after a pause, or waits in the queue, waits for any process: it has no owner.
 _LIVE_WITHOUT_OWNER = Sql(
     f"SELECT {RUN_COLUMNS} FROM runs WHERE owner IS NULL AND {IS_LIVE} AND attempt = 1"
-    f" {_CHILDREN_FIRST}"
+    f" AND queue_turn IS NULL {_CHILDREN_FIRST}"
 )
 
 _CHILDREN_USAGE = Sql(
@@ -165,7 +161,7 @@ _CHILDREN = Sql(
 )
 
 # `holding` is at the end of a row that may be large, so it is read of few runs only.
-_NEWEST_COLUMNS = _STATE.replace("holding", "CASE WHEN stopped_at IS NULL THEN holding END")
+_NEWEST_COLUMNS = STATE_COLUMNS.replace("holding", "CASE WHEN stopped_at IS NULL THEN holding END")
 
 _NEWEST = Sql(
     f"SELECT {_NEWEST_COLUMNS} FROM runs WHERE run_id IN (SELECT (SELECT turns.run_id"
@@ -331,11 +327,6 @@ def list_open_in_session(session_id: str) -> Steps[list[str]]:
 def list_paused_children(run_id: str) -> Work[list[str]]:
     """Return the ids of the paused members of a run."""
     return _PAUSED_CHILDREN.column(run_id=run_id)
-
-
-def list_waiting_legs(limit: int) -> Work[list[RunState]]:
-    """Return runs that go on after a pause and have no owner yet, oldest first."""
-    return _WAITING_LEGS.rows(RunState, limit=limit)
 
 
 def has_leg_effects(run_id: str) -> Work[int | None]:

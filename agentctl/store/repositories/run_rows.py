@@ -21,7 +21,8 @@ class RunRow:
     of the work that continues after the end of the run, None if there is none or it is not known.
     `spans` is a JSON array of the times of its parts, None until the run has ended. `request_id`
     is the id of the request that started it, None if it is not known. `paused_at` is the time of
-    its last pause.
+    its last pause. `queued_at` is the time at which it began to wait in the queue, None if it never
+    did; `queue_turn` is None unless a server may begin it (`repositories.queue`).
     """
 
     run_id: str
@@ -61,6 +62,8 @@ class RunRow:
     spans: str | None
     request_id: str | None
     paused_at: int | None
+    queued_at: int | None = None
+    queue_turn: int | None = None
 
 
 @dataclass(slots=True)
@@ -94,20 +97,24 @@ class RunState:
     error_code: str | None
     error_detail: str | None
     holding: str | None
+    queued_at: int | None
+    queue_turn: int | None
 
 
 class NewRun(NamedTuple):
     """A run to create.
 
     Attributes:
-        owner: the id of the worker that executes it or will claim it, if that is known.
+        owner: the id of the worker that executes it or will claim it; None for a queued run.
         session_name: the name for a session without a name; None for a child.
+        queue_turn: how it waits in the queue (`repositories.queue`); None if it does not.
     """
 
     spec: RunSpec
     owner: str | None
     created_at: int
     session_name: str | None = None
+    queue_turn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

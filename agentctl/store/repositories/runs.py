@@ -4,15 +4,18 @@ So the final status of a run is stored once. A PENDING run is not claimed yet; `
 RUNNING. Most runs are created as RUNNING (docs/decisions/0051). A cancel request is stored
 separately from the status (docs/contract.md "Cancel"). If the run is not claimed, the request ends
 it at once.
+
+A transaction that ends a run lets the next one of its session begin, if one waits in the queue.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, fields
 from operator import attrgetter
+from typing import NamedTuple
 
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, build_insert, unit
-from agentctl.store.repositories import sessions
+from agentctl.store.repositories import queue, sessions
 from agentctl.store.repositories.run_reads import IS_LIVE, IS_OPEN, RUN_COLUMNS
 from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunPause, RunRow
 from agentctl.store.repositories.sessions import parse_counters
@@ -20,10 +23,10 @@ from agentctl.store.repositories.sessions import parse_counters
 _CREATE = Sql(
     "INSERT INTO runs (run_id, session_id, seq, parent_run_id, component_type, component_id,"
     " user_id, status, background, attempt, owner, created_at, started_at, late_result, input,"
-    " input_object, metadata, session_state, purpose, request_id)"
+    " input_object, metadata, session_state, purpose, request_id, queued_at, queue_turn)"
     " VALUES (:run_id, :session_id, :seq, :parent_run_id, :component_type, :component_id,"
     " :user_id, :status, :background, 1, :owner, :created_at, :started_at, 0, :input,"
-    " :input_object, :metadata, :session_state, :purpose, :request_id)"
+    " :input_object, :metadata, :session_state, :purpose, :request_id, :queued_at, :queue_turn)"
 )
 
 _STORED = tuple(field.name for field in fields(RunRow))
@@ -72,7 +75,7 @@ _FINISH = Sql(
     " error_detail = :error_detail,"
     f" finished_at = {_not_before(':finished_at', _LATEST)},"
     f" stopped_at = {_not_before(':stopped_at', _LATEST)},"
-    " late_result = :late_result, attempt = attempt + :lost, output = :output,"
+    " late_result = :late_result, attempt = attempt + :lost, output = :output, queue_turn = NULL,"
     " reasoning_content = :reasoning_content, native_kind = :native_kind,"
     " native_history = :native_history, holding = :holding,"
     " spans = :spans,"
@@ -128,8 +131,9 @@ _RELEASE = Sql(
 )
 
 _CLAIM_LEG = Sql(
-    "UPDATE runs SET status = 'RUNNING', owner = :owner, leg_effects = 0"
-    " WHERE run_id = :run_id AND status = 'PENDING' AND owner IS NULL AND attempt > 1"
+    "UPDATE runs SET status = 'RUNNING', owner = :owner, leg_effects = 0, queue_turn = NULL,"
+    f" started_at = coalesce(started_at, {_not_before(':now', 'created_at')})"
+    f" WHERE run_id = :run_id AND {queue.IS_NEXT_LEG}"
     f" AND cancel_requested_at IS NULL {_CHANGED}"
 )
 
@@ -140,7 +144,8 @@ _CLAIM_MEMBER = Sql(
 )
 
 _RETURN = Sql(
-    "UPDATE runs SET status = :status, attempt = attempt + 1, owner = NULL"
+    "UPDATE runs SET status = :status, attempt = attempt + 1, owner = NULL,"
+    " queue_turn = :queue_turn"
     f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_LIVE} {_CHANGED}"
 )
 
@@ -158,6 +163,12 @@ _LEAVE = Sql(
 )
 
 
+class Finished(NamedTuple):
+    """The stored end of a run. `advanced` is True if another run of its session may begin now."""
+
+    advanced: bool
+
+
 @unit
 def create(run: NewRun, seq: int | None = None) -> Steps[int | None]:
     """Store a run as PENDING or RUNNING, with attempt 1.
@@ -169,19 +180,22 @@ def create(run: NewRun, seq: int | None = None) -> Steps[int | None]:
         Its number in the session, from 1; None if the session does not exist.
     """
     spec, at = run.spec, run.created_at
-    top = spec.parent_run_id is None
+    top, queued = spec.parent_run_id is None, run.queue_turn is not None
+    status = "PENDING" if queued else spec.first_status
     if seq is None:
-        last_status = spec.first_status if top else None
+        last_status = status if top else None
         seq = yield from sessions.allocate_seq(spec.session_id, at, last_status, run.session_name)
     if seq is None:
         return None
     values: dict[str, Value] = dict(zip(_NEW, _get_new(spec), strict=True)) | {
         "seq": seq,
-        "status": spec.first_status,
+        "status": status,
         "background": int(spec.background),
         "owner": run.owner,
         "created_at": at,
-        "started_at": None if spec.background else at,
+        "started_at": at if status == "RUNNING" else None,
+        "queued_at": at if queued else None,
+        "queue_turn": run.queue_turn,
         # The objects of the request are read from the row of its root run only.
         "metadata": spec.metadata if top else None,
         "session_state": spec.session_state if top else None,
@@ -234,13 +248,13 @@ def release(run_id: str) -> Work[bool]:
     return _change_status(_RELEASE, status="PENDING", run_id=run_id)
 
 
-def claim_leg(run_id: str, owner: str) -> Work[bool]:
-    """Claim a root run that goes on after a pause; `started_at` keeps its first value.
+def claim_leg(run_id: str, owner: str, now: int) -> Work[bool]:
+    """Claim a root run that any server may claim; `started_at` keeps its first value.
 
     Returns:
         False, without a change, if another process was first, or a cancel has been requested.
     """
-    return _change_status(_CLAIM_LEG, status="RUNNING", run_id=run_id, owner=owner)
+    return _change_status(_CLAIM_LEG, status="RUNNING", run_id=run_id, owner=owner, now=now)
 
 
 def claim_member(run_id: str, owner: str) -> Work[bool]:
@@ -248,9 +262,17 @@ def claim_member(run_id: str, owner: str) -> Work[bool]:
     return _change_status(_CLAIM_MEMBER, status="RUNNING", run_id=run_id, owner=owner)
 
 
-def return_leg(run_id: str, attempt: int, status: str) -> Work[bool]:
-    """Return the run of a dead worker to PENDING or PAUSED, with a new attempt and no owner."""
-    return _change_status(_RETURN, run_id=run_id, attempt=attempt, status=status)
+def return_leg(
+    run_id: str, attempt: int, status: str, *, queue_turn: int | None = None
+) -> Work[bool]:
+    """Return the run of a dead worker to PENDING or PAUSED, with a new attempt and no owner.
+
+    Args:
+        queue_turn: the time, for a run that begins again from its start checkpoint; else None.
+    """
+    return _change_status(
+        _RETURN, run_id=run_id, attempt=attempt, status=status, queue_turn=queue_turn
+    )
 
 
 def mark_effects(run_id: str, attempt: int) -> Work[bool]:
@@ -273,7 +295,7 @@ def _change_status(sql: Sql, *, status: str, **values: Value) -> Steps[bool]:
 
 
 @unit
-def finish(end: RunEnd, *, lost: bool = False) -> Steps[bool]:
+def finish(end: RunEnd, *, lost: bool = False) -> Steps[Finished | None]:
     """Store the end of a run, and add its usage to its session.
 
     Args:
@@ -281,23 +303,25 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[bool]:
             later write of that worker is refused.
 
     Returns:
-        False, without a change, if the run has already ended, does not exist, or has another
+        None, without a change, if the run has already ended, does not exist, or has another
         attempt. A run becomes CANCELLED only after a cancel request: the schema enforces that.
     """
     flags = {"late_result": int(end.late_result), "lost": int(lost)}
     changed = yield Statement(_FINISH, dict(zip(_END, _get_end(end), strict=True)) | flags)
     if not changed:
-        return False
+        return None
     session_id, seq, parent_run_id = changed[0]
     size = _count_history_bytes(end.history, parent_run_id)
-    yield from sessions.add_usage(
+    has_queue = yield from sessions.add_usage(
         session_id,
         parse_counters(end.metrics),
         size,
         end.finished_at,
         last=(seq, end.status) if parent_run_id is None else None,
     )
-    return True
+    if parent_run_id is not None or not has_queue:
+        return Finished(advanced=False)
+    return Finished((yield from queue.advance(session_id, end.finished_at)))
 
 
 def record_work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -> Work[bool]:
@@ -381,6 +405,7 @@ def request_cancel(
     run = RunRow(*rows[0])
     if run.status == "CANCELLED":
         yield from _update_session_status((run.session_id, run.seq, run.parent_run_id), run.status)
+        yield from queue.advance(run.session_id, now)
     return run
 
 

@@ -183,7 +183,7 @@ _COUNT_BYTES = Sql(
     f"UPDATE sessions SET history_bytes = history_bytes + :history_bytes, {_UPDATED}, last_status ="
     " CASE WHEN run_count = cast(:seq as bigint) THEN cast(:last_status as text)"
     " ELSE last_status END"
-    " WHERE session_id = :session_id RETURNING metrics, run_count"
+    " WHERE session_id = :session_id RETURNING metrics, run_count, has_queue"
 )
 
 _WRITE_USAGE = Sql(
@@ -429,7 +429,7 @@ def allocate_seq(
 def add_usage(
     session_id: str, delta: Mapping[str, int], history_bytes: int, now: int,
     *, last: tuple[int, str] | None = None,
-) -> Steps[None]:  # fmt: skip
+) -> Steps[bool]:  # fmt: skip
     """Add the usage of a run to the counters of its session, if the session exists.
 
     Args:
@@ -437,18 +437,27 @@ def add_usage(
         history_bytes: size of the history of the run in bytes of UTF-8, as `runs.list_histories`
             returns it.
         last: number and status of a top-level run, for the last status of the session.
+
+    Returns:
+        True if a run may wait in the queue of the session (`repositories.queue`).
     """
     seq, status = last or (None, None)
     values: dict[str, Value] = {"session_id": session_id, "seq": seq, "last_status": status}
     rows = yield Statement(_COUNT_BYTES, {**values, "history_bytes": history_bytes, "now": now})
     if not rows:
-        return
-    stored, run_count = rows[0]
+        return False
+    stored, run_count, has_queue = rows[0]
     if seq is not None and seq != run_count:
         yield Statement(_LAST_STATUS, values)
     if any(delta.values()):
         metrics, total = add_counters(stored, delta)
         yield Statement(_WRITE_USAGE, {**values, "metrics": metrics, "total_tokens": total})
+    return bool(has_queue)
+
+
+def lock(session_id: str) -> Work[bool]:
+    """Lock the row of a session until the transaction ends; return False if there is none."""
+    return _LOCK.has_rows(session_id=session_id)
 
 
 @unit

@@ -1,0 +1,236 @@
+"""Claims: this process takes the legs that any server may execute, and queued runs.
+
+A leg is claimed by one conditional update, so of several processes exactly one has it. The process
+that has let it begin claims it at once; the others are notified (`watch_legs`), and the sweep finds
+what a lost notification has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol, cast
+
+from agentctl import errors
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.run_spec import RunSpec
+from agentctl.records.times import now
+from agentctl.runs import legs
+from agentctl.runs.decisions import EXPIRY
+from agentctl.runs.live import Continuation, LiveRun
+from agentctl.runs.states import Ending
+from agentctl.runs.supervision import DATABASE_UNAVAILABLE
+from agentctl.runs.tasks import Tasks, retry_while_unavailable
+from agentctl.runs.worker import Worker
+from agentctl.runtime.component import Component
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.store.database import Database
+from agentctl.store.databases import Databases
+from agentctl.store.repositories import queue, run_reads
+from agentctl.store.repositories.queue import NextLeg
+from agentctl.store.repositories.run_rows import RunState
+
+PARALLEL_CLAIMS = 16
+"""Maximum number of legs that a process claims at the same time."""
+
+LEGS_PER_READ = 100
+"""Maximum number of legs of one read of what may be claimed."""
+
+WORKER_LOST = Ending.failed("WORKER_LOST", "The worker of the run was declared dead")
+
+_NO_RESULT = Ending.cancelled(EXPIRY, "The caller did not give the result of its tool in time")
+_REVOKED = Ending.cancelled(
+    "system:revoked", "The service account that started the run was revoked or has expired"
+)
+
+_rate_limited = RateLimitedLog(logging.getLogger("agentctl.runs"))
+
+
+class ClaimHost(Protocol):
+    """The engine, as the claims use it."""
+
+    @property
+    def free_slots(self) -> int:
+        """Number of root runs that this process would start now."""
+        ...
+
+    def holding_slot(self) -> contextlib.AbstractContextManager[None]:
+        """Hold a slot for a run that is about to start."""
+        ...
+
+    def build_run(
+        self,
+        spec: RunSpec,
+        component: Component,
+        parent: LiveRun | None = None,
+        continuation: Continuation | None = None,
+    ) -> LiveRun:
+        """Build a run that this process executes."""
+        ...
+
+    async def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
+        """Start the work of a claimed leg."""
+        ...
+
+
+class Claims:
+    """Claims legs for an engine.
+
+    Args:
+        run_tasks: group for tasks that need the databases.
+    """
+
+    def __init__(
+        self,
+        host: ClaimHost,
+        databases: Databases,
+        catalog: Catalog,
+        worker: Worker,
+        run_tasks: Tasks,
+    ) -> None:
+        self._host = host
+        self._databases = databases
+        self._catalog = catalog
+        self._worker = worker
+        self._run_tasks = run_tasks
+        self._claiming: set[str] = set()
+        # By the ids of the databases: what waits for a slot, and passes that have to be repeated.
+        self._waiting: dict[str, Database] = {}
+        self._passes: dict[str, bool] = {}
+
+    def has_waiting(self, database_id: str) -> bool:
+        """Return True if runs of a database wait for a free slot of this process."""
+        return database_id in self._waiting
+
+    def handle_end(self, run: LiveRun) -> None:
+        """Claim what may begin after the end of a root run of this process."""
+        if run.lets_begin:
+            self.wake(run.database)
+        for database in list(self._waiting.values()):
+            self.wake(database)
+
+    def wake(self, database: Database) -> None:
+        """Claim soon what this process can execute of a database."""
+        if database.id in self._passes:
+            self._passes[database.id] = True
+        else:
+            self._passes[database.id] = False
+            self._run_tasks.start(self._claim_soon(database))
+
+    async def _claim_soon(self, database: Database) -> None:
+        try:
+            await self.claim_waiting(database)
+        except errors.AgentctlError:
+            # The sweep tries again.
+            _rate_limited.log("runs that wait in database %s could not be claimed", database.id)
+        finally:
+            if self._passes.pop(database.id):
+                self.wake(database)
+
+    async def claim_waiting(self, database: Database) -> None:
+        """Claim the legs of a database that wait, oldest first, as many as this process has slots.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        last: NextLeg | None = None
+        while True:
+            page = await database.read(queue.list_next_legs(LEGS_PER_READ, last))
+            if await self._claim_some(database, [leg.state for leg in page]):
+                self._waiting[database.id] = database
+                return
+            if len(page) < LEGS_PER_READ:
+                self._waiting.pop(database.id, None)
+                return
+            last = page[-1]
+
+    async def _claim_some(self, database: Database, states: Sequence[RunState]) -> bool:
+        """Claim runs; return True if more wait than this process has slots for."""
+        todo = [state for state in states if self._find_component(state) is not None]
+        while todo:
+            count = min(self._host.free_slots, PARALLEL_CLAIMS)
+            if count <= 0:
+                return True
+            some, todo = todo[:count], todo[count:]
+            await asyncio.gather(*(self.claim(database, state.run_id, state) for state in some))
+        return False
+
+    def _find_component(self, state: RunState) -> Component | None:
+        return self._catalog.get(cast(ComponentKind, state.component_type), state.component_id)
+
+    async def claim(
+        self,
+        database: Database,
+        run_id: str,
+        state: RunState | None = None,
+        *,
+        dependencies: str | None = None,
+    ) -> LiveRun | None:
+        """Claim the next leg of a root run and start its work.
+
+        Args:
+            state: the state of the run, if it was read before.
+            dependencies: JSON object of the request that goes on, for the code of the run.
+
+        Returns:
+            The run; None if another process has it, nothing is decided, it is not its turn, its
+            component is not configured here, or this process takes no more runs.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        if self._host.free_slots <= 0:
+            self._waiting[database.id] = database
+            return None
+        state = state or await database.read(run_reads.get_state(run_id))
+        if state is None or (state.status, state.owner) != ("PENDING", None):
+            return None
+        if state.queue_turn is not None and state.queue_turn <= 0:
+            return None
+        component = self._find_component(state)
+        if component is None or run_id in self._claiming:
+            return None
+        self._claiming.add(run_id)
+        claiming = self._run_tasks.start(self._claim(database, component, run_id, dependencies))
+        return await asyncio.shield(claiming)
+
+    async def _claim(
+        self, database: Database, component: Component, run_id: str, dependencies: str | None
+    ) -> LiveRun | None:
+        try:
+            with self._host.holding_slot():
+                await self._worker.register()
+                # A claim with an unknown outcome is repeated: no one else would execute its leg.
+                claimed = await retry_while_unavailable(
+                    lambda: database.write(legs.claim_leg(run_id, self._worker.id))
+                )
+                if claimed is None:
+                    return None
+                if claimed.lets_begin:
+                    self.wake(database)
+                spec, continuation = legs.build_continuation(claimed)
+                spec = replace(spec, dependencies=dependencies)
+                run = self._host.build_run(spec, component, None, continuation)
+                if (ending := await self._check_leg(spec, claimed)) is not None:
+                    run.stop(ending)
+                await self._host.execute_leg(run, claimed)
+                return run
+        finally:
+            self._claiming.discard(run_id)
+
+    async def _check_leg(self, spec: RunSpec, claimed: legs.ClaimedLeg) -> Ending | None:
+        """Return the end of a leg that must not execute. Raises nothing: its claim is committed."""
+        if claimed.has_effects:
+            return WORKER_LOST
+        if claimed.has_expired_call(spec):
+            return _NO_RESULT
+        with contextlib.suppress(errors.Unavailable):
+            revoked = await retry_while_unavailable(
+                lambda: self._databases.system.read(legs.is_revoked(spec.actor, now()))
+            )
+            return _REVOKED if revoked else None
+        return DATABASE_UNAVAILABLE

@@ -1,0 +1,153 @@
+"""The runs that wait for a server: the legs that any server may claim, and the queue of a session.
+
+A run that waits in the queue is PENDING, has no owner and has a start checkpoint. Its `queue_turn`
+is 0 while it waits for the end of the earlier runs of its session, -1 while it waits only for the
+begin of the earlier runs that wait, and otherwise the time since which any server may begin it. At
+most the first waiting run of a session has its turn, so that the index of the turns has one entry
+for each session: the cost of a claim does not depend on the length of a queue, and no session
+delays another one.
+
+A transaction that changes the queue of a session locks the row of the session first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit, unit
+from agentctl.store.listing import ID_GROUP, group_ids
+from agentctl.store.repositories.run_reads import IS_LIVE, STATE_COLUMNS
+from agentctl.store.repositories.run_rows import RunState
+
+AFTER_RUNS = 0
+"""The turn of a run that waits for the end of the earlier runs of its session."""
+
+AFTER_QUEUE = -1
+"""The turn of a run that waits for the begin of the earlier runs that wait in its session."""
+
+IS_NEXT_LEG = "status = 'PENDING' AND owner IS NULL AND coalesce(queue_turn, attempt - 1) > 0"
+"""The condition that any server may claim a run. A partial index has the same one."""
+
+IS_QUEUED = "status = 'PENDING' AND queued_at IS NOT NULL"
+"""The condition that a run waits in the queue. A partial index has the same one."""
+
+_SINCE = "coalesce(queue_turn, created_at)"
+
+_NEXT_LEGS = Sql(
+    f"SELECT {STATE_COLUMNS}, {_SINCE} FROM runs WHERE {IS_NEXT_LEG}"
+    " AND cancel_requested_at IS NULL"
+    f" AND ({_SINCE}, run_id) > (cast(:since as bigint), cast(:run_id as text))"
+    f" ORDER BY {_SINCE}, run_id LIMIT :limit"
+)
+
+_HEAD = Sql(
+    f"SELECT run_id, seq, queue_turn FROM runs WHERE session_id = :session_id AND {IS_LIVE}"
+    " AND status = 'PENDING' AND queue_turn IS NOT NULL ORDER BY seq LIMIT 1"
+)
+
+_EARLIER = Sql(
+    f"SELECT seq FROM runs WHERE session_id = :session_id AND {IS_LIVE} AND seq < :seq"
+    " AND parent_run_id IS NULL UNION ALL SELECT seq FROM runs WHERE session_id = :session_id"
+    " AND status = 'PAUSED' AND seq < :seq AND parent_run_id IS NULL LIMIT 1"
+)
+
+_GIVE_TURN = Sql(
+    "UPDATE runs SET queue_turn = :at WHERE run_id = :run_id AND status = 'PENDING'"
+    " AND queue_turn <= 0 RETURNING run_id"
+)
+
+_SET_QUEUE = Sql(
+    "UPDATE sessions SET has_queue = :has_queue WHERE session_id = :session_id"
+    " AND has_queue <> :has_queue"
+)
+
+_COUNT = Sql(f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE {IS_QUEUED} LIMIT :limit) AS found")
+
+_COUNT_IN_SESSION = Sql(
+    f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE session_id = :session_id AND {IS_LIVE}"
+    f" AND {IS_QUEUED} LIMIT :limit) AS found"
+)
+
+_POSITIONS = Sql(
+    "SELECT run_id, (SELECT count(*) FROM runs AS earlier"
+    f" WHERE earlier.session_id = listed.session_id AND {IS_LIVE} AND {IS_QUEUED}"
+    " AND earlier.seq <= listed.seq) FROM runs AS listed"
+    f" WHERE run_id IN ({ID_GROUP}) AND {IS_QUEUED}"
+)
+
+
+class NextLeg(NamedTuple):
+    """A run that any server may claim, and the time since when."""
+
+    state: RunState
+    since: int
+
+
+@single_unit
+def list_next_legs(limit: int, after: NextLeg | None = None) -> Steps[list[NextLeg]]:
+    """Return runs that any server may claim, those that wait longest first.
+
+    Args:
+        after: only those that come later than this one.
+    """
+    values: dict[str, Value] = {
+        "limit": limit,
+        "since": after.since if after is not None else -1,
+        "run_id": after.state.run_id if after is not None else "",
+    }
+    rows = yield Statement(_NEXT_LEGS, values)
+    return [NextLeg(RunState(*row[:-1]), row[-1]) for row in rows]
+
+
+@unit
+def advance(session_id: str, at: int) -> Steps[bool]:
+    """Let the first run that waits in a session begin, if it may; the row of the session is locked.
+
+    Args:
+        at: the time in microseconds UTC.
+
+    Returns:
+        True if a server may claim it now.
+    """
+    rows = yield Statement(_HEAD, {"session_id": session_id})
+    if not rows:
+        yield Statement(_SET_QUEUE, {"session_id": session_id, "has_queue": 0})
+        return False
+    run_id, seq, turn = rows[0]
+    if turn > 0:
+        return False
+    if turn == AFTER_RUNS and (yield Statement(_EARLIER, {"session_id": session_id, "seq": seq})):
+        return False
+    return bool((yield Statement(_GIVE_TURN, {"run_id": run_id, "at": at})))
+
+
+@unit
+def list_positions(run_ids: Sequence[str]) -> Steps[dict[str, int]]:
+    """Return the places of runs in the queues of their sessions, from 1; of those that wait."""
+    places: dict[str, int] = {}
+    for parameters in group_ids(run_ids):
+        for run_id, place in (yield Statement(_POSITIONS, parameters)):
+            places[run_id] = place
+    return places
+
+
+def count(limit: int) -> Work[int]:
+    """Return the number of runs that wait in the queue of the database, at most `limit`."""
+    return _COUNT.value(limit=limit)
+
+
+def count_in_session(session_id: str, limit: int) -> Work[int]:
+    """Return the number of runs that wait in the queue of a session, at most `limit`."""
+    return _COUNT_IN_SESSION.value(session_id=session_id, limit=limit)
+
+
+@unit
+def add(session_id: str, at: int) -> Steps[bool]:
+    """Note that a new run waits in a session whose row is locked; let it begin if it may.
+
+    Returns:
+        True if a server may claim a run of the session now.
+    """
+    yield Statement(_SET_QUEUE, {"session_id": session_id, "has_queue": 1})
+    return (yield from advance(session_id, at))

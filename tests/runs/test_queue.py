@@ -1,0 +1,359 @@
+"""The queue of a session and of a database, with a scripted component on one or more servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from agentctl import errors
+from agentctl.config.settings import Agent, Limits, Settings
+from agentctl.config.settings import Database as Entry
+from agentctl.requests import CancelRequest, Page, RunFilter, RunRequest
+from agentctl.runs.recovery import recover_runs
+from agentctl.runs.sweep import continue_waiting_runs
+from agentctl.runtime.components import execute
+from agentctl.runtime.events import Content
+from agentctl.service.service import Service
+from agentctl.store.database import Sql
+from agentctl.store.repositories import approvals
+from tests.loops import wait_until
+from tests.postgres import drop_schema
+from tests.runs.components import build_settings
+from tests.service.callers import admin, user
+
+
+class Worker:
+    """A component that answers with its message, once its message may end.
+
+    Attributes:
+        begun: the messages in the order of their begin.
+        at_work: the number of runs at work, by session; `most` is the highest number of each.
+    """
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.at_work: defaultdict[str, int] = defaultdict(int)
+        self.most: defaultdict[str, int] = defaultdict(int)
+        self.held: set[str] = set()
+
+    async def run(self, component: Any, context: Any, catalog: Any) -> None:
+        message, session_id = context.spec.input, context.spec.session_id
+        self.begun.append(message)
+        self.at_work[session_id] += 1
+        self.most[session_id] = max(self.most[session_id], self.at_work[session_id])
+        try:
+            while message in self.held:
+                await asyncio.sleep(0.002)
+        finally:
+            self.at_work[session_id] -= 1
+        context.transcript.add_user(message)
+        context.transcript.add_answer(message)
+        context.transcript.add_content(message)
+        context.emit(Content(message))
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    worker = Worker()
+    monkeypatch.setattr(execute, "_execute", worker.run)
+    return worker
+
+
+def add_agents(settings: Settings, **limits: Any) -> Settings:
+    agents = [
+        Agent(name, "echo", name=name.title(), database="main", on_busy=on_busy)
+        for name, on_busy in (("lined", "enqueue"), ("free", "allow"), ("strict", "reject"))
+    ]
+    return replace(settings, agents=(*settings.agents, *agents), limits=Limits(**limits))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return build_settings(tmp_path / "main.db")
+
+
+@pytest.fixture
+def postgres_settings(tmp_path: Path, postgres_url: str) -> Iterator[Settings]:
+    schema = f"queue_{uuid4().hex}"
+    entry = Entry("main", postgres_url, wait_seconds=60, statement_seconds=60, search_path=schema)
+    try:
+        yield replace(build_settings(tmp_path / "none.db"), databases=(entry,))
+    finally:
+        asyncio.run(drop_schema(entry))
+
+
+@contextlib.asynccontextmanager
+async def serve(settings: Settings, count: int = 1) -> AsyncIterator[list[Service]]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(Service.open(settings, create=True))
+            for _ in range(count)
+        ]
+
+
+async def start(service: Service, agent: str, message: str, session: str = "s1") -> dict[str, Any]:
+    request = RunRequest(message=message, session_id=session, background=True)
+    return dict((await user(service).create_run("agent", agent, request)).value)
+
+
+async def read(service: Service, run_id: str) -> dict[str, Any]:
+    return dict((await admin(service).get_run(run_id)).value)
+
+
+async def wait_for(service: Service, run_id: str, *statuses: str) -> dict[str, Any]:
+    record: dict[str, Any] = {}
+
+    async def reached() -> bool:
+        record.update(await read(service, run_id))
+        return record["status"] in statuses
+
+    await wait_until(reached)
+    return record
+
+
+async def test_runs_of_a_session_begin_in_order(settings: Settings, worker: Worker) -> None:
+    worker.held = {"1", "2", "3"}
+    async with serve(add_agents(settings)) as (service,):
+        runs = [await start(service, "lined", message) for message in "123"]
+        await wait_until(lambda: worker.begun == ["1"])
+        first, second, third = [await read(service, run["run_id"]) for run in runs]
+        assert first["status"] == "RUNNING"
+        assert first["queued_at"] is None
+        assert first["queue_position"] is None
+        assert [second["status"], third["status"]] == ["PENDING", "PENDING"]
+        assert [second["queue_position"], third["queue_position"]] == [1, 2]
+        assert second["queued_at"] == second["created_at"]
+        assert second["started_at"] is None
+        for number in "123":
+            worker.held.discard(number)
+            await wait_for(service, runs[int(number) - 1]["run_id"], "COMPLETED")
+        ended = await read(service, runs[2]["run_id"])
+        assert ended["queued_at"] == third["queued_at"]
+        assert ended["queue_position"] is None
+        assert ended["started_at"] > ended["queued_at"]
+    assert worker.begun == ["1", "2", "3"]
+    assert worker.most == {"s1": 1}
+
+
+async def test_the_sessions_do_not_wait_for_each_other(settings: Settings, worker: Worker) -> None:
+    worker.held = {"1"}
+    async with serve(add_agents(settings)) as (service,):
+        await start(service, "lined", "1")
+        waiting = await start(service, "lined", "2")
+        other = await start(service, "lined", "3", "s2")
+        await wait_for(service, other["run_id"], "COMPLETED")
+        assert (await read(service, waiting["run_id"]))["status"] == "PENDING"
+        worker.held.clear()
+        await wait_for(service, waiting["run_id"], "COMPLETED")
+
+
+async def test_a_cancelled_run_leaves_the_queue_at_once(settings: Settings, worker: Worker) -> None:
+    worker.held = {"1"}
+    async with serve(add_agents(settings)) as (service,):
+        runs = [await start(service, "lined", message) for message in "123"]
+        request = CancelRequest(session_id="s1", reason="not needed")
+        document = await user(service).cancel_run("agent", "lined", runs[1]["run_id"], request)
+        assert document.value["cancel"] == "stopped"
+        assert (await read(service, runs[2]["run_id"]))["queue_position"] == 1
+        worker.held.clear()
+        await wait_for(service, runs[2]["run_id"], "COMPLETED")
+        assert (await read(service, runs[1]["run_id"]))["status"] == "CANCELLED"
+        assert await list_events(service, runs[1]["run_id"]) == ["RunQueued", "RunCancelled"]
+        database = service.hosting.databases.system
+        for run in runs:
+            assert await database.read(approvals.get_checkpoint_attempt(run["run_id"])) is None
+    assert worker.begun == ["1", "3"]
+
+
+async def list_events(service: Service, run_id: str) -> list[str]:
+    from agentctl.requests import ResumeRequest
+
+    events = user(service).resume_run("agent", "lined", run_id, ResumeRequest("s1", -1))
+    return [event.name async for event in events]
+
+
+async def test_a_stream_of_a_queued_run_begins_with_its_place(
+    settings: Settings, worker: Worker
+) -> None:
+    worker.held = {"1"}
+    async with serve(add_agents(settings)) as (service,):
+        await start(service, "lined", "1")
+        stream = user(service).stream_run(
+            "agent", "lined", RunRequest(message="2", session_id="s1")
+        )
+        event = await anext(stream)
+        assert (event.seq, event.name) == (0, "RunQueued")
+        assert b'"queue_position":1' in event.data
+        worker.held.clear()
+        rest = [event async for event in stream]
+        assert [event.name for event in rest] == ["RunStarted", "RunContent", "RunCompleted"]
+        assert [event.seq for event in rest] == [1, 2, 3]
+
+
+async def test_a_caller_that_leaves_takes_its_run_out_of_the_queue(
+    settings: Settings, worker: Worker
+) -> None:
+    worker.held = {"1"}
+    async with serve(add_agents(settings)) as (service,):
+        await start(service, "lined", "1")
+        request = RunRequest(message="2", session_id="s1")
+        waiting = asyncio.create_task(user(service).create_run("agent", "lined", request))
+        stream = user(service).stream_run("agent", "lined", request)
+        await anext(stream)
+        await stream.aclose()
+        found: list[dict[str, Any]] = []
+
+        async def both_wait() -> bool:
+            page = (await admin(service).get_runs(RunFilter(session_id="s1", page=Page(10)))).value
+            found[:] = page["data"]  # type: ignore[assignment]
+            return len(found) == 3
+
+        await wait_until(both_wait)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        for run in found:
+            if run["input"] == "2":
+                await wait_for(service, run["run_id"], "CANCELLED")
+        worker.held.clear()
+    assert worker.begun == ["1"]
+
+
+async def test_a_full_queue_refuses_without_a_row(settings: Settings, worker: Worker) -> None:
+    worker.held = {"1"}
+    async with serve(add_agents(settings, queue_per_session=2, queued_runs=3)) as (service,):
+        for message in "123":
+            await start(service, "lined", message)
+        with pytest.raises(errors.TooManyRequests, match="queue of the session"):
+            await start(service, "lined", "4")
+        for message in "56":
+            worker.held.add(message)
+            await start(service, "lined", message, "s2")
+        with pytest.raises(errors.TooManyRequests, match="in the queue"):
+            await start(service, "lined", "7", "s2")
+        page = (await admin(service).get_runs(RunFilter())).value
+        assert page["meta"]["total_count"] == 5
+        with pytest.raises(errors.Conflict, match="dependencies"):
+            await user(service).create_run(
+                "agent", "lined", RunRequest(message="8", session_id="s2", dependencies={"a": 1})
+            )
+        worker.held.clear()
+
+
+async def test_background_runs_wait_for_a_slot(settings: Settings, worker: Worker) -> None:
+    worker.held = {"1", "2", "a", "b", "c", "z"}
+    async with serve(add_agents(settings, concurrent_runs=1)) as (service,):
+        runs = [await start(service, "free", "1")]
+        await wait_until(lambda: worker.begun == ["1"])
+        runs += [await start(service, "free", message) for message in "abc"]
+        runs += [await start(service, "free", "z", "s2")]
+        with pytest.raises(errors.TooManyRequests):
+            await user(service).create_run("agent", "free", RunRequest(message="now"))
+        with pytest.raises(errors.Conflict):
+            await start(service, "strict", "x")
+        for message in "1abcz":
+            worker.held.discard(message)
+        for run in runs:
+            await wait_for(service, run["run_id"], "COMPLETED")
+        document = await user(service).create_run("agent", "free", RunRequest(message="now"))
+        assert document.value["status"] == "COMPLETED"
+    # The session with one run did not wait for all of the other session.
+    assert worker.begun[:3] == ["1", "a", "z"]
+    assert worker.begun == ["1", "a", "z", "b", "c", "now"]
+
+
+async def test_another_server_begins_a_queued_run(
+    postgres_settings: Settings, worker: Worker
+) -> None:
+    worker.held = {"1", "3"}
+    limited = add_agents(postgres_settings, concurrent_runs=1)
+    async with serve(limited) as (full,), serve(add_agents(postgres_settings)) as (idle,):
+        await idle.prepare()
+        await start(full, "free", "1", "s1")
+        await wait_until(lambda: worker.begun == ["1"])
+        run = await start(full, "free", "2", "s2")
+        record = await wait_for(full, run["run_id"], "COMPLETED")
+        assert record["content"] == "2"
+        worker.held.clear()
+
+
+async def test_the_state_of_a_request_is_stored_when_its_run_begins(
+    settings: Settings, worker: Worker
+) -> None:
+    worker.held = {"1", "2"}
+    async with serve(add_agents(settings)) as (service,):
+        runs = [await start(service, "lined", "1")]
+        for number in "23":
+            request = RunRequest(
+                message=number, session_id="s1", background=True, session_state={"page": number}
+            )
+            runs.append(dict((await user(service).create_run("agent", "lined", request)).value))
+
+        async def read_state() -> Any:
+            return (await admin(service).get_session_by_id("s1")).value["session_state"]
+
+        assert not await read_state()
+        worker.held.discard("1")
+        await wait_for(service, runs[1]["run_id"], "RUNNING")
+        assert await read_state() == {"page": "2"}
+        worker.held.clear()
+        await wait_for(service, runs[2]["run_id"], "COMPLETED")
+        assert await read_state() == {"page": "3"}
+
+
+async def test_the_end_of_a_lost_run_lets_the_next_one_begin(
+    settings: Settings, worker: Worker
+) -> None:
+    worker.held = {"1"}
+    async with serve(add_agents(settings), 2) as (lost, other):
+        await start(lost, "lined", "1")
+        await wait_until(lambda: worker.begun == ["1"])
+        run = await start(other, "lined", "2")
+        database = other.hosting.databases.system
+        await recover_runs(database, lost.hosting.engine.worker_id)
+        await continue_waiting_runs(
+            other.hosting.databases, other.hosting.engine.claims.claim_waiting
+        )
+        await wait_for(other, run["run_id"], "COMPLETED")
+        worker.held.clear()
+
+
+OLD_CLAIM = (
+    "UPDATE runs SET status = 'RUNNING', owner = 'old', leg_effects = 0 WHERE run_id = :run_id"
+    " AND status = 'PENDING' AND owner IS NULL RETURNING run_id"
+)
+OLD_END = (
+    "UPDATE runs SET status = 'ERROR', attempt = attempt + 1 WHERE run_id = :run_id"
+    " AND status IN ('PENDING', 'RUNNING', 'PAUSED') RETURNING run_id"
+)
+
+
+async def test_a_server_of_an_earlier_version_changes_no_queued_run(
+    settings: Settings, worker: Worker
+) -> None:
+    await check_old_server(settings, worker)
+
+
+async def test_a_server_of_an_earlier_version_changes_no_queued_run_on_postgresql(
+    postgres_settings: Settings, worker: Worker
+) -> None:
+    await check_old_server(postgres_settings, worker)
+
+
+async def check_old_server(settings: Settings, worker: Worker) -> None:
+    worker.held = {"1"}
+    async with serve(add_agents(settings)) as (service,):
+        await start(service, "lined", "1")
+        run = await start(service, "lined", "2")
+        database = service.hosting.databases.system
+        for statement in (OLD_CLAIM, OLD_END):
+            assert not await database.write(Sql(statement).has_rows(run_id=run["run_id"]))
+        worker.held.clear()
+        assert (await wait_for(service, run["run_id"], "COMPLETED"))["content"] == "2"
