@@ -222,7 +222,7 @@ def _find_source(
     try:
         data = orjson.loads(event.data)
         source = known or (data[f"{kind}_id"], data["run_id"])
-        if known is None and data["parent_run_id"] is not None:
+        if known is None and data.get("parent_run_id") is not None:
             return None, None
         return source, data["session_id"]
     except (orjson.JSONDecodeError, KeyError, TypeError):

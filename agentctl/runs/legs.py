@@ -337,6 +337,9 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
         # The events of a run that recorded none are built from its row.
         last_event = max(last_event, event_format.UNRECORDED_EVENTS - 1)
     spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
+    if state is not None:
+        # Otherwise all events of the calls that have ended are stored.
+        state["announces"] = was_lost
     # The answer about a lost call is part of the approval of that call.
     decided = [row for row in claimed.rows if row.status != "pending" and row.kind != "outcome"]
     leg = None if state is None else Leg(state, [to_decision(row) for row in decided])

@@ -154,6 +154,7 @@ class Conversation:
         self.waiting: dict[str, WaitingCall] = {}
         self._rules = rules or {}
         self._journal = context.journal
+        self._announces = True
         self._states: dict[str, Any] = {}
         self._publishes = publishes
         self._transcript = context.transcript
@@ -334,13 +335,23 @@ class Conversation:
         ]
 
     def repeat_result(
-        self, call_id: str, name: str, arguments: Mapping[str, Any], known: Mapping[str, Any]
+        self, call: Mapping[str, Any], known: Mapping[str, Any], *, announces: bool
     ) -> str | None:
-        """Return the result of a call that an earlier process has made."""
-        if call_id not in self._transcript.open_calls:
-            given = known.get("arguments") or arguments
-            self._open_call(call_id, name, given, known["started_at"])
-        return self._close_call(call_id, name, load_outcome(known), at=known["ended_at"])
+        """Return the result of a call that an earlier process has made.
+
+        Args:
+            known: the result in the journal.
+            announces: True to publish its events again: they may be lost.
+        """
+        call_id, name = call["id"], call["name"]
+        self._announces = announces
+        try:
+            if call_id not in self._transcript.open_calls:
+                given = known.get("arguments") or call["arguments"]
+                self._open_call(call_id, name, given, known["started_at"])
+            return self._close_call(call_id, name, load_outcome(known), at=known["ended_at"])
+        finally:
+            self._announces = True
 
     async def resume_call(
         self, call_id: str, name: str, arguments: Mapping[str, Any], waiting: WaitingCall
@@ -408,7 +419,8 @@ class Conversation:
         self, call_id: str, name: str, arguments: Mapping[str, Any], at: int | None = None
     ) -> None:
         entry = self._transcript.open_call(call_id, name, arguments, at)
-        self.context.emit(ToolCallStarted(entry))
+        if self._announces:
+            self.context.emit(ToolCallStarted(entry))
 
     async def _perform(
         self, call_id: str, name: str, arguments: Mapping[str, Any], *, is_decided: bool = False
@@ -468,7 +480,7 @@ class Conversation:
         text = replace_unstorable(outcome.text)
         self._reserve(len(text.encode()))
         closed = self._transcript.close_call(call_id, text, error=outcome.failed, at=at)
-        if closed is not None:
+        if closed is not None and self._announces:
             self.context.emit(ToolCallCompleted(closed))
         self._count_failures(name, outcome)
         return text

@@ -137,6 +137,7 @@ class _Turns:
         self._journal = context.journal
         self._mark, self._kept = TranscriptMark(), self._own
         self._known: Mapping[str, Mapping[str, Any]] = {}
+        self._announces = True
 
     async def take(self) -> None:
         """Take turns until the model answers without calls."""
@@ -216,7 +217,7 @@ class _Turns:
         """Return the results of the calls that an earlier process has made, by id."""
         texts = {
             call["id"]: self._conversation.repeat_result(
-                call["id"], call["name"], call["arguments"], self._known[call["id"]]
+                call, self._known[call["id"]], announces=self._announces
             )
             for call in calls
             if call["id"] in self._known
@@ -255,7 +256,7 @@ class _Turns:
         for message in state["messages"]:
             self._call_ids |= {call["id"] for call in message.get("tool_calls", ())}
             self.messages.append(load_message(message, self._runner.models))
-        self._known = state.get("known", {})
+        self._known, self._announces = state.get("known", {}), state.get("announces", True)
         self._mark = self._conversation.context.transcript.mark()
         self._kept = len(self.messages)
 
