@@ -414,7 +414,6 @@ class Team:
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
-    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +435,6 @@ class Workflow:
     description: str = ""
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
-    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,13 +209,16 @@ def _settle_outcome(row: ApprovalRow) -> Steps[None]:
     if settled:
         return
     # A call of a durable run that needed no approval.
-    body = None
+    step = yield from steps.find_unknown(row.run_id, row.tool_call_id)
+    if step is None:
+        return
+    body = orjson.loads(step.body or "{}")
     if execution is not None:
         result = orjson.loads(row.result or "null")
         text = result if isinstance(result, str) else row.result or ""
-        body = to_json(dump_outcome(CallOutcome(text, failed=execution == "failed")))
+        body |= dump_outcome(CallOutcome(text, failed=execution == "failed"))
     state = execution or "again"
-    yield from steps.settle(row.run_id, row.tool_call_id, state, body, row.decided_at)
+    yield from steps.settle(row.run_id, row.tool_call_id, state, to_json(body), row.decided_at)
 
 
 async def expire_approvals(

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from agentctl.records.approvals import hash_call
 from agentctl.records.times import now
 from agentctl.runs.results import to_json
@@ -42,34 +44,47 @@ class RunJournal:
         self, body: Mapping[str, Any], calls: Sequence[JournaledCall] = ()
     ) -> None:
         """Store an answer of the model, and that some of its calls begin, in one transaction."""
-        run = self._run
-        if not self.next_step:
-            begin = {
-                "earlier_runs": [asdict(earlier) for earlier in run.earlier_runs],
-                "summary": run.summary,
-                "previous_instructions": run.previous_instructions,
-                "is_first": run.is_first,
-            }
-            body = {**body, "begin": begin}
-        at = now()
+        body, at = {**body, **self._describe_begin()}, now()
         answer = self._build_row("answer", None, "done", at, to_json(body))
         await self._keep([answer, *(self._begin(call, at) for call in calls)])
 
-    async def begin_call(self, call: JournaledCall) -> None:
+    def _describe_begin(self) -> dict[str, Any]:
+        """Return what the first step of a run stores: what the component was given."""
+        run = self._run
+        if self.next_step:
+            return {}
+        begin = {
+            "earlier_runs": [asdict(earlier) for earlier in run.earlier_runs],
+            "summary": run.summary,
+            "previous_instructions": run.previous_instructions,
+            "is_first": run.is_first,
+        }
+        return {"begin": begin}
+
+    async def begin_call(self, call: JournaledCall, more: Mapping[str, Any] | None = None) -> None:
         """Store that a call begins, unless `add_answer` of this attempt did."""
         begun = self._begun.get(call.call_id)
         if begun is None or (begun.state, begun.attempt) != ("started", self._run.attempt):
-            await self._keep([self._begin(call, now())])
+            described = self._describe_begin()
+            row = self._begin(call, now())
+            if more is not None:
+                kept = orjson.loads(begun.body or "{}") if begun is not None else described
+                row.body = to_json({**kept, **more, "arguments": call.arguments})
+            await self._keep([row])
 
-    async def end_call(self, call: JournaledCall, outcome: CallOutcome) -> None:
+    async def end_call(
+        self, call: JournaledCall, outcome: CallOutcome, more: Mapping[str, Any] | None = None
+    ) -> None:
         """Store the result of a call, or that it waits in the middle."""
         row, at = self._begun.get(call.call_id), now()
         if outcome.pause is not None:
             state, body = "waiting", None
         else:
             state = "failed" if outcome.failed else "done"
-            body = dump_outcome(outcome)
-            if (changes := self._run.root.state.find_changes()) is not None:
+            kept = orjson.loads(row.body or "{}") if row is not None and more is not None else {}
+            body = {**kept, **(dump_outcome(outcome) if more is None else more)}
+            # A function makes its changes again when it runs again.
+            if more is None and (changes := self._run.root.state.find_changes()) is not None:
                 body["session_state"] = asdict(changes)
         if row is not None and (row.state, row.attempt) == ("started", self._run.attempt):
             row.state, row.ended_at = state, at

@@ -241,7 +241,12 @@ class Replayer(Protocol):
     def ask(self, question: str, schema: Mapping[str, Any] | None) -> Awaitable[Any]: ...
 
     def step(
-        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        *,
+        idempotent: bool,
     ) -> Awaitable[Any]: ...
 
 
@@ -296,9 +301,15 @@ class RunHost:
         return self._find_replayer("ask").ask(question, schema)
 
     def step(
-        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        *,
+        idempotent: bool,
     ) -> Awaitable[Any]:
-        return self._find_replayer("step").step(name, function, arguments)
+        replayer = self._find_replayer("step")
+        return replayer.step(name, function, arguments, idempotent=idempotent)
 
     def _find_replayer(self, method: str) -> Replayer:
         if self.replayer is None:

@@ -8,6 +8,7 @@ as much as it adds, however long the conversation is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -63,11 +64,17 @@ class Journal(Protocol):
         """Store an answer of the model, and that some of its calls begin."""
         ...
 
-    async def begin_call(self, call: JournaledCall) -> None:
-        """Store that a call begins, unless `add_answer` did."""
+    async def begin_call(self, call: JournaledCall, more: Mapping[str, Any] | None = None) -> None:
+        """Store that a call begins, unless `add_answer` did.
+
+        Args:
+            more: further values of the step, a JSON object.
+        """
         ...
 
-    async def end_call(self, call: JournaledCall, outcome: CallOutcome) -> None:
+    async def end_call(
+        self, call: JournaledCall, outcome: CallOutcome, more: Mapping[str, Any] | None = None
+    ) -> None:
         """Store the result of a call, or that it waits in the middle."""
         ...
 
@@ -122,6 +129,7 @@ def rebuild(
     transcript = Transcript.from_json(present["transcript"])
     state = present["state"]
     ended: list[StoredStep] = []
+    logged: list[dict[str, Any]] = []
     for step in new:
         if step.kind == "answer":
             answer = orjson.loads(step.body or "{}")
@@ -131,8 +139,14 @@ def rebuild(
             transcript.extend(answer["transcript"])
             state = _extend_state(state, answer)
             ended = []
+        elif step.kind == "step":
+            body = orjson.loads(step.body or "{}")
+            present |= body.get("begin", {})
+            logged.append(_read_logged(step.state, body))
         elif step.state in ENDED:
             ended.append(step)
+    if logged:
+        return {**present, "state": _extend_log(state, logged)}
     if state is not None and ended and ends:
         _close_calls(transcript, state, ended)
     elif state is not None and ended:
@@ -140,6 +154,28 @@ def rebuild(
         state = {**state, "known": known}
     present["session_changes"] = _find_changes(new)
     return {**present, "transcript": transcript.to_json(), "state": state}
+
+
+def _read_logged(state: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of a step in the log of a function (`runtime.runners.replay`)."""
+    call: dict[str, Any] = dict(body["call"])
+    if state in ENDED and not call["is_done"]:
+        # A person has reported the end of a step whose process died.
+        call["is_done"] = True
+        if state == "failed":
+            return {**call, "reason": body["text"]}
+        with suppress(orjson.JSONDecodeError):
+            return {**call, "result": orjson.loads(body["text"])}
+        return {**call, "result": body["text"]}
+    return call
+
+
+def _extend_log(
+    state: Mapping[str, Any] | None, logged: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    before: Mapping[str, Any] = state or {"calls": [], "output": []}
+    by_id = {call["call_id"]: call for call in [*before["calls"], *logged]}
+    return {**before, "calls": list(by_id.values())}
 
 
 def _extend_state(state: Mapping[str, Any] | None, answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """Kill servers under durable agents, and compare the records with a ledger that the tools write.
 
     python -m tests.chaos.durable --engine sqlite --kills 200
+    python -m tests.chaos.durable --engine postgresql --kills 0 --restarts 20 --clients 50
+        --paused 20
 
 Each run makes several calls in turn, of a tool that must not be repeated and of one that
 may be. Workers, servers and PostgreSQL are killed at random moments. A person who reads the ledger
@@ -9,6 +11,10 @@ answers what happened to the calls in doubt. In the end every run is complete, a
 - no call was made again after the next one had begun: it had finished;
 - a call that must not be repeated was made once, or again because the person had said so;
 - the result in the record is that of the call in the ledger, or that of the person.
+
+With `--restarts` the servers are stopped with SIGTERM in turn and started again instead: no run
+ends otherwise than COMPLETED, no call is in doubt, and no server is waited for longer than a call
+takes.
 """
 
 from __future__ import annotations
@@ -50,7 +56,7 @@ base_url = "{url}"
 id = "durable"
 durable = true
 model = "plan"
-tools = ["chaos_tools:pay", "chaos_tools:look"]
+tools = ["chaos_tools:pay", "chaos_tools:look", "chaos_tools:sign"]
 """
 
 TOOLS = '''
@@ -81,6 +87,12 @@ async def pay(number: int, context: agentctl.RunContext) -> str:
     return await work(context, number)
 
 
+@agentctl.tool(approve="user")
+async def sign(number: int, context: agentctl.RunContext) -> str:
+    """Sign."""
+    return await work(context, number)
+
+
 @agentctl.tool(idempotent=True)
 async def look(number: int, context: agentctl.RunContext) -> str:
     """Look."""
@@ -97,6 +109,7 @@ class Figures:
         twice: payments that were made twice, and no person had said so; must be 0.
         lost: runs that are not COMPLETED; must be 0.
         wrong: results in records that neither the ledger nor a person gave; must be 0.
+        stops: seconds from each SIGTERM to the end of the server.
         unasked: payments whose call is not done, and about which no one was asked; must be 0.
     """
 
@@ -114,6 +127,7 @@ class Figures:
     unasked: int = 0
     tracebacks: int = 0
     seconds: float = 0.0
+    stops: list[float] = field(default_factory=list)
     ends: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -155,34 +169,70 @@ class Experiment:
     async def work(self, until: asyncio.Event) -> None:
         """Start one run after the other; wait for the end of each."""
         while not until.is_set():
-            plan = [
-                {
-                    "content": f"step {number}",
-                    "tool_calls": [
-                        {
-                            "id": f"call-{number}",
-                            "type": "function",
-                            "function": {
-                                "name": random.choice(("pay", "pay", "look")),
-                                "arguments": json.dumps({"number": number}),
-                            },
-                        }
-                    ],
-                }
-                for number in range(CALLS)
-            ]
-            message = json.dumps([*plan, {"content": "done"}])
-            body = {"message": message, "stream": False, "background": True}
-            key = {"Idempotency-Key": f"{random.getrandbits(64):x}"}
-            response = await self.send("POST", "/agents/durable/runs", json=body, headers=key)
-            assert response.status_code in (200, 202), response.text
-            run_id = response.json()["run_id"]
-            self.runs.append(run_id)
+            names = [random.choice(("pay", "pay", "look")) for _ in range(CALLS)]
+            run_id = await self.start(names)
             deadline = time.monotonic() + SETTLE_SECONDS
             while (await self.read(run_id))["status"] in ("PENDING", "RUNNING", "PAUSED"):
                 if time.monotonic() > deadline:
                     break
                 await asyncio.sleep(0.3)
+
+    async def start(self, names: list[str]) -> str:
+        """Start a run that calls some tools one after the other; return its id."""
+        plan = [
+            {
+                "content": f"step {number}",
+                "tool_calls": [
+                    {
+                        "id": f"call-{number}",
+                        "type": "function",
+                        "function": {"name": name, "arguments": json.dumps({"number": number})},
+                    }
+                ],
+            }
+            for number, name in enumerate(names)
+        ]
+        message = json.dumps([*plan, {"content": "done"}])
+        body = {"message": message, "stream": False, "background": True}
+        key = {"Idempotency-Key": f"{random.getrandbits(64):x}"}
+        response = await self.send("POST", "/agents/durable/runs", json=body, headers=key)
+        assert response.status_code in (200, 202), response.text
+        run_id: str = response.json()["run_id"]
+        self.runs.append(run_id)
+        return run_id
+
+    async def pause(self, count: int) -> list[str]:
+        """Start runs that wait for a person; return their ids."""
+        run_ids = [await self.start(["pay", "sign", "pay"]) for _ in range(count)]
+        for run_id in run_ids:
+            while (await self.read(run_id))["status"] != "PAUSED":
+                await asyncio.sleep(0.1)
+        return run_ids
+
+    async def approve(self, run_ids: list[str]) -> None:
+        """Approve what runs wait for, and wait until they have ended."""
+        for run_id in run_ids:
+            page = (await self.send("GET", f"/approvals?status=pending&run_id={run_id}")).json()
+            (row,) = page["data"]
+            assert row["kind"] == "approval", row
+            path = f"/agents/durable/approvals/{row['approval_id']}/decide"
+            body = {"decision": "approve", "arguments_hash": row["arguments_hash"]}
+            assert (await self.send("POST", path, json=body)).status_code == 200
+        for run_id in run_ids:
+            while (await self.read(run_id))["status"] != "COMPLETED":
+                await asyncio.sleep(0.1)
+
+    async def restart(self, count: int) -> None:
+        """Stop the servers in turn with SIGTERM, and start each again."""
+        for number in range(count):
+            await asyncio.sleep(1)
+            server = self._cluster.servers[number % len(self._cluster.servers)]
+            began = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(server.process.wait, 60)
+            self.figures.stops.append(round(time.monotonic() - began, 2))
+            await asyncio.to_thread(server.stop)
+            await self._start(server)
 
     async def read(self, run_id: str) -> dict[str, Any]:
         run: dict[str, Any] = (await self.send("GET", f"/runs/{run_id}")).json()
@@ -193,11 +243,11 @@ class Experiment:
         while True:
             page = (await self.send("GET", "/approvals?status=pending&limit=100")).json()
             for row in page["data"]:
-                await self._answer(row)
+                if row["kind"] == "outcome":
+                    await self._answer(row)
             await asyncio.sleep(0.2)
 
     async def _answer(self, row: dict[str, Any]) -> None:
-        assert row["kind"] == "outcome", row
         call_id = f"{row['run_id']}:{row['tool_call_id']}"
         made = [line for line in self.read_ledger() if line["call"] == call_id]
         body: dict[str, Any] = {"arguments_hash": row["arguments_hash"]}
@@ -296,9 +346,17 @@ class Experiment:
 
 
 async def run_experiment(
-    engine: Engine, kills: int, clients: int, *, pause: float, call_seconds: float, seed: int = 5
+    engine: Engine,
+    clients: int,
+    *,
+    kills: int = 0,
+    restarts: int = 0,
+    paused: int = 0,
+    pause: float,
+    call_seconds: float,
+    seed: int = 5,
 ) -> Figures:
-    """Kill `kills` times under `clients` runs at once, and return the figures."""
+    """Kill or restart servers under `clients` runs at once, and return the figures."""
     folder = Path(tempfile.mkdtemp(prefix="agentctl-ledger-"))
     ledger = folder / "ledger.jsonl"
     files = {"chaos_tools.py": TOOLS.format(ledger=str(ledger), seconds=call_seconds)}
@@ -309,9 +367,12 @@ async def run_experiment(
             until = asyncio.Event()
             workers = [asyncio.create_task(experiment.work(until)) for _ in range(clients)]
             person = asyncio.create_task(experiment.answer())
+            waiting = await experiment.pause(paused)
             await experiment.kill(kills, pause)
+            await experiment.restart(restarts)
             until.set()
             await asyncio.wait_for(asyncio.gather(*workers), SETTLE_SECONDS)
+            await experiment.approve(waiting)
             person.cancel()
             await experiment.audit()
     finally:
@@ -325,13 +386,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.durable", description=__doc__)
     parser.add_argument("--engine", choices=get_args(Engine), default="sqlite")
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--restarts", type=int, default=0)
+    parser.add_argument("--paused", type=int, default=0)
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--pause", type=float, default=1.5, help="seconds between two kills")
     parser.add_argument("--call-seconds", type=float, default=0.3)
     options = parser.parse_args()
     figures = asyncio.run(
         run_experiment(
-            options.engine, options.kills, options.clients,
+            options.engine, options.clients,
+            kills=options.kills, restarts=options.restarts, paused=options.paused,
             pause=options.pause, call_seconds=options.call_seconds,
         )
     )  # fmt: skip

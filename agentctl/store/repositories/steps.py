@@ -69,6 +69,10 @@ _SETTLE = Sql(
     "UPDATE run_steps SET state = :state, ended_at = :at, body = :body"
     " WHERE run_id = :run_id AND call_id = :call_id AND state = 'unknown' RETURNING seq"
 )
+_FIND = Sql(
+    f"SELECT {_COLUMNS} FROM run_steps WHERE run_id = :run_id AND call_id = :call_id"
+    " AND state = 'unknown'"
+)
 _PROGRESS = Sql(
     "SELECT attempt, ended_at FROM run_steps WHERE run_id = :run_id"
     " AND state IN ('done', 'failed') ORDER BY attempt DESC, ended_at DESC LIMIT 1"
@@ -117,6 +121,11 @@ def mark_unknown(run_id: str) -> Steps[list[StepRow]]:
     """Mark the calls that a dead process has begun and that must not be repeated; return them."""
     rows = yield Statement(_DOUBT, {"run_id": run_id})
     return sorted((StepRow(*row) for row in rows), key=lambda row: row.seq)
+
+
+def find_unknown(run_id: str, call_id: str) -> Work[StepRow | None]:
+    """Return the step of a call whose outcome is unknown; None if it is known."""
+    return _FIND.first(StepRow, run_id=run_id, call_id=call_id)
 
 
 def settle(run_id: str, call_id: str, state: str, body: str | None, at: int | None) -> Work[bool]:
