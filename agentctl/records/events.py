@@ -176,6 +176,8 @@ class Event:
                 return f"step {self.data.get('step_name')}"
             case EventKind.STEP_COMPLETED:
                 return f"step {self.data.get('step_name')} completed"
+            case EventKind.QUEUED:
+                return f"queued: place {self.data.get('queue_position')} in its session"
             case EventKind.STARTED:
                 return "started"
             case EventKind.PAUSED:

@@ -134,6 +134,12 @@ def _describe_pause(run: Mapping[str, Any], at: int) -> str:
 
 def _find_facts(run: Mapping[str, Any], name: str, warning: str, at: int) -> list[str]:
     facts = []
+    if name == "queued" and run.get("queue_position") is not None:
+        since = _parse(run.get("queued_at"))
+        facts.append(
+            f"place {run['queue_position']} in the queue of its session"
+            + (f", since{_format_time(since, at)}" if since is not None else "")
+        )
     if name == "paused":
         facts.append(_describe_pause(run, at))
     error = run.get("error") or {}

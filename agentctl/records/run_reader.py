@@ -121,6 +121,8 @@ class RunReader:
             run = self.runs[event.run_id] = RunSoFar(_start_record(event))
             changes += [Change(event.run_id, None), *self._place_run(run)]
         match event.kind:
+            case EventKind.STARTED if run.record["status"] == "PENDING":
+                changes.append(_begin_run(run, event))
             case EventKind.CONTENT:
                 changes.append(run.add_text("text", event.text))
             case EventKind.THINKING:
@@ -214,8 +216,19 @@ def _start_record(event: Event) -> dict[str, Any]:
         *(names.id_field for names in KINDS.values()),
     )
     record = {name: event.data[name] for name in fields if event.data.get(name)}
-    record |= {"status": "RUNNING", "started_at": event.at}
+    if event.kind is EventKind.QUEUED:
+        queued = {name: event.data.get(name) for name in ("queued_at", "queue_position")}
+        record |= {"status": "PENDING", **queued}
+    else:
+        record |= {"status": "RUNNING", "started_at": event.at}
     return {**record, "phase": describe_run(record)}
+
+
+def _begin_run(run: RunSoFar, event: Event) -> Change:
+    """Begin a run that waited in the queue."""
+    run.record |= {"status": "RUNNING", "started_at": event.at, "queue_position": None}
+    run.record["phase"] = describe_run(run.record)
+    return Change(event.run_id, None)
 
 
 def _is_question(item: ToolCallItem) -> bool:

@@ -4,25 +4,23 @@ work starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import orjson
 
 from agentctl import errors
-from agentctl.config.settings import Limits
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
-from agentctl.runs import event_format
-from agentctl.runs.starts import build_start
+from agentctl.runs.starts import check_queue, enqueue, write_start
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_session_data
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import (
     approvals,
-    events,
     idempotency,
     queue,
     quotas,
@@ -31,6 +29,7 @@ from agentctl.store.repositories import (
     sessions,
 )
 from agentctl.store.repositories.run_rows import NewRun
+from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import Visibility
 
 SESSION_NAME_LENGTH = 60
@@ -129,6 +128,40 @@ def admit_run(
         # The key first: a repeat returns its run, even if that run keeps the session busy.
         yield from claim_key(spec.run_id, submission.idempotency)
     name = cut_text(" ".join(spec.input.split()), SESSION_NAME_LENGTH)
+    session, is_first = yield from _get_session(submission, catalog, name, is_full)
+    turn = yield from _find_turn(submission, is_full)
+    if turn is not None:
+        yield from check_queue(spec, catalog.settings.limits)
+    # Not the caller: the owner of the session sees all runs in it (docs/decisions/0007).
+    spec = _with_user(spec, session.user_id)
+    row = NewRun(spec, worker_id if turn is None else None, now(), name, turn)
+    if (yield from runs.create(row, 1 if is_first else None)) is None:
+        raise errors.NotFound("Session not found")
+    state = session.session_state
+    if not is_first and spec.session_state:
+        changes = orjson.loads(spec.session_state)
+        limit = catalog.settings.limits.state_bytes
+        state = yield from _change_state(session, changes, limit, is_stored=turn is None)
+    if submission.extra_write is not None:
+        yield from submission.extra_write()
+    yield from quotas.check_added(
+        catalog.settings.quotas, spec.user_id, "sessions" if is_first else None
+    )
+    if turn is None and not spec.durable:
+        return AdmittedRun(spec, state, is_first)
+    yield from write_start(spec, component.name, is_first=is_first)
+    if turn is None:
+        return AdmittedRun(spec, state, is_first, has_start=True)
+    may_begin = yield from enqueue(spec, component.name, row.created_at)
+    return AdmittedRun(spec, state, is_first, has_start=True, is_queued=True, may_begin=may_begin)
+
+
+@unit
+def _get_session(
+    submission: Submission, catalog: Catalog, name: str, is_full: bool
+) -> Steps[tuple[SessionRow, bool]]:
+    """Return the session of a run, and True if it is new."""
+    spec, component = submission.spec, submission.component
     new = sessions.build_session(
         spec.session_id,
         component.kind,
@@ -143,78 +176,44 @@ def admit_run(
         first_status="PENDING" if is_full else spec.first_status,
     )
     session = yield from sessions.get_or_create_for_run(new, submission.visibility)
-    if isinstance(session, sessions.UnusableSession):
-        if not submission.visibility.sees(session.row.user_id):
-            raise errors.NotFound("Session not found")
-        stored = session.row
-        raise errors.Conflict(
-            f"The session {stored.session_id} is for runs of {stored.session_type}s, not of"
-            f" {component.kind}s",
-            cause=f"its first run was one of the {stored.session_type} {stored.component_id}",
-            hint="choose another session: --session NEW",
-        )
-    turn = queue.AFTER_QUEUE if is_full else None
-    if component.on_busy != "allow":
-        busy = yield from run_reads.list_open_in_session(spec.session_id)
-        if busy and component.on_busy == "reject":
-            raise errors.Conflict(f"The session is busy with run {busy[0]}")
-        if busy or (is_full and component.on_busy == "enqueue"):
-            turn = queue.AFTER_RUNS
-    position = 0
-    if turn is not None:
-        position = 1 + (yield from _check_queue(spec, catalog.settings.limits))
-    # Not the caller: the owner of the session sees all runs in it (docs/decisions/0007).
-    spec = _with_user(spec, session.user_id)
-    at, is_first = now(), session is new
-    row = NewRun(spec, worker_id if turn is None else None, at, name, turn)
-    if (yield from runs.create(row, 1 if is_first else None)) is None:
+    if not isinstance(session, sessions.UnusableSession):
+        return session, session is new
+    stored = session.row
+    if not submission.visibility.sees(stored.user_id):
         raise errors.NotFound("Session not found")
-    if has_start := turn is not None or spec.durable:
-        start = build_start(spec, component.name, is_first=is_first)
-        yield from approvals.keep_checkpoint(start)
-    state = session.session_state
-    changes = {} if is_first else orjson.loads(spec.session_state or "{}")
-    if changes:
-        if turn is None:
-            state = yield from sessions.merge_state(spec.session_id, changes)
-        else:
-            state = orjson.dumps(orjson.loads(state or "{}") | changes).decode()
-        limit = max(
-            catalog.settings.limits.state_bytes, len((session.session_state or "").encode())
-        )
-        if len((state or "").encode()) > limit:
-            raise errors.TooLarge(f"The session state would be larger than {limit} bytes")
-    if submission.extra_write is not None:
-        yield from submission.extra_write()
-    yield from quotas.check_added(
-        catalog.settings.quotas, spec.user_id, "sessions" if is_first else None
+    raise errors.Conflict(
+        f"The session {stored.session_id} is for runs of {stored.session_type}s, not of"
+        f" {component.kind}s",
+        cause=f"its first run was one of the {stored.session_type} {stored.component_id}",
+        hint="choose another session: --session NEW",
     )
-    if turn is None:
-        return AdmittedRun(spec, state, is_first, has_start)
-    identity = event_format.RunIdentity(
-        spec.run_id, spec.session_id, None, component.kind, component.id, component.name
-    )
-    event, data = event_format.format_queued(identity, position, at)
-    yield from events.append_batch(spec.run_id, 1, 0, 0, f"{event} {data.decode()}\n")
-    may_begin = yield from queue.add(spec.session_id, at)
-    return AdmittedRun(spec, state, is_first, has_start, is_queued=True, may_begin=may_begin)
 
 
 @unit
-def _check_queue(spec: RunSpec, limits: Limits) -> Steps[int]:
-    """Return the number of runs that wait in the session of a run that has to wait, too."""
-    if spec.dependencies is not None:
-        # Another process may begin the run, and dependencies are never stored.
-        raise errors.Conflict(
-            "The run would have to wait, and dependencies are not stored",
-            hint="send the request without dependencies, or when the session is idle",
-        )
-    waiting = yield from queue.count_in_session(spec.session_id, limits.queue_per_session)
-    if waiting >= limits.queue_per_session:
-        raise errors.TooManyRequests("Too many runs wait in the queue of the session")
-    if (yield from queue.count(limits.queued_runs)) >= limits.queued_runs:
-        raise errors.TooManyRequests("Too many runs wait in the queue")
-    return waiting
+def _find_turn(submission: Submission, is_full: bool) -> Steps[int | None]:
+    """Return how a run waits in the queue of its session, which is locked; None if it begins."""
+    on_busy = submission.component.on_busy
+    if on_busy == "allow":
+        return queue.AFTER_QUEUE if is_full else None
+    busy = yield from run_reads.list_open_in_session(submission.spec.session_id)
+    if busy and on_busy == "reject":
+        raise errors.Conflict(f"The session is busy with run {busy[0]}")
+    return queue.AFTER_RUNS if busy or is_full else None
+
+
+@unit
+def _change_state(
+    session: SessionRow, changes: Mapping[str, Any], limit: int, *, is_stored: bool
+) -> Steps[str | None]:
+    """Replace keys of the state of a session, or only check that this is possible."""
+    if is_stored:
+        state = yield from sessions.merge_state(session.session_id, changes)
+    else:
+        state = orjson.dumps(orjson.loads(session.session_state or "{}") | changes).decode()
+    limit = max(limit, len((session.session_state or "").encode()))
+    if len((state or "").encode()) > limit:
+        raise errors.TooLarge(f"The session state would be larger than {limit} bytes")
+    return state
 
 
 def _with_user(spec: RunSpec, user_id: str | None) -> RunSpec:

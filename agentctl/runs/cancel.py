@@ -17,12 +17,13 @@ from agentctl.records.times import now
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
 from agentctl.runs.facts import publish_run
-from agentctl.runs.legs import cancel_waiting_run, release_if_decided
+from agentctl.runs.legs import release_if_decided
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.replay import find_root_id
 from agentctl.runs.results import store_question
 from agentctl.runs.states import Ending, is_final
+from agentctl.runs.waiting import cancel_waiting_run
 from agentctl.store.database import Database, Steps, Work, run_topic, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, run_reads, runs

@@ -23,8 +23,9 @@ from agentctl.runs import legs
 from agentctl.runs.decisions import EXPIRY
 from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.states import Ending
-from agentctl.runs.supervision import DATABASE_UNAVAILABLE
+from agentctl.runs.supervision import DATABASE_UNAVAILABLE, RunCounters
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
+from agentctl.runs.waiting import end_overdue_run
 from agentctl.runs.worker import Worker
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
@@ -40,6 +41,12 @@ PARALLEL_CLAIMS = 16
 LEGS_PER_READ = 100
 """Maximum number of legs of one read of what may be claimed."""
 
+ADVANCE_SECONDS = 10.0
+"""Interval of the searches for sessions whose next run has not got its turn."""
+
+ATTEND_SECONDS = 0.1
+"""Interval of the attempts of a local command to begin its run."""
+
 WORKER_LOST = Ending.failed("WORKER_LOST", "The worker of the run was declared dead")
 
 _NO_RESULT = Ending.cancelled(EXPIRY, "The caller did not give the result of its tool in time")
@@ -52,6 +59,8 @@ _rate_limited = RateLimitedLog(logging.getLogger("agentctl.runs"))
 
 class ClaimHost(Protocol):
     """The engine, as the claims use it."""
+
+    counters: RunCounters
 
     @property
     def free_slots(self) -> int:
@@ -82,6 +91,11 @@ class Claims:
 
     Args:
         run_tasks: group for tasks that need the databases.
+        queue_seconds: maximum wait of a run in the queue.
+
+    Attributes:
+        is_serving: True if this process claims what others have admitted. A local command does not:
+            its runs end with it.
     """
 
     def __init__(
@@ -91,8 +105,12 @@ class Claims:
         catalog: Catalog,
         worker: Worker,
         run_tasks: Tasks,
+        queue_seconds: int,
     ) -> None:
+        self.is_serving = False
         self._host = host
+        self._queue_seconds = queue_seconds
+        self._advanced_at: dict[str, float] = {}
         self._databases = databases
         self._catalog = catalog
         self._worker = worker
@@ -114,7 +132,9 @@ class Claims:
             self.wake(database)
 
     def wake(self, database: Database) -> None:
-        """Claim soon what this process can execute of a database."""
+        """Claim soon what this process can execute of a database, if it serves."""
+        if not self.is_serving:
+            return
         if database.id in self._passes:
             self._passes[database.id] = True
         else:
@@ -130,6 +150,32 @@ class Claims:
         finally:
             if self._passes.pop(database.id):
                 self.wake(database)
+
+    async def attend(self, database: Database, run_id: str) -> None:
+        """Begin a run that this process has admitted, as soon as it may; for a local command."""
+        while True:
+            state = await database.read(run_reads.get_state(run_id))
+            if state is None or (state.status, state.owner) != ("PENDING", None):
+                return
+            await self.claim(database, run_id, state)
+            await asyncio.sleep(ATTEND_SECONDS)
+
+    async def sweep(self, database: Database) -> None:
+        """End the runs that have waited for too long, and claim what waits.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        before = now() - self._queue_seconds * 1_000_000
+        for run_id in await database.read(queue.list_overdue(before)):
+            await database.write(end_overdue_run(database.outbox, run_id, before))
+            database.outbox.wake()
+        clock = asyncio.get_running_loop().time()
+        if clock - self._advanced_at.get(database.id, 0.0) >= ADVANCE_SECONDS:
+            self._advanced_at[database.id] = clock
+            for session_id in await database.read(queue.list_stalled(), size="large"):
+                await database.write(queue.advance_stalled(session_id, now()))
+        await self.claim_waiting(database)
 
     async def claim_waiting(self, database: Database) -> None:
         """Claim the legs of a database that wait, oldest first, as many as this process has slots.
@@ -214,6 +260,7 @@ class Claims:
                     self.wake(database)
                 spec, continuation = legs.build_continuation(claimed)
                 spec = replace(spec, dependencies=dependencies)
+                self._count_wait(claimed)
                 run = self._host.build_run(spec, component, None, continuation)
                 if (ending := await self._check_leg(spec, claimed)) is not None:
                     run.stop(ending)
@@ -221,6 +268,11 @@ class Claims:
                 return run
         finally:
             self._claiming.discard(run_id)
+
+    def _count_wait(self, claimed: legs.ClaimedLeg) -> None:
+        state = claimed.state
+        if state.attempt == 1 and state.queued_at is not None:
+            self._host.counters.queue_seconds.add(max(now() - state.queued_at, 0) / 1_000_000)
 
     async def _check_leg(self, spec: RunSpec, claimed: legs.ClaimedLeg) -> Ending | None:
         """Return the end of a leg that must not execute. Raises nothing: its claim is committed."""

@@ -111,7 +111,9 @@ class Engine:
             "members": self._members,
         }
         self._supervision = Supervision(catalog, self._run_tasks, self.counters, self._starts)
-        self.claims = Claims(self, databases, catalog, worker, self._run_tasks)
+        self.claims = Claims(
+            self, databases, catalog, worker, self._run_tasks, settings.limits.queue_seconds
+        )
 
     @property
     def worker_id(self) -> str:
@@ -277,6 +279,8 @@ class Engine:
             raise
         if not admitted.is_queued:
             self._execute(run, worker_id, admitted)
+        elif not self.claims.is_serving:
+            self._search_tasks.start(self.claims.attend(run.database, run.run_id))
         elif admitted.may_begin:
             self.claims.wake(run.database)
         return admitted

@@ -18,10 +18,11 @@ from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import build_summary
 from agentctl.runs.facts import publish_run
-from agentctl.runs.legs import cancel_waiting_members, close_approvals, prepare_pause, write_pause
+from agentctl.runs.legs import prepare_pause, write_pause
 from agentctl.runs.live import LiveRun
 from agentctl.runs.results import build_run_end, to_json
 from agentctl.runs.states import Ending, LegEnd, Pause, is_final
+from agentctl.runs.waiting import cancel_waiting_members, close_approvals
 from agentctl.runtime.bounds import convert
 from agentctl.runtime.failures import DETAILS
 from agentctl.store.database import Steps, unit

@@ -1,4 +1,4 @@
-"""Legs: how a run pauses, what its next leg starts from, and how it ends while it waits.
+"""Legs: how a run pauses, and what its next leg starts from.
 
 A run that waits has its checkpoint in the database and nothing in memory, so any process can go on
 with it. Every transition is one transaction (docs/decisions/0079).
@@ -18,19 +18,20 @@ from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import event_format
-from agentctl.runs.checkpoints import PAUSE, is_durable
+from agentctl.runs.checkpoints import PAUSE, list_steps
 from agentctl.runs.facts import publish_run
 from agentctl.runs.live import Continuation, LiveRun
-from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
+from agentctl.runs.results import to_json
 from agentctl.runs.starts import KIND as START
-from agentctl.runs.states import Ending, Pause, is_final
+from agentctl.runs.states import Pause, is_final
 from agentctl.runs.stream import Batch
+from agentctl.runs.waiting import lock_queue
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.journal import rebuild
 from agentctl.runtime.pauses import Decision, Leg, NewApproval
 from agentctl.runtime.session_state import StateChanges
 from agentctl.runtime.transcript import Transcript
-from agentctl.store.database import Steps, Work, unit
+from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import (
     accounts,
     approvals,
@@ -39,10 +40,9 @@ from agentctl.store.repositories import (
     run_reads,
     runs,
     sessions,
-    steps,
 )
 from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
-from agentctl.store.repositories.run_rows import RunEnd, RunPause, RunRow, RunState
+from agentctl.store.repositories.run_rows import RunPause, RunState
 from agentctl.store.repositories.steps import StepRow
 from agentctl.store.visibility import EVERYONE
 
@@ -254,7 +254,7 @@ def claim_leg(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
     The leg of a run that waited in the queue is its first one. The `session_state` of its request
     is stored now, and the next run of the session may begin if it waits for the begin only.
     """
-    yield from _lock_queue(run_id)
+    yield from lock_queue(run_id)
     state = yield from run_reads.lock_state(run_id)
     if state is None or state.parent_run_id is not None:
         return None
@@ -268,17 +268,6 @@ def claim_leg(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
         return None
     claimed = yield from _load_leg(run_id, has_effects=bool(effects))
     return claimed and replace(claimed, lets_begin=lets_begin)
-
-
-@unit
-def _lock_queue(run_id: str) -> Steps[None]:
-    """Lock the session of a run that waits for its turn, before the row of the run.
-
-    The end of another run locks this session, and then the row of the run that begins next.
-    """
-    state = yield from run_reads.get_state(run_id)
-    if state is not None and state.queue_turn is not None:
-        yield from sessions.lock(state.session_id)
 
 
 @unit
@@ -313,17 +302,10 @@ def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | N
     if state is None or checkpoint is None:
         return None
     rows = yield from approvals.list_of_run(run_id)
-    journal = yield from _list_steps(checkpoint)
+    journal = yield from list_steps(checkpoint)
     session_state = yield from sessions.get_state(state.session_id)
     last = yield from events.get_last_seq(run_id)
     return ClaimedLeg(state, checkpoint, rows, session_state, last, has_effects, steps=journal)
-
-
-@unit
-def _list_steps(checkpoint: Checkpoint) -> Steps[list[StepRow]]:
-    if not is_durable(checkpoint):
-        return []
-    return (yield from steps.list_of_run(checkpoint.run_id))
 
 
 def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
@@ -401,94 +383,3 @@ def is_revoked(actor: str | None, at: int) -> Steps[bool]:
         return False
     account = yield from accounts.get(actor.removeprefix(_ACCOUNT))
     return account is None or not account.is_valid_at(at)
-
-
-@unit
-def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
-    """End a run that waits, and the members that wait below it; nothing of them executes.
-
-    A cancel must have been recorded for CANCELLED; for members it is recorded here. The row of the
-    session of a run that waits for its turn is locked.
-
-    Returns:
-        False, without a change, if the run has ended or executes.
-    """
-    state = yield from run_reads.lock_state(run_id)
-    if state is None or is_final(state.status) or state.owner is not None:
-        return False
-    at = max(now(), state.queued_at or 0)
-    yield from cancel_waiting_members(run_id, at)
-    checkpoint = yield from approvals.load_checkpoint(run_id)
-    body = None
-    if checkpoint is not None:
-        journal = yield from _list_steps(checkpoint)
-        body = rebuild(orjson.loads(checkpoint.body), journal, ends=True)
-    row = yield from run_reads.get_for_update(run_id)
-    assert row is not None
-    if body is None or "transcript" not in body:
-        transcript = build_unfinished_transcript(row, row.content or "")
-    else:
-        transcript = Transcript.from_json(body["transcript"])
-        if not transcript.messages and row.component_type != "workflow":
-            transcript.add_user(row.input)
-    transcript.close_open_calls(at)
-    transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
-    if row.parent_run_id is None and (last := (yield from events.get_last_seq(run_id))) >= 0:
-        identity = event_format.identify_run(row, (body or {}).get("component_name"))
-        event = event_format.format_end(identity, ending, transcript, at)
-        yield from append_event(row, last + 1, event)
-    previous = (body or {}).get("previous_instructions")
-    end: RunEnd = build_run_end(
-        row,
-        row.attempt,
-        ending,
-        transcript,
-        previous_instructions=previous,
-        finished_at=at,
-        stopped_at=at,
-    )
-    ended = yield from runs.finish(end)
-    yield from close_approvals(run_id, ending.actor or "system", at)
-    return ended is not None
-
-
-def append_event(run: RunRow, seq: int, event: tuple[str, bytes]) -> Work[bool]:
-    """Store one event of a run that no process executes."""
-    name, data = event
-    line = f"{name} {data.decode()}\n"
-    return events.append_batch(run.run_id, run.attempt, seq, seq, line)
-
-
-@unit
-def cancel_waiting_run(run_id: str, actor: str, reason: str | None, at: int) -> Steps[bool]:
-    """Record the cancel of a run that waits, and end it at once."""
-    yield from _lock_queue(run_id)
-    yield from runs.request_cancel(run_id, at, actor, reason, claimed=True)
-    state = yield from run_reads.get_state(run_id)
-    if state is None:
-        return False
-    ending = Ending.cancelled(
-        state.cancel_requested_by or actor, state.cancel_reason, state.cancel_requested_at
-    )
-    return (yield from end_waiting_run(run_id, ending))
-
-
-@unit
-def cancel_waiting_members(run_id: str, at: int) -> Steps[None]:
-    """End the members that wait below a run that ends."""
-    for member_id in (yield from run_reads.list_paused_children(run_id)):
-        yield from cancel_waiting_run(member_id, "system:parent", "The parent run ended", at)
-
-
-@unit
-def close_approvals(run_id: str, actor: str, at: int, *, durable: bool = True) -> Steps[None]:
-    """Close what a run that has ended waited for; delete its checkpoint and its journal.
-
-    Args:
-        durable: False if the run has no journal.
-    """
-    yield from approvals.mark_unknown(run_id)
-    yield from approvals.cancel_pending(run_id, actor, at)
-    yield from approvals.drop_checkpoint(run_id)
-    if durable:
-        yield from steps.drop(run_id)

@@ -28,10 +28,11 @@ from agentctl.runs.checkpoints import find_arguments, is_durable
 from agentctl.runs.event_format import LOST_SEQ_STEP
 from agentctl.runs.facts import publish_run
 from agentctl.runs.finish import AlreadyFinished
-from agentctl.runs.legs import append_event, cancel_waiting_members, close_approvals, describe
+from agentctl.runs.legs import describe
 from agentctl.runs.replay import find_root_id, replay_stored_events
 from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
 from agentctl.runs.states import Ending, is_final
+from agentctl.runs.waiting import append_event, cancel_waiting_members, close_approvals
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox

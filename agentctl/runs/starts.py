@@ -8,19 +8,65 @@ from __future__ import annotations
 
 import orjson
 
+from agentctl import errors
+from agentctl.config.settings import Limits
 from agentctl.records.run_spec import RunSpec
+from agentctl.runs import event_format
+from agentctl.store.database import Steps, Work, unit
+from agentctl.store.repositories import approvals, events, queue
 from agentctl.store.repositories.approvals import Checkpoint
 
 KIND = "start"
 """The kind of a checkpoint that an admission has written."""
 
 
-def build_start(spec: RunSpec, component_name: str, *, is_first: bool) -> Checkpoint:
-    """Build the checkpoint from which any server can begin a run.
+def write_start(spec: RunSpec, component_name: str, *, is_first: bool) -> Work[None]:
+    """Store the checkpoint from which any server can begin a run.
 
     Args:
         component_name: the name in the events of the run.
         is_first: True if its session was created with the run.
     """
     body = {"spec": spec.to_json(), "component_name": component_name, "is_first": is_first}
-    return Checkpoint(spec.run_id, 0, KIND, orjson.dumps(body).decode())
+    checkpoint = Checkpoint(spec.run_id, 0, KIND, orjson.dumps(body).decode())
+    return approvals.keep_checkpoint(checkpoint)
+
+
+@unit
+def check_queue(spec: RunSpec, limits: Limits) -> Steps[None]:
+    """Check that a run may wait in the queue of its session, whose row is locked.
+
+    Raises:
+        Conflict: the request has dependencies: another process may begin the run, and they are
+            never stored.
+        TooManyRequests: the queue is full.
+    """
+    if spec.dependencies is not None:
+        raise errors.Conflict(
+            "The run would have to wait, and dependencies are not stored",
+            hint="send the request without dependencies, or when the session is idle",
+        )
+    maximum = limits.queue_per_session
+    if (yield from queue.count_in_session(spec.session_id, maximum)) >= maximum:
+        raise errors.TooManyRequests("Too many runs wait in the queue of the session")
+    if (yield from queue.count(limits.queued_runs)) >= limits.queued_runs:
+        raise errors.TooManyRequests("Too many runs wait in the queue")
+
+
+@unit
+def enqueue(spec: RunSpec, component_name: str, at: int) -> Steps[bool]:
+    """Store the first event of a new run that waits, and let it begin if it may.
+
+    Args:
+        at: the time at which it began to wait, in microseconds UTC.
+
+    Returns:
+        True if a server may claim a run of the session now.
+    """
+    places = yield from queue.list_positions([spec.run_id])
+    identity = event_format.RunIdentity(
+        spec.run_id, spec.session_id, None, spec.component_type, spec.component_id, component_name
+    )
+    event, data = event_format.format_queued(identity, places[spec.run_id], at)
+    yield from events.append_batch(spec.run_id, 1, 0, 0, f"{event} {data.decode()}\n")
+    return (yield from queue.add(spec.session_id, at))

@@ -45,7 +45,7 @@ CANCEL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Bounds of the cancel histogram in seconds; docs/cancellation.md has the guaranteed times."""
 
 WAIT_BUCKETS = (1.0, 10.0, 60.0, 300.0, 1_800.0, 7_200.0, 28_800.0, 86_400.0, 604_800.0)
-"""Bounds of the histogram of waits for a decision, in seconds: a second to a week."""
+"""Bounds of the histograms of waits in the queue and for a decision, in seconds."""
 
 GRACE_SECONDS = 0.1
 """Time that cancelled work has to end before its run gets its final status without it."""
@@ -76,6 +76,7 @@ class RunCounters:
         waiting: what waits in each open database, by its id; empty without metrics.
         decided: decisions that this process has stored, by the status that they gave.
         wait_seconds: from the pause of a run to a decision about what it waits for.
+        queue_seconds: from the time at which a run began to wait in the queue to its begin.
         cancel_seconds: from the cancel request, on the clock of the process that recorded it, to
             the stored final status.
     """
@@ -87,6 +88,7 @@ class RunCounters:
         self.waiting: dict[str, WaitingCounts] = {}
         self.decided = Counter[ApprovalStatus]()
         self.wait_seconds = DurationHistogram(WAIT_BUCKETS)
+        self.queue_seconds = DurationHistogram(WAIT_BUCKETS)
 
     def count_decision(self, row: ApprovalRow) -> None:
         """Count a stored decision and the time that its run waited for it."""

@@ -85,7 +85,7 @@ async def watch_workers(
 
     Args:
         audit_days: days that audit entries are kept; None for no limit.
-        claim: claims the legs of a database that wait, if this process can execute them.
+        claim: ends what has waited for too long in the queue of a database, and claims what waits.
         counters: receive the expired approvals and, every `COUNT_SECONDS`, the numbers of what
             waits; None for no counts.
     """

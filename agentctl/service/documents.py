@@ -306,7 +306,7 @@ def _read_related(
 
     paused = [row.run_id for row in rows if row.paused_at is not None]
     asked = (yield from approvals.list_summaries(paused)) if paused else {}
-    queued = [row.run_id for row in rows if row.status == "PENDING" and row.queued_at is not None]
+    queued = [row.run_id for row in rows if row.queue_turn is not None and row.started_at is None]
     places = (yield from queue.list_positions(queued)) if queued else {}
     return {
         run_id: RelatedFacts(

@@ -84,7 +84,7 @@ class RunOperations(OperationFamily):
                     document = await self._wait_for_record(database, run.run_id)
                 return document
         if isinstance(run, QueuedRun) and not request.background:
-            with self._cancelling_on_leave(database, run.run_id, request):
+            async with self._cancelling_on_leave(database, run.run_id, request):
                 return await self._wait_for_record(database, run.run_id)
         if not request.background and isinstance(run, LiveRun):
             try:
@@ -125,10 +125,12 @@ class RunOperations(OperationFamily):
                 await database.read(self.lookups.run_document(run.run_id))
         events = self._follow(database, run.run_id, BEFORE_FIRST_EVENT)
         if isinstance(run, QueuedRun):
-            with self._cancelling_on_leave(database, run.run_id, request):
-                async with contextlib.aclosing(events):
-                    async for portion in events:
-                        yield portion
+            async with (
+                self._cancelling_on_leave(database, run.run_id, request),
+                contextlib.aclosing(events),
+            ):
+                async for portion in events:
+                    yield portion
             return
         try:
             async with contextlib.aclosing(events):
@@ -179,19 +181,23 @@ class RunOperations(OperationFamily):
         await wait_until_final(self.hosting.engine, database, self.hosting.changes, run_id)
         return await self.lookups.read_run(database, run_id)
 
-    @contextlib.contextmanager
-    def _cancelling_on_leave(
+    @contextlib.asynccontextmanager
+    async def _cancelling_on_leave(
         self, database: Database, run_id: str, request: RunRequest
-    ) -> Iterator[None]:
+    ) -> AsyncIterator[None]:
         """Cancel a run that this process may not execute when its caller leaves."""
         try:
             yield
         except (asyncio.CancelledError, GeneratorExit):
             if not self._outlives_caller(request):
                 cancelling = self.hosting.canceller.cancel(
-                    database, run_id, actor=self.principal.actor, reason=CLIENT_DISCONNECTED, wait=0
+                    database,
+                    run_id,
+                    actor=self.principal.actor,
+                    reason=CLIENT_DISCONNECTED,
+                    wait=DISCONNECT_WAIT_SECONDS,
                 )
-                self.hosting.background.start(cancelling)
+                await asyncio.wait([self.hosting.background.start(cancelling)])
             raise
 
     async def _leave(self, run: LiveRun, request: RunRequest) -> None:
@@ -251,6 +257,11 @@ class RunOperations(OperationFamily):
         given = await read_run_input(
             self.hosting.catalog, component, request, self.hosting.settings.limits
         )
+        if component.durable and request.dependencies is not None:
+            raise errors.ValidationFailed(
+                "dependencies are not stored, so a durable agent cannot have them",
+                hint="send what the run needs as metadata or in its input",
+            )
         metadata = self._dump_object("metadata", request.metadata)
         session_state = self._dump_object("session_state", request.session_state)
         session_id = request.session_id

@@ -98,6 +98,7 @@ class Service:
         await self._worker.register()
         monitor.is_long_lived = True
         await sweep_dead_workers(databases, monitor, self._worker.id)
+        self.hosting.engine.claims.is_serving = True
         self._background.start(watch_legs(self.hosting.engine, databases, self.hosting.changes))
         keep_days = self.settings.audit.keep_days
         self._background.start(
@@ -106,7 +107,7 @@ class Service:
                 monitor,
                 self._worker,
                 audit_days=keep_days,
-                claim=self.hosting.engine.claims.claim_waiting,
+                claim=self.hosting.engine.claims.sweep,
                 counters=self.hosting.engine.counters if self.settings.metrics.listen else None,
             )
         )

@@ -93,10 +93,13 @@ def postgres_settings(tmp_path: Path, postgres_url: str) -> Iterator[Settings]:
 @contextlib.asynccontextmanager
 async def serve(settings: Settings, count: int = 1) -> AsyncIterator[list[Service]]:
     async with contextlib.AsyncExitStack() as stack:
-        yield [
+        services = [
             await stack.enter_async_context(Service.open(settings, create=True))
             for _ in range(count)
         ]
+        for service in services:
+            service.hosting.engine.claims.is_serving = True
+        yield services
 
 
 async def start(service: Service, agent: str, message: str, session: str = "s1") -> dict[str, Any]:
@@ -357,3 +360,58 @@ async def check_old_server(settings: Settings, worker: Worker) -> None:
             assert not await database.write(Sql(statement).has_rows(run_id=run["run_id"]))
         worker.held.clear()
         assert (await wait_for(service, run["run_id"], "COMPLETED"))["content"] == "2"
+
+
+async def test_a_run_that_waits_too_long_ends_with_an_error(
+    settings: Settings, worker: Worker
+) -> None:
+    worker.held = {"1"}
+    async with serve(add_agents(settings, queue_seconds=1)) as (service,):
+        await start(service, "lined", "1")
+        runs = [await start(service, "lined", message) for message in "23"]
+        claims, database = service.hosting.engine.claims, service.hosting.databases.system
+        await claims.sweep(database)
+        assert (await read(service, runs[0]["run_id"]))["status"] == "PENDING"
+        age = Sql("UPDATE runs SET queued_at = queued_at - 1100000 WHERE run_id = :run_id")
+        await database.write(age.execute(run_id=runs[0]["run_id"]))
+        await claims.sweep(database)
+        ended = await read(service, runs[0]["run_id"])
+        assert (ended["status"], ended["error"]["code"]) == ("ERROR", "QUEUE_TIMEOUT")
+        assert ended["messages"][0]["content"] == "2"
+        assert await list_events(service, runs[0]["run_id"]) == ["RunQueued", "RunError"]
+        worker.held.clear()
+        await wait_for(service, runs[1]["run_id"], "COMPLETED")
+    assert worker.begun == ["1", "3"]
+
+
+async def test_the_sweep_finds_a_run_that_no_one_has_let_begin(
+    settings: Settings, worker: Worker
+) -> None:
+    worker.held = {"1"}
+    async with serve(add_agents(settings)) as (service,):
+        first = await start(service, "lined", "1")
+        second = await start(service, "lined", "2")
+        claims, database = service.hosting.engine.claims, service.hosting.databases.system
+        # The end of a run by a server that knows no queue.
+        forget = Sql("UPDATE sessions SET has_queue = 0")
+        await database.write(forget.execute())
+        worker.held.clear()
+        await wait_for(service, first["run_id"], "COMPLETED")
+        assert (await read(service, second["run_id"]))["status"] == "PENDING"
+        await claims.sweep(database)
+        await wait_for(service, second["run_id"], "COMPLETED")
+
+
+async def test_a_local_command_begins_only_its_own_run(settings: Settings, worker: Worker) -> None:
+    worker.held = {"1"}
+    async with serve(add_agents(settings), 3) as services:
+        for service in services:
+            service.hosting.engine.claims.is_serving = False
+        first, second, third = services
+        ended = await start(first, "lined", "1")
+        waiting = await start(second, "lined", "2")
+        worker.held.clear()
+        await wait_for(third, ended["run_id"], "COMPLETED")
+        record = await wait_for(third, waiting["run_id"], "COMPLETED")
+        assert record["content"] == "2"
+        assert not first.hosting.engine.find_run(waiting["run_id"])

@@ -63,7 +63,6 @@ NOT_LISTED = {
     "agentctl.interop.agentos.server.bodies.MAXIMUM_BYTES",
     "agentctl.interop.agentos.server.bodies.MAXIMUM_ENTRY_BYTES",
     "agentctl.remote.connection.MAXIMUM_PROBE_BYTES",
-    "agentctl.runs.claims.LEGS_PER_READ",
     "agentctl.runs.sweep.MAXIMUM_UNITS",
     "agentctl.runtime.models.stream_transport.MAXIMUM_IDLE",
     "agentctl.runtime.runners.langgraph_space.MAXIMUM_ARGUMENTS",

@@ -39,8 +39,10 @@ def _format_state(record: Record) -> str:
     is_unicode = (current_io().out.encoding or "utf-8").lower().startswith("utf")
     glyph = look.glyph if is_unicode else look.ascii
     warning = f" ! {phase['warning']}" if phase["warning"] else ""
-    since = format_distance(record.get("paused_at")) if phase["name"] == "paused" else None
-    return f"{glyph} {phase['words']}{f' {since}' if since else ''}{warning}"
+    more = format_distance(record.get("paused_at")) if phase["name"] == "paused" else None
+    if phase["name"] == "queued" and (place := record.get("queue_position")) is not None:
+        more = f"#{place}"
+    return f"{glyph} {phase['words']}{f' {more}' if more else ''}{warning}"
 
 
 def _describe_wait(run: Record) -> str | None:
@@ -137,6 +139,7 @@ _RUNS = [
     Column("holding", format_holding),
     *plain_columns("request_id", "paused_at"),
     Column("waits_for", _describe_wait),
+    *plain_columns("queued_at", "queue_position"),
 ]
 _RUNS_OF_SESSION = [
     Column("run_id", heading="run", look="id"),
@@ -175,6 +178,7 @@ RUN = [
     Column("paused_at"),
     Column("waits_for", _describe_wait),
     Column("input_object"),
+    *plain_columns("queued_at", "queue_position"),
 ]
 CANCELS = [
     *plain_columns("run_id", "session_id", "cancel", "status"),

@@ -186,6 +186,9 @@ class AguiStream:
             case EventKind.PROGRESS:
                 value = {name: event.data.get(name) for name in ("text", "fraction")}
                 yield {"type": "CUSTOM", "name": "agentctl.progress", "value": value}
+            case EventKind.QUEUED:
+                value = {"queue_position": event.data.get("queue_position")}
+                yield {"type": "CUSTOM", "name": "agentctl.queued", "value": value}
             case EventKind.STEP_STARTED:
                 yield from self._close_texts(part)
                 name = str(event.data.get("step_name"))

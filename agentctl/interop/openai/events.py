@@ -39,6 +39,7 @@ class Answer(NamedTuple):
     Attributes:
         created_at: seconds since the epoch.
         leg: the number of the leg, from 1.
+        is_queued: True if the run has not begun.
     """
 
     run_id: str
@@ -47,6 +48,7 @@ class Answer(NamedTuple):
     text: str
     end: RunEnd | None
     leg: int = 1
+    is_queued: bool = False
 
 
 class LegStart(NamedTuple):
@@ -165,7 +167,9 @@ def read_answer(run: Mapping[str, Any], waiting: Sequence[Mapping[str, Any]] = (
             waiting,
         )
     created_at = whole_seconds(parse_rfc3339(run["created_at"]))
-    return Answer(run["run_id"], run["session_id"], created_at, run["content"] or "", end)
+    is_queued = run["queue_position"] is not None
+    text = run["content"] or ""
+    return Answer(run["run_id"], run["session_id"], created_at, text, end, is_queued=is_queued)
 
 
 def subtract_metrics(

@@ -60,9 +60,10 @@ def select_items(end: RunEnd, tools: ToolOptions) -> list[dict[str, Any]]:
 
 
 def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
-    """Return the object of a response; without an end of its answer, it is in progress."""
+    """Return the object of a response; it is queued or in progress without an end of its answer."""
     end, text = answer.end, answer.text
-    status, error, incomplete, output = "in_progress", None, None, list[dict[str, Any]]()
+    status = "queued" if answer.is_queued else "in_progress"
+    error, incomplete, output = None, None, list[dict[str, Any]]()
     items = [] if end is None else select_items(end, fields.tools)
     if end is not None and end.status == "COMPLETED":
         status = STATUSES[end.finish_reason]

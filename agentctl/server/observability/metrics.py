@@ -122,6 +122,7 @@ class ServerMetrics:
     def _approval_metrics(self) -> Iterator[Metric]:
         counters = self.engine.counters
         for name, field, text in (
+            ("runs_queued", "queued", "Runs that wait in the queue."),
             ("runs_paused", "paused", "Root runs that wait for a decision."),
             ("approvals_pending", "pending", "Approvals that no one has decided yet."),
         ):
@@ -137,6 +138,8 @@ class ServerMetrics:
         ]
         text = "Decisions about approvals."
         yield _build_counter("approvals_decided", text, ("decision",), decided)
+        text = "Time that runs waited in the queue before they began."
+        yield _build_histogram("queue_wait_seconds", text, (), [((), counters.queue_seconds)])
         text = "Time from the pause of a run to a decision."
         yield _build_histogram("approval_wait_seconds", text, (), [((), counters.wait_seconds)])
 

@@ -13,7 +13,8 @@ ALTER TABLE sessions ADD COLUMN has_queue BIGINT NOT NULL DEFAULT 0;
 CREATE INDEX runs_next_legs ON runs (coalesce(queue_turn, created_at), run_id)
     WHERE status = 'PENDING' AND owner IS NULL AND coalesce(queue_turn, attempt - 1) > 0;
 -- The runs that wait in the queue.
-CREATE INDEX runs_queued ON runs (queued_at) WHERE status = 'PENDING' AND queued_at IS NOT NULL;
+CREATE INDEX runs_queued ON runs (queued_at)
+    WHERE status = 'PENDING' AND queue_turn IS NOT NULL AND started_at IS NULL;
 
 -- A server of an earlier version ends or claims every run that has no owner. A server that knows the
 -- queue changes `queue_turn` in the same statement.

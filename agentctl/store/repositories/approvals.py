@@ -23,6 +23,7 @@ from agentctl.store.database import (
     unit,
 )
 from agentctl.store.listing import ID_GROUP, Conditions, Listing, RowPage, Slice, group_ids, narrow
+from agentctl.store.repositories.queue import IS_QUEUED
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
@@ -165,7 +166,8 @@ _COUNTS = Sql(
     " (SELECT count(*) FROM approvals WHERE status = 'pending'),"
     " (SELECT count(*) FROM approvals WHERE kind = 'outcome')"
     " + (SELECT count(*) FROM approvals JOIN runs ON runs.run_id = approvals.run_id"
-    " WHERE execution = 'unknown' AND finished_at IS NOT NULL)"
+    " WHERE execution = 'unknown' AND finished_at IS NOT NULL),"
+    f" (SELECT count(*) FROM runs WHERE {IS_QUEUED})"
 )
 
 _KEEP = Sql(
@@ -248,14 +250,16 @@ def count_pending(limit: int) -> Work[int]:
 
 
 class WaitingCounts(NamedTuple):
-    """Numbers of paused root runs, pending approvals, and calls whose outcome was ever unknown.
+    """Numbers of paused root runs, pending approvals, unknown calls and queued runs.
 
-    The last one only grows: a call in doubt has a question about its outcome, unless its run ended.
+    The number of calls whose outcome was ever unknown only grows: a call in doubt has a question
+    about its outcome, unless its run ended.
     """
 
     paused: int = 0
     pending: int = 0
     unknown: int = 0
+    queued: int = 0
 
 
 @single_unit

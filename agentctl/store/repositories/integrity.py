@@ -149,8 +149,9 @@ _VIOLATIONS = {
         "SELECT run_id FROM runs WHERE finished_at IS NULL AND status NOT IN"
         " ('PENDING', 'RUNNING', 'PAUSED') LIMIT 3"
     ),
-    "paused runs without a checkpoint": Sql(
-        "SELECT run_id FROM runs WHERE status = 'PAUSED' AND NOT EXISTS"
+    "paused or queued runs without a checkpoint": Sql(
+        "SELECT run_id FROM runs WHERE (status = 'PAUSED' OR status = 'PENDING'"
+        " AND queue_turn IS NOT NULL) AND NOT EXISTS"
         " (SELECT 1 FROM run_checkpoints WHERE run_checkpoints.run_id = runs.run_id) LIMIT 3"
     ),
     "approvals without a run": Sql(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit, unit
 from agentctl.store.listing import ID_GROUP, group_ids
+from agentctl.store.repositories import sessions
 from agentctl.store.repositories.run_reads import IS_LIVE, STATE_COLUMNS
 from agentctl.store.repositories.run_rows import RunState
 
@@ -29,7 +30,7 @@ AFTER_QUEUE = -1
 IS_NEXT_LEG = "status = 'PENDING' AND owner IS NULL AND coalesce(queue_turn, attempt - 1) > 0"
 """The condition that any server may claim a run. A partial index has the same one."""
 
-IS_QUEUED = "status = 'PENDING' AND queued_at IS NOT NULL"
+IS_QUEUED = "status = 'PENDING' AND queue_turn IS NOT NULL AND started_at IS NULL"
 """The condition that a run waits in the queue. A partial index has the same one."""
 
 _SINCE = "coalesce(queue_turn, created_at)"
@@ -74,6 +75,21 @@ _POSITIONS = Sql(
     f" WHERE earlier.session_id = listed.session_id AND {IS_LIVE} AND {IS_QUEUED}"
     " AND earlier.seq <= listed.seq) FROM runs AS listed"
     f" WHERE run_id IN ({ID_GROUP}) AND {IS_QUEUED}"
+)
+
+_OVERDUE = Sql(
+    f"SELECT run_id FROM runs WHERE {IS_QUEUED} AND queued_at <= :before ORDER BY queued_at"
+    " LIMIT :limit"
+)
+
+_STALLED = Sql(
+    f"SELECT DISTINCT session_id FROM runs WHERE {IS_QUEUED} AND queue_turn <= 0"
+    " AND NOT EXISTS (SELECT 1 FROM runs AS earlier WHERE earlier.session_id = runs.session_id"
+    f" AND earlier.seq < runs.seq AND earlier.{IS_LIVE} AND earlier.parent_run_id IS NULL"
+    " AND (runs.queue_turn = 0 OR earlier.queue_turn IS NOT NULL))"
+    " AND NOT EXISTS (SELECT 1 FROM runs AS earlier WHERE earlier.session_id = runs.session_id"
+    " AND earlier.seq < runs.seq AND earlier.status = 'PAUSED' AND earlier.parent_run_id IS NULL"
+    " AND runs.queue_turn = 0) LIMIT :limit"
 )
 
 
@@ -130,6 +146,28 @@ def list_positions(run_ids: Sequence[str]) -> Steps[dict[str, int]]:
         for run_id, place in (yield Statement(_POSITIONS, parameters)):
             places[run_id] = place
     return places
+
+
+def list_overdue(before: int, limit: int = 100) -> Work[list[str]]:
+    """Return the runs that have waited in the queue since a time, longest first."""
+    return _OVERDUE.column(before=before, limit=limit)
+
+
+def list_stalled(limit: int = 100) -> Work[list[str]]:
+    """Return the sessions whose first waiting run may begin, but has not got its turn.
+
+    A server of an earlier version ends a run without a look at the queue. The cost grows with the
+    number of runs that wait.
+    """
+    return _STALLED.column(limit=limit)
+
+
+@unit
+def advance_stalled(session_id: str, at: int) -> Steps[bool]:
+    """Do the same as `advance` for a session whose row is not locked."""
+    if not (yield from sessions.lock(session_id)):
+        return False
+    return (yield from advance(session_id, at))
 
 
 def count(limit: int) -> Work[int]:

@@ -106,6 +106,9 @@ class EventTranslator:
 
     def _expand(self, name: str, body: Event) -> list[tuple[str, Event]]:
         kind, run_id = find_event_kind(name), body["run_id"]
+        if kind is EventKind.QUEUED:
+            # AgentOS has no such event; it shows a client that its run is accepted.
+            return [(name, body | {"event": "CustomEvent", "nested_depth": 0})]
         run = self._runs.get(run_id)
         if run is None:
             run = self._add_run(run_id, body, started=kind is EventKind.STARTED)
