@@ -8,6 +8,11 @@ id = "lasting"
 durable = true
 model = "plan"
 tools = ["ledger_tools:refund", "ledger_tools:note", "ledger_tools:linger", "ledger_tools:visit"]
+
+[[agents]]
+id = "plain"
+model = "plan"
+tools = ["ledger_tools:note"]
 """
 
 FUNCTION = """
@@ -17,7 +22,7 @@ durable = true
 object = "durable_functions:errand"
 """
 
-FUNCTION_CODE = '''
+FUNCTION_CODE = """
 import asyncio
 import ledger_tools
 
@@ -37,4 +42,4 @@ async def errand(message, context):
     last, idempotent = message.split()
     yield await context.step("hold", hold, last, idempotent=idempotent == "True")
     yield await context.step("last", make, "last")
-'''
+"""
