@@ -145,7 +145,11 @@ class Experiment:
         self._cluster = cluster
         self._ledger = ledger
         self._dice = random.Random(seed)
+        self._client = httpx2.AsyncClient(timeout=20)
         self._restarting = set[asyncio.Task[None]]()
+
+    async def close(self) -> None:
+        await self._client.aclose()
 
     def read_ledger(self) -> list[dict[str, Any]]:
         text = self._ledger.read_text() if self._ledger.exists() else ""
@@ -158,11 +162,10 @@ class Experiment:
         while True:
             for server in random.sample(self._cluster.servers, len(self._cluster.servers)):
                 with contextlib.suppress(httpx2.HTTPError):
-                    async with httpx2.AsyncClient(timeout=20) as client:
-                        url = f"{server.url}{path}"
-                        response = await client.request(method, url, headers=headers, **options)
-                        if response.status_code not in (429, 503):
-                            return response
+                    url = f"{server.url}{path}"
+                    response = await self._client.request(method, url, headers=headers, **options)
+                    if response.status_code not in (429, 503):
+                        return response
             assert time.monotonic() < deadline, "no server answers"
             await asyncio.sleep(0.1)
 
@@ -175,7 +178,7 @@ class Experiment:
             while (await self.read(run_id))["status"] in ("PENDING", "RUNNING", "PAUSED"):
                 if time.monotonic() > deadline:
                     break
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(1)
 
     async def start(self, names: list[str]) -> str:
         """Start a run that calls some tools one after the other; return its id."""
@@ -245,7 +248,7 @@ class Experiment:
             for row in page["data"]:
                 if row["kind"] == "outcome":
                     await self._answer(row)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.5)
 
     async def _answer(self, row: dict[str, Any]) -> None:
         call_id = f"{row['run_id']}:{row['tool_call_id']}"
@@ -375,6 +378,7 @@ async def run_experiment(
             await experiment.approve(waiting)
             person.cancel()
             await experiment.audit()
+            await experiment.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     experiment.figures.seconds = time.monotonic() - began
