@@ -21,6 +21,7 @@ from agentctl.store.database import (
     compile_for_sqlite,
     unit,
 )
+from agentctl.store.repositories import queue
 from agentctl.store.sqlite.connection import connect_reader
 from agentctl.store.sqlite.database import SqliteDatabase
 from tests.postgres import PostgresUnderTest
@@ -231,7 +232,16 @@ def test_every_other_statement_searches_an_index(sqlite: SqliteDatabase) -> None
         scans = [step for step in steps if step.startswith("SCAN") and "CONSTANT" not in step]
         scans = [step for step in scans if step not in own]
         assert not [step for step in scans if "COVERING INDEX" not in step], (sql, steps)
-        assert not [step for step in steps if "TEMP B-TREE" in step] or "owner" in sql, (sql, steps)
+        sorts = [step for step in steps if "TEMP B-TREE" in step]
+        assert not sorts or "owner" in sql or "DISTINCT session_id" in sql, (sql, steps)
+
+
+def test_the_queue_is_read_with_its_indexes(sqlite: SqliteDatabase) -> None:
+    assert plan(sqlite, queue._NEXT_LEGS) == ["SEARCH runs USING INDEX runs_next_legs (<expr>>?)"]
+    for sql in (queue._COUNT, queue._OVERDUE, queue._STALLED):
+        assert "INDEX runs_queued (queued_at" in "".join(plan(sqlite, sql)), sql
+    for sql in (queue._HEAD, queue._COUNT_IN_SESSION, queue._POSITIONS):
+        assert "INDEX runs_live_session (session_id=?" in "".join(plan(sqlite, sql)), sql
 
 
 @pytest.mark.parametrize("name", ["principal", "operation", "outcome"])
@@ -331,6 +341,48 @@ def test_postgres_finds_live_runs_and_runs_of_a_time_with_an_index(
             assert re.search(r"(using|on) runs_(live\w*|status_created) ", steps), (sql, steps)
         else:
             assert re.search(r"Index Cond: .*created_at (>= '8000|< '10000)'", steps), (sql, steps)
+
+
+MANY_QUEUED = """
+INSERT INTO sessions (session_id, session_type, session_name, total_tokens, run_count,
+                      history_bytes, created_at, updated_at, metrics)
+SELECT 's-' || n, 'agent', '', 0, 0, 0, n, n, '{}' FROM generate_series(0, 99) n;
+INSERT INTO runs (run_id, session_id, seq, component_type, component_id, status, background,
+                  attempt, created_at, late_result, input, queued_at, queue_turn)
+SELECT 'r-' || n, 's-' || n % 100, n, 'agent', 'echo', 'PENDING', 0, 1, n, 0, 'hello', n,
+       CASE WHEN n < 100 THEN n ELSE 0 END
+FROM generate_series(1, 20000) n;
+ANALYZE runs
+"""
+"""20,000 runs in the queues of 100 sessions, the first of each of which has its turn."""
+
+
+def test_postgres_finds_the_next_leg_without_reading_the_queue(postgres: PostgresUnderTest) -> None:
+    async def explain() -> dict[str, str]:
+        found = {}
+        async with postgres.connected() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            await connection.execute(MANY_QUEUED)
+            for sql in (queue._NEXT_LEGS, queue._HEAD):
+                text, names = compile_for_postgres(sql)
+                given = {"limit": 100, "since": 5, "run_id": "r-5", "session_id": "s-7"}
+                rows = await connection.fetch(
+                    f"EXPLAIN (ANALYZE, BUFFERS OFF) {text}", *(given[name] for name in names)
+                )
+                found[sql] = "\n".join(row[0] for row in rows)
+            await transaction.rollback()
+        return found
+
+    found = asyncio.run(explain())
+    assert "runs_next_legs" in found[queue._NEXT_LEGS]
+    assert "runs_live_session" in found[queue._HEAD]
+    for sql, steps in found.items():
+        # The number of rows that a step has read: 100 of 20,000 at most.
+        read = [int(rows) for rows in re.findall(r"actual time=\S+ rows=(\d+)", steps)]
+        assert max(read) <= 100, (sql, steps)
+        removed = [int(rows) for rows in re.findall(r"Rows Removed by Filter: (\d+)", steps)]
+        assert sum(removed) <= 100, (sql, steps)
 
 
 def test_large_reads_of_postgres_are_planned_for_their_values(postgres: PostgresUnderTest) -> None:

@@ -23,7 +23,7 @@ from agentctl.store.database import (
     unit,
 )
 from agentctl.store.listing import ID_GROUP, Conditions, Listing, RowPage, Slice, group_ids, narrow
-from agentctl.store.repositories.queue import IS_QUEUED
+from agentctl.store.repositories.queue import IS_IN_QUEUE
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
@@ -167,7 +167,7 @@ _COUNTS = Sql(
     " (SELECT count(*) FROM approvals WHERE kind = 'outcome')"
     " + (SELECT count(*) FROM approvals JOIN runs ON runs.run_id = approvals.run_id"
     " WHERE execution = 'unknown' AND finished_at IS NOT NULL),"
-    f" (SELECT count(*) FROM runs WHERE {IS_QUEUED})"
+    f" (SELECT count(*) FROM runs WHERE {IS_IN_QUEUE})"
 )
 
 _KEEP = Sql(

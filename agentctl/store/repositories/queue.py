@@ -33,12 +33,17 @@ IS_NEXT_LEG = "status = 'PENDING' AND owner IS NULL AND coalesce(queue_turn, att
 IS_QUEUED = "status = 'PENDING' AND queue_turn IS NOT NULL AND started_at IS NULL"
 """The condition that a run waits in the queue. A partial index has the same one."""
 
+# The bound of the time is true for every run that waits: it lets SQLite choose the index.
+IS_IN_QUEUE = f"{IS_QUEUED} AND queued_at > 0"
+"""The same condition, for a read of all queues."""
+
 _SINCE = "coalesce(queue_turn, created_at)"
 
 _NEXT_LEGS = Sql(
     f"SELECT {STATE_COLUMNS}, {_SINCE} FROM runs WHERE {IS_NEXT_LEG}"
     " AND cancel_requested_at IS NULL"
-    f" AND ({_SINCE}, run_id) > (cast(:since as bigint), cast(:run_id as text))"
+    f" AND {_SINCE} >= :since"
+    f" AND ({_SINCE} > :since OR run_id > :run_id)"
     f" ORDER BY {_SINCE}, run_id LIMIT :limit"
 )
 
@@ -63,7 +68,7 @@ _SET_QUEUE = Sql(
     " AND has_queue <> :has_queue"
 )
 
-_COUNT = Sql(f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE {IS_QUEUED} LIMIT :limit) AS found")
+_COUNT = Sql(f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE {IS_IN_QUEUE} LIMIT :limit) AS found")
 
 _COUNT_IN_SESSION = Sql(
     f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE session_id = :session_id AND {IS_LIVE}"
@@ -83,7 +88,7 @@ _OVERDUE = Sql(
 )
 
 _STALLED = Sql(
-    f"SELECT DISTINCT session_id FROM runs WHERE {IS_QUEUED} AND queue_turn <= 0"
+    f"SELECT DISTINCT session_id FROM runs WHERE {IS_IN_QUEUE} AND queue_turn <= 0"
     " AND NOT EXISTS (SELECT 1 FROM runs AS earlier WHERE earlier.session_id = runs.session_id"
     f" AND earlier.seq < runs.seq AND earlier.{IS_LIVE} AND earlier.parent_run_id IS NULL"
     " AND (runs.queue_turn = 0 OR earlier.queue_turn IS NOT NULL))"
