@@ -91,7 +91,7 @@ class RunJournal:
             row.body = None if body is None else to_json(body)
             await self._write(lambda: steps.end(row))
             return
-        # Its begin is stored elsewhere, or it has no effects of its own.
+        # Its begin is stored elsewhere, or it has no effects.
         if body is not None:
             body["arguments"] = call.arguments
         new = self._build_row(call.kind, call, state, at, None if body is None else to_json(body))

@@ -133,6 +133,7 @@ class Conversation:
         has_answer_begun: True if text or thinking of the current answer has arrived.
         asks: what the run asks for in this leg.
         waiting: the calls that wait, by id.
+        announces: True if the events of calls are published.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class Conversation:
         self.waiting: dict[str, WaitingCall] = {}
         self._rules = rules or {}
         self._journal = context.journal
-        self._announces = True
+        self.announces = True
         self._states: dict[str, Any] = {}
         self._publishes = publishes
         self._transcript = context.transcript
@@ -334,24 +335,13 @@ class Conversation:
             and NOT_AN_OBJECT not in call["arguments"]
         ]
 
-    def repeat_result(
-        self, call: Mapping[str, Any], known: Mapping[str, Any], *, announces: bool
-    ) -> str | None:
-        """Return the result of a call that an earlier process has made.
-
-        Args:
-            known: the result in the journal.
-            announces: True to publish its events again: they may be lost.
-        """
+    def repeat_result(self, call: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
+        """Return the result that an earlier process has stored for a call."""
         call_id, name = call["id"], call["name"]
-        self._announces = announces
-        try:
-            if call_id not in self._transcript.open_calls:
-                given = known.get("arguments") or call["arguments"]
-                self._open_call(call_id, name, given, known["started_at"])
-            return self._close_call(call_id, name, load_outcome(known), at=known["ended_at"])
-        finally:
-            self._announces = True
+        if call_id not in self._transcript.open_calls:
+            given = known.get("arguments") or call["arguments"]
+            self._open_call(call_id, name, given, known["started_at"])
+        return self._close_call(call_id, name, load_outcome(known), at=known["ended_at"])
 
     async def resume_call(
         self, call_id: str, name: str, arguments: Mapping[str, Any], waiting: WaitingCall
@@ -419,7 +409,7 @@ class Conversation:
         self, call_id: str, name: str, arguments: Mapping[str, Any], at: int | None = None
     ) -> None:
         entry = self._transcript.open_call(call_id, name, arguments, at)
-        if self._announces:
+        if self.announces:
             self.context.emit(ToolCallStarted(entry))
 
     async def _perform(
@@ -434,9 +424,8 @@ class Conversation:
         if NOT_AN_OBJECT in arguments:
             return CallOutcome("The arguments are not a JSON object", failed=True)
         if action.has_effects and not is_decided:
-            if self._journal is None:
-                await self.context.begin_effect()
-            else:
+            await self.context.begin_effect()
+            if self._journal is not None:
                 await self._journal.begin_call(self._describe(call_id, name, arguments))
         token = current_call.set(CurrentCall(call_id, name))
         try:
@@ -446,9 +435,7 @@ class Conversation:
 
     def _describe(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> JournaledCall:
         action = self.actions.get(name)
-        return JournaledCall(
-            call_id, name, arguments, idempotent=action is not None and action.idempotent
-        )
+        return JournaledCall(call_id, name, arguments, action is not None and action.idempotent)
 
     async def _end_call(
         self,
@@ -480,7 +467,7 @@ class Conversation:
         text = replace_unstorable(outcome.text)
         self._reserve(len(text.encode()))
         closed = self._transcript.close_call(call_id, text, error=outcome.failed, at=at)
-        if closed is not None and self._announces:
+        if closed is not None and self.announces:
             self.context.emit(ToolCallCompleted(closed))
         self._count_failures(name, outcome)
         return text

@@ -215,13 +215,14 @@ class _Turns:
 
     def _repeat_results(self, calls: Sequence[dict[str, Any]]) -> dict[str, str]:
         """Return the results of the calls that an earlier process has made, by id."""
+        conversation, known = self._conversation, self._known
+        conversation.announces = self._announces
         texts = {
-            call["id"]: self._conversation.repeat_result(
-                call, self._known[call["id"]], announces=self._announces
-            )
+            call["id"]: conversation.repeat_result(call, known[call["id"]])
             for call in calls
-            if call["id"] in self._known
+            if call["id"] in known
         }
+        conversation.announces = True
         return {call_id: text for call_id, text in texts.items() if text is not None}
 
     async def _add_to(self, journal: Journal, calls: Sequence[dict[str, Any]]) -> None:
