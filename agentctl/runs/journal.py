@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -13,14 +13,29 @@ from agentctl.records.approvals import hash_call
 from agentctl.records.times import now
 from agentctl.runs.results import to_json
 from agentctl.runs.tasks import retry_while_unavailable
+from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.journal import JournaledCall, dump_outcome
 from agentctl.runtime.pauses import CallOutcome
-from agentctl.store.database import Work
+from agentctl.runtime.session_state import SessionState
+from agentctl.store.database import Database, Work
 from agentctl.store.repositories import steps
 from agentctl.store.repositories.steps import StepRow
 
-if TYPE_CHECKING:
-    from agentctl.runs.live import LiveRun
+
+class JournaledRun(Protocol):
+    """A live run, as its journal reads it."""
+
+    attempt: int
+    database: Database
+    is_first: bool
+    previous_instructions: str | None
+    earlier_runs: Sequence[EarlierRun]
+    summary: str | None
+    stop_requested: asyncio.Future[None]
+    state: SessionState
+
+    @property
+    def run_id(self) -> str: ...
 
 
 class RunJournal:
@@ -34,7 +49,7 @@ class RunJournal:
         next_step: number of the next step.
     """
 
-    def __init__(self, run: LiveRun, stored: Sequence[StepRow] = ()) -> None:
+    def __init__(self, run: JournaledRun, stored: Sequence[StepRow] = ()) -> None:
         self.is_parking = False
         self.next_step = stored[-1].seq + 1 if stored else 0
         self._run = run
@@ -84,7 +99,7 @@ class RunJournal:
             kept = orjson.loads(row.body or "{}") if row is not None and more is not None else {}
             body = {**kept, **(dump_outcome(outcome) if more is None else more)}
             # A function makes its changes again when it runs again.
-            if more is None and (changes := self._run.root.state.find_changes()) is not None:
+            if more is None and (changes := self._run.state.find_changes()) is not None:
                 body["session_state"] = asdict(changes)
         if row is not None and (row.state, row.attempt) == ("started", self._run.attempt):
             row.state, row.ended_at = state, at

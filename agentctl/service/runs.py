@@ -35,9 +35,9 @@ from agentctl.requests import (
 )
 from agentctl.runs.admission import Idempotency, Submission
 from agentctl.runs.engine import KeyedRun, QueuedRun
-from agentctl.runs.follow import flatten, follow_run, wait_until_final
+from agentctl.runs.follow import flatten, follow_run, wait_for_leg, wait_until_final
 from agentctl.runs.live import LiveRun
-from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver
+from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
@@ -88,15 +88,9 @@ class RunOperations(OperationFamily):
                 return await self._wait_for_record(database, run.run_id)
         if not request.background and isinstance(run, LiveRun):
             try:
-                ended = await asyncio.shield(run.ended)
+                await wait_for_leg(self.hosting.engine, database, self.hosting.changes, run)
             finally:
                 await self._leave(run, request)
-            if isinstance(ended, HandOver):
-                # The answer to a request that outlasts this server is the record so far.
-                with contextlib.suppress(errors.Unavailable):
-                    await wait_until_final(
-                        self.hosting.engine, database, self.hosting.changes, run.run_id
-                    )
         return await self.lookups.read_run(database, run.run_id)
 
     def stream_run(
@@ -257,11 +251,6 @@ class RunOperations(OperationFamily):
         given = await read_run_input(
             self.hosting.catalog, component, request, self.hosting.settings.limits
         )
-        if component.durable and request.dependencies is not None:
-            raise errors.ValidationFailed(
-                "dependencies are not stored, so a durable agent cannot have them",
-                hint="send what the run needs as metadata or in its input",
-            )
         metadata = self._dump_object("metadata", request.metadata)
         session_state = self._dump_object("session_state", request.session_state)
         session_id = request.session_id
