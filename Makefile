@@ -19,7 +19,7 @@ OPENAI_PROGRAMS := aider instructor langchain litellm llm openai openai-agents p
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-packaging dist coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale fuzz kills serve test-peers lock clean
+.PHONY: demo check test test-packaging dist coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo $(PORT:%=--port %)
@@ -32,12 +32,18 @@ check: $(VENV)/.compiled
 	$(PYTEST) -q -m 'not slow'
 
 # All tests: required before a change is merged.
-test: $(VENV)/.compiled
+test: $(VENV)/.compiled .peers/pgbouncer/pgbouncer
 	$(PYTEST) --durations=30
+
+# PgBouncer 1.21 or later, from Debian 13 if the package of this system is older. Without it the
+# tests behind PgBouncer are skipped.
+.peers/pgbouncer/pgbouncer: | $(VENV)/.installed-test
+	@$(BIN)/python -m tests.poolers.fetch
 
 # The tests of packaging/ that take minutes too: an installation from the package index, rolling
 # restarts, and the files of a release. Needs the Debian packages nginx-light, caddy, prometheus.
-test-packaging: $(VENV)/.installed-test .dist/.installed
+test-packaging: $(VENV)/.installed-test .dist/.installed .peers/oidc/.installed \
+		.peers/installers/.installed
 	AGENTCTL_TEST_PACKAGING=1 $(BIN)/python -m pytest -q -rs tests/packaging
 
 # The files of a release in dist/: the same bytes for the same commit.
@@ -126,6 +132,20 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		@modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/inspector-cli@0.16.8; fi
 	@touch $@
 
+.peers/oidc/.installed:
+	@echo 'Installing an identity provider in .peers'
+	@mkdir -p .peers/oidc
+	@if command -v npm >/dev/null; then \
+		npm install --silent --prefix .peers/oidc oidc-provider@8.8.1; fi
+	@touch $@
+
+.peers/installers/.installed:
+	@echo 'Creating an environment with pipx and uv in .peers'
+	@$(PYTHON) -m venv .peers/installers
+	@.peers/installers/bin/python -m pip --disable-pip-version-check --quiet install \
+		pipx==1.18.4 uv==0.13.9
+	@touch $@
+
 .peers/webhooks/.installed:
 	@echo 'Installing a library for receivers of webhooks in .peers'
 	@mkdir -p .peers/webhooks
@@ -188,6 +208,10 @@ fuzz: $(VENV)/.installed-test
 bench-scale: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.scale
 
+# Measure what one server needs: the figures of docs/deployment.md, in three minutes.
+sizing: $(VENV)/.installed-test
+	$(BIN)/python -m tests.benchmarks.sizing
+
 .bench/.installed: tests/benchmarks/agentos-requirements.txt
 	@echo 'Creating an environment for AgentOS in .bench/agentos'
 	@$(PYTHON) -m venv .bench/agentos
@@ -202,7 +226,7 @@ lock: $(VENV)/.installed
 		echo 'setuptools>=80' | $(LOCK) pyproject.toml - --upgrade --extra test \
 		--constraint requirements.lock.new) > requirements-test.lock.new
 	(echo '# The tools that build a release, with hashes. Written by `make lock`; do not edit.'; \
-		printf 'cyclonedx-bom>=7.5\nkubernetes-validate>=1.37\nsetuptools>=80\n' | $(LOCK) - --upgrade \
+		printf 'check-jsonschema>=0.39\ncyclonedx-bom>=7.5\nkubernetes-validate>=1.37\nsetuptools>=80\n' | $(LOCK) - --upgrade \
 		--constraint requirements.lock.new) > packaging/requirements.txt
 	mv requirements.lock.new requirements.lock
 	mv requirements-test.lock.new requirements-test.lock

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         tool,
     )
     from agentctl.run_scope import outside_run
+    from agentctl.runtime.models.provider import http_client
 
 __all__ = [
     "INTERFACE_VERSION",
@@ -41,6 +42,7 @@ __all__ = [
     "ToolStarted",
     "Usage",
     "__version__",
+    "http_client",
     "outside_run",
     "tool",
 ]
@@ -57,6 +59,10 @@ def __getattr__(name: str) -> Any:
     """Load a name of the public interface."""
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "http_client":
+        from agentctl.runtime.models.provider import http_client
+
+        return http_client
     from agentctl import agents, run_scope
 
     return getattr(run_scope if name == "outside_run" else agents, name)

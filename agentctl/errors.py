@@ -172,6 +172,23 @@ class Conflict(AgentctlError):
     exit_code = 6
 
 
+class NeedsConfirmation(Conflict):
+    """A run that may repeat effects of another one (409). The same request with `confirm` runs.
+
+    Args:
+        plan: the public members of the body that describe it (`records.repeats.RepeatPlan`).
+    """
+
+    error_code = "NEEDS_CONFIRMATION"
+
+    def __init__(self, detail: str, *, plan: Mapping[str, object]) -> None:
+        super().__init__(detail)
+        self.plan = dict(plan)
+
+    def body(self) -> dict[str, object]:
+        return {**super().body(), "plan": self.plan}
+
+
 class TooLarge(AgentctlError):
     """A body or a field over its limit (413)."""
 
@@ -362,6 +379,9 @@ def error_from_response(status: int, body: Mapping[str, object]) -> AgentctlErro
         names = tuple(str(scope) for scope in scopes) if isinstance(scopes, list) else ()
         kind = FourEyes if body.get("error_code") == FourEyes.error_code else Forbidden
         return kind(text, required_scopes=names)
+    if body.get("error_code") == NeedsConfirmation.error_code:
+        plan = body.get("plan")
+        return NeedsConfirmation(text, plan=plan if isinstance(plan, Mapping) else {})
     if body.get("error_code") == QuotaExceeded.error_code:
         return QuotaExceeded(text)
     by_status = {

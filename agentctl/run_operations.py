@@ -15,6 +15,7 @@ from agentctl.records.document import Document
 from agentctl.records.items import RunViewPages, RunViews
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import CancelRecord, RunPage, RunRecord, ToolCallRecord
+from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     FULL_VIEW,
     CancelRequest,
@@ -181,6 +182,46 @@ class RunDeclarations:
 
         There are none if the run still waits for other decisions.
         """
+
+    @component_operation("retry_run", "POST", f"{_RUN}/retry", errors=(409, 429))
+    async def retry_run(
+        self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: RetryRequest
+    ) -> Document[RunRecord]:
+        """Retry a run of a component that has ended.
+
+        Starts a new run in the same session with the same input. It begins with the finished part
+        of the first one: answers and tool calls with their results. An agent in code and a
+        broadcast work from the beginning, a workflow from its first step that did not complete.
+
+        If effects may be repeated, it responds with 409 and the plan; the same request with
+        `confirm` of the plan starts the run. The response is that of a start.
+        """
+
+    @dispatch
+    def stream_retried_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
+    ) -> AsyncIterator[StreamEvent]:
+        """Retry a run and yield the events of the new one."""
+
+    @component_operation("fork_run", "POST", f"{_RUN}/fork", errors=(409, 413, 429))
+    async def fork_run(
+        self, kind: ComponentKind, component_id: ComponentId, run_id: RunId, request: ForkRequest
+    ) -> Document[RunRecord]:
+        """Fork a run of a component that has ended.
+
+        Starts a new run whose conversation begins with the first `at` messages of the run, with
+        another message or another component, in a new session or in that of the run. The caller
+        needs the scope that starts a run of the component that goes on.
+
+        If effects may be repeated, it responds with 409 and the plan; the same request with
+        `confirm` of the plan starts the run. The response is that of a start.
+        """
+
+    @dispatch
+    def stream_forked_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
+    ) -> AsyncIterator[StreamEvent]:
+        """Fork a run and yield the events of the new one."""
 
     @operation("GET", "/approvals", tag="Approvals", without=("sort_by",), order=_PAGE_LAST)
     async def get_approvals(self, filter: ApprovalFilter) -> Document[ApprovalPage]:

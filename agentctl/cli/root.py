@@ -36,7 +36,7 @@ _COMMANDS = {
         "sessions.group:app",
         "List, show, measure, export, import, rename, summarize and delete sessions",
     ),
-    "runs": ("runs.group:app", "Start, follow, list, cancel and repair runs"),
+    "runs": ("runs.group:app", "Start, follow, list, cancel, repeat and repair runs"),
     "approvals": ("approvals.group:app", "List what paused runs wait for, and decide about it"),
     "memories": ("memories:app", "List, change, delete, export and import memories of users"),
     "mcp": ("mcp:app", "List and check the MCP servers of the configuration"),

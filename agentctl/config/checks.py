@@ -36,6 +36,7 @@ _POSTGRES_KEYS = (
     "search_path",
     "tls",
     "tls_ca_file",
+    "listen_url",
 )
 
 _MODEL_KEYS = (
@@ -161,6 +162,12 @@ def _check_databases(settings: Settings, places: Places) -> None:
         for name in _POSTGRES_KEYS if is_sqlite_url(database.url) else ():
             if places[f"{key}.{name}"].given:
                 places[f"{key}.{name}"].refuse("has no effect for SQLite")
+        if database.listen_url and is_sqlite_url(database.listen_url):
+            places[f"{key}.listen_url"].refuse("must be a URL of PostgreSQL")
+        if database.listen_url == database.url:
+            places[f"{key}.listen_url"].refuse(
+                "is the url", hint="remove it, or name the server behind the connection pooler"
+            )
         if database.tls_ca_file and not database.tls.startswith("verify"):
             places[f"{key}.tls_ca_file"].refuse(f'has no effect with tls = "{database.tls}"')
 

@@ -13,6 +13,11 @@ from importlib.util import find_spec
 
 _PACKAGE = "agentctl"
 
+IMAGE_MARK = "image"
+"""The file that marks the environment of a container image; the container file creates it."""
+
+_CONTAINER_FILE = "packaging/container/Containerfile"
+
 
 def build_extra_command(extra: str) -> str:
     """Return the command that installs an extra of this package.
@@ -40,7 +45,16 @@ def build_extra_command(extra: str) -> str:
 
 
 def build_install_command(*arguments: str) -> str:
-    """Return a shell command that installs into this environment, with pip or else with uv."""
+    """Return a shell command that installs into this environment, with pip or else with uv.
+
+    The environment of a container image cannot be changed; there it is the command that builds the
+    image.
+    """
+    from pathlib import Path
+
+    if Path(sys.prefix, IMAGE_MARK).exists():
+        packages = shlex.quote(f"EXTRAS={' '.join(arguments)}")
+        return f"buildah build --format docker --build-arg {packages} -f {_CONTAINER_FILE} ."
     python = shlex.quote(sys.executable)
     pip = f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
     return f"{pip} {shlex.join(arguments)}"

@@ -161,12 +161,16 @@ def _make_absolute(databases: tuple[Database, ...], reader: TableReader) -> tupl
     return tuple(
         replace(
             database,
-            url=check_database_url(
-                database.url, reader.base, reader.places[f"databases.{database.id}.url"]
-            ),
+            url=_check_url(database, "url", reader),
+            listen_url=database.listen_url and _check_url(database, "listen_url", reader),
         )
         for database in databases
     )
+
+
+def _check_url(database: Database, name: str, reader: TableReader) -> str:
+    place = reader.places[f"databases.{database.id}.{name}"]
+    return check_database_url(getattr(database, name), reader.base, place)
 
 
 def require_verification_key(settings: Settings) -> None:

@@ -7,7 +7,7 @@ compares with these defaults. docs/contract.md "Configuration" has the rules of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -262,20 +262,26 @@ class Database:
 
     In loaded settings `url` is `sqlite:////absolute/path` or `postgresql://…`. The other keys are
     for PostgreSQL: `pool_size` is the maximum number of connections of each process,
-    `wait_seconds` the time limit for a connection, `statement_seconds` that for a statement.
+    `wait_seconds` the time limit for a connection, `statement_seconds` that for a statement,
+    `listen_url` the way to the same database for notifications, if `url` names a pooler.
     A database with the layout `agentos` belongs to AgentOS and is only read.
     """
 
     id: Id
     url: DatabaseUrl
-    pool_size: Annotated[int, Range(1, 1_000)] = 10
+    pool_size: Annotated[int, Range(1, 1_000)] = 4
     wait_seconds: Annotated[float, Range(0.1, 600)] = 2
     statement_seconds: Annotated[float, Range(0.1, 3_600)] = 5
     password_env: PasswordVariable = ""
     search_path: SchemaName = ""
     tls: TlsMode = "prefer"
     tls_ca_file: Path | None = None
+    listen_url: DatabaseUrl = ""
     layout: Literal["agentctl", "agentos"] = "agentctl"
+
+    def at_listen_url(self) -> Database:
+        """Return the entry for connections that receive notifications."""
+        return replace(self, url=self.listen_url or self.url)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,8 +146,13 @@ def build_items(run: Record, children: Sequence[Child] = (), cut: int | None = N
 
 def _join_answers(run: Record) -> str:
     """Return the content of a run that has all of its answers, also those of its members."""
-    answers = (each for each in run.get("messages") or () if each.get("role") == "assistant")
+    answers = (each for each in _list_own_messages(run) if each.get("role") == "assistant")
     return "\n\n".join(str(each["content"]) for each in answers if each.get("content"))
+
+
+def _list_own_messages(run: Record) -> Iterator[Record]:
+    """Yield the messages of a run without those of the run that it repeats."""
+    return (each for each in run.get("messages") or () if "origin_run_id" not in each)
 
 
 def cut_item(item: Item, cut: int | None) -> Item:
@@ -168,7 +173,7 @@ def _build_items(run: Record, children: _Children) -> Iterator[Item]:
         yield {"type": "thinking", "text": run["reasoning_content"]}
     placed: set[str] = set()
     is_asked = False
-    for message in run.get("messages") or []:
+    for message in _list_own_messages(run):
         role, content = message.get("role"), str(message.get("content") or "")
         if (member := message.get("member_run_id")) is not None:
             # The calls of a member are in its own run. Its text is part of the answer.

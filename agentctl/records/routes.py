@@ -37,6 +37,8 @@ class ComponentOperationIds(NamedTuple):
     follow_run: str
     get_tool_call: str
     continue_run: str
+    retry_run: str
+    fork_run: str
     get_approval: str
     decide_approval: str
 
@@ -54,6 +56,8 @@ def operation_ids(kind: ComponentKind) -> ComponentOperationIds:
         follow_run=f"get_{kind}_run_events",
         get_tool_call=f"get_{kind}_run_tool_call",
         continue_run=f"continue_{kind}_run",
+        retry_run=f"retry_{kind}_run",
+        fork_run=f"fork_{kind}_run",
         get_approval=f"get_{kind}_approval",
         decide_approval=f"decide_{kind}_approval",
     )

@@ -213,6 +213,9 @@ def _start_record(event: Event) -> dict[str, Any]:
         "run_id",
         "session_id",
         "parent_run_id",
+        "origin_run_id",
+        "origin_kind",
+        "origin_at",
         *(names.id_field for names in KINDS.values()),
     )
     record = {name: event.data[name] for name in fields if event.data.get(name)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from agentctl.records.kinds import ComponentKind
@@ -13,6 +13,32 @@ Purpose = Literal["summary", "memory"]
 
 REQUIRED = "required"
 """The tool choice of a request whose model has to call any tool."""
+
+
+OriginKind = Literal["retry", "fork"]
+"""The way in which a run repeats another one: from its last good step, or from a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The run that a root run repeats, and what it begins with.
+
+    Attributes:
+        at: number of the messages of the origin, or steps of a workflow, that the run begins with;
+            0 if it works from the beginning.
+        before: the run gets the runs of its session with lower numbers only; None for all.
+        messages: the neutral messages that it begins with, each with `origin_run_id`. With
+            `has_prompt` its own message follows; without, it goes on after the last of them.
+        step_input: the output of the last finished step of a workflow; None without one.
+    """
+
+    run_id: str
+    kind: OriginKind
+    at: int = 0
+    before: int | None = None
+    messages: tuple[Mapping[str, Any], ...] = ()
+    has_prompt: bool = True
+    step_input: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +77,7 @@ class RunSpec:
         request_id: the id of the request that started the root run.
         actor: the principal that started the root run, as rows name it.
         durable: True if its steps are stored, so that another process can go on with it.
+        origin: the run that a root run repeats; None for none.
     """
 
     run_id: str
@@ -80,11 +107,13 @@ class RunSpec:
     request_id: str | None = None
     actor: str | None = None
     durable: bool = False
+    origin: Origin | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that a checkpoint keeps: without `dependencies`."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {**values, "dependencies": None}
+        origin = None if self.origin is None else asdict(self.origin)
+        return {**values, "dependencies": None, "origin": origin}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunSpec:
@@ -92,6 +121,8 @@ class RunSpec:
         known = {item.name for item in fields(cls)}
         earlier = tuple(values.get("earlier_messages") or ())
         present = {name: value for name, value in values.items() if name in known}
+        if (origin := present.get("origin")) is not None:
+            present["origin"] = Origin(**{**origin, "messages": tuple(origin["messages"])})
         return cls(**{**present, "earlier_messages": earlier})
 
     def build_member_spec(
@@ -126,6 +157,7 @@ class RunSpec:
             client_tools=None,
             tool_choice=None,
             earlier_messages=(),
+            origin=None,
             time_limit=time_limit,
         )
 

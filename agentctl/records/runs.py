@@ -8,6 +8,7 @@ from typing_extensions import TypedDict
 
 from agentctl.records.approvals import ApprovalRecord, ApprovalSummary
 from agentctl.records.kinds import ComponentKind, RunStatus
+from agentctl.records.run_spec import OriginKind
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
@@ -65,7 +66,9 @@ class RunRecord(TypedDict):
     those of its members. `spans` are the parts of the run with their times, open ones in a live
     run. `request_id` is that of the request that started it, members' runs included. `input` is the
     message, or without one the JSON text of `input_object`. `input_object` is the object `input`
-    of the request; `metadata` and `session_state` are its objects of these names.
+    of the request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
+    is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
+    that run (steps of a workflow) that it began with.
     """
 
     run_id: str
@@ -102,6 +105,9 @@ class RunRecord(TypedDict):
     late_result: LateResult | None
     holding: list[str] | None
     request_id: str | None
+    origin_run_id: str | None
+    origin_kind: OriginKind | None
+    origin_at: int | None
     approvals: list[ApprovalSummary]
     spans: list[SpanRecord]
     member_runs: list[str]
@@ -152,6 +158,9 @@ class RunSummary(TypedDict):
     late_result: LateResult | None
     holding: list[str] | None
     request_id: str | None
+    origin_run_id: str | None
+    origin_kind: OriginKind | None
+    origin_at: int | None
     approvals: list[ApprovalSummary]
 
 

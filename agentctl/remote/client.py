@@ -13,7 +13,7 @@ from typing import Any, get_origin
 
 from agentctl import errors
 from agentctl.approval_requests import ContinueRequest
-from agentctl.declarations import find_declaration
+from agentctl.declarations import Declaration, find_declaration
 from agentctl.operations import Operations
 from agentctl.records.events import LAST_NAMES
 from agentctl.records.kinds import ComponentKind
@@ -30,6 +30,7 @@ from agentctl.remote.connection import (
 )
 from agentctl.remote.events import EventParser
 from agentctl.remote.queries import build_request, build_run_body
+from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     DEFAULT_LOCATOR,
@@ -115,6 +116,34 @@ class RemoteOperations(Operations):
         post = build_request(find_declaration(Operations.continue_run, kind), arguments)
         body = {**(post.body or {}), "stream": True}
         post = replace(post, body=body, may_have_no_events=True)
+        return self._follow(kind, post, BEFORE_FIRST_EVENT)
+
+    def stream_retried_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
+    ) -> AsyncIterator[StreamEvent]:
+        declared = find_declaration(Operations.retry_run, kind)
+        return self._stream_repeat(kind, declared, component_id, run_id, request)
+
+    def stream_forked_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
+    ) -> AsyncIterator[StreamEvent]:
+        target: ComponentKind = kind
+        if request.agent_id is not None or request.team_id is not None:
+            target = "agent" if request.agent_id is not None else "team"
+        declared = find_declaration(Operations.fork_run, kind)
+        return self._stream_repeat(target, declared, component_id, run_id, request)
+
+    def _stream_repeat(
+        self,
+        kind: ComponentKind,
+        declared: Declaration,
+        component_id: str,
+        run_id: str,
+        request: RetryRequest,
+    ) -> AsyncIterator[StreamEvent]:
+        arguments = {"component_id": component_id, "run_id": run_id, "request": request}
+        post = build_request(declared, arguments)
+        post = replace(post, body={**(post.body or {}), "stream": True})
         return self._follow(kind, post, BEFORE_FIRST_EVENT)
 
     def resume_run(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from agentctl.declarations import Declaration
     from agentctl.memory_requests import MemoryFilter, NewMemory
+    from agentctl.repeat_requests import RetryRequest
     from agentctl.requests import NewSession, ResumeRequest, RunRequest
 
 Pairs = tuple[tuple[str, str], ...]
@@ -84,12 +85,19 @@ _SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
         "body": {"stream": False, **body_of(request)},
         "extra_wait": 0.0 if request.background else None,
     },
+    "retry_run": lambda request, **_: _build_repeat(request),
+    "fork_run": lambda request, **_: _build_repeat(request),
     "resume_run": lambda request, **_: {"query": _build_position(request), "body": None},
     "follow_run": lambda request, **_: {"query": _build_position(request), "body": None},
     "get_memories": lambda **arguments: {"query": _build_memory_query(arguments["filter"])},
     "create_memory": lambda memory: {"body": build_memory_body(memory)},
 }
 """Parts of requests that are not declared, by the name of the method."""
+
+
+def _build_repeat(request: RetryRequest) -> dict[str, Any]:
+    body = {"stream": False, **body_of(request)}
+    return {"body": body, "extra_wait": 0.0 if request.background else None}
 
 
 def _build_position(request: ResumeRequest) -> Pairs:

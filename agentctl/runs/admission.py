@@ -18,9 +18,11 @@ from agentctl.runs.starts import check_queue, enqueue, write_start
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_session_data
-from agentctl.store.database import Steps, Work, unit
+from agentctl.store.database import Steps, Work, single_unit, unit
+from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import (
     approvals,
+    audit,
     idempotency,
     queue,
     quotas,
@@ -64,6 +66,7 @@ class Submission:
         outlives_caller: True if the run continues when its client disconnects.
         idempotency: identity of a request with an idempotency key (docs/contract.md "Runs"), or
             None.
+        is_new_session: True if the session must not exist, False if it must; None for any.
         extra_write: builds further writes for the transaction of the row; None for none.
     """
 
@@ -73,6 +76,7 @@ class Submission:
     visibility: Visibility
     outlives_caller: bool
     idempotency: Idempotency | None = None
+    is_new_session: bool | None = None
     extra_write: Callable[[], Work[None]] | None = None
 
     @property
@@ -102,10 +106,9 @@ class AdmittedRun:
     may_begin: bool = False
 
 
-@unit
 def admit_run(
     submission: Submission, catalog: Catalog, worker_id: str, *, is_full: bool = False
-) -> Steps[AdmittedRun]:
+) -> Work[AdmittedRun]:
     """Get or create the session and write the row of a root run.
 
     The `session_state` of the request replaces top-level keys of the session's state in the same
@@ -123,18 +126,76 @@ def admit_run(
         TooLarge: the state of the session would be too large.
         ValidationFailed: its idempotency key was used for another request.
     """
+    new = _build_session(submission, catalog, is_full)
+    admission = _admit_run(submission, catalog, worker_id, new, is_full)
+    quotas = catalog.settings.quotas
+    if (
+        submission.idempotency is not None
+        or submission.is_new_session is not None
+        or submission.component.on_busy != "allow"
+        or submission.spec.session_state is not None
+        or submission.spec.durable
+        or is_full
+        or quotas.sessions_per_user
+        or quotas.bytes_per_user
+    ):
+        return admission
+    return admission.with_shortcut(
+        _admit_plain_run(submission, worker_id, new), admit_once(submission.spec, admission)
+    )
+
+
+def _build_session(submission: Submission, catalog: Catalog, is_full: bool) -> SessionRow:
+    spec, component = submission.spec, submission.component
+    return sessions.build_session(
+        spec.session_id,
+        component.kind,
+        user_id=spec.user_id,
+        now=now(),
+        component_id=component.id,
+        component_name=component.name,
+        component_data=orjson.dumps(build_session_data(catalog, component)).decode(),
+        session_name=cut_text(" ".join(spec.input.split()), SESSION_NAME_LENGTH),
+        session_state=spec.session_state,
+        # A background run waits for its claim: the response to its start shows it as PENDING.
+        first_status="PENDING" if is_full else spec.first_status,
+    )
+
+
+@single_unit
+def _admit_plain_run(
+    submission: Submission, worker_id: str, new: SessionRow
+) -> Steps[AdmittedRun | None]:
+    entry = None
+    if submission.extra_write is not None:
+        entry = audit.find_entry(submission.extra_write())
+        if entry is None:
+            return None
+    spec = submission.spec
+    row = NewRun(spec, worker_id, now())
+    started = yield from plain_runs.start(new, submission.visibility, row, entry)
+    if started is None:
+        return None
+    spec = _with_user(spec, started.user_id)
+    return AdmittedRun(spec, started.session_state, is_first=started.is_first)
+
+
+@unit
+def _admit_run(
+    submission: Submission, catalog: Catalog, worker_id: str, new: SessionRow, is_full: bool
+) -> Steps[AdmittedRun]:
     spec, component = submission.spec, submission.component
     if submission.idempotency is not None:
         # The key first: a repeat returns its run, even if that run keeps the session busy.
         yield from claim_key(spec.run_id, submission.idempotency)
-    name = cut_text(" ".join(spec.input.split()), SESSION_NAME_LENGTH)
-    session, is_first = yield from _get_session(submission, catalog, name, is_full)
+    session = yield from _get_session(submission, new)
+    is_first = session is new
     turn = yield from _find_turn(submission, is_full)
     if turn is not None:
         yield from check_queue(spec, catalog.settings.limits)
     # Not the caller: the owner of the session sees all runs in it (docs/decisions/0007).
     spec = _with_user(spec, session.user_id)
-    row = NewRun(spec, worker_id if turn is None else None, now(), name, turn)
+    row = NewRun(spec, worker_id if turn is None else None, now(), new.session_name, turn)
     if (yield from runs.create(row, 1 if is_first else None)) is None:
         raise errors.NotFound("Session not found")
     state = session.session_state
@@ -157,36 +218,24 @@ def admit_run(
 
 
 @unit
-def _get_session(
-    submission: Submission, catalog: Catalog, name: str, is_full: bool
-) -> Steps[tuple[SessionRow, bool]]:
-    """Return the session of a run, and True if it is new."""
-    spec, component = submission.spec, submission.component
-    new = sessions.build_session(
-        spec.session_id,
-        component.kind,
-        user_id=spec.user_id,
-        now=now(),
-        component_id=component.id,
-        component_name=component.name,
-        component_data=orjson.dumps(build_session_data(catalog, component)).decode(),
-        session_name=name,
-        session_state=spec.session_state,
-        # A background run waits for its claim: the response to its start shows it as PENDING.
-        first_status="PENDING" if is_full else spec.first_status,
-    )
+def _get_session(submission: Submission, new: SessionRow) -> Steps[SessionRow]:
+    """Return the session of a run; `new` itself if it did not exist."""
     session = yield from sessions.get_or_create_for_run(new, submission.visibility)
-    if not isinstance(session, sessions.UnusableSession):
-        return session, session is new
-    stored = session.row
-    if not submission.visibility.sees(stored.user_id):
+    if isinstance(session, sessions.UnusableSession):
+        stored = session.row
+        if not submission.visibility.sees(stored.user_id):
+            raise errors.NotFound("Session not found")
+        raise errors.Conflict(
+            f"The session {stored.session_id} is for runs of {stored.session_type}s, not of"
+            f" {submission.component.kind}s",
+            cause=f"its first run was one of the {stored.session_type} {stored.component_id}",
+            hint="choose another session: --session NEW",
+        )
+    if submission.is_new_session is not None and session is new and not submission.is_new_session:
         raise errors.NotFound("Session not found")
-    raise errors.Conflict(
-        f"The session {stored.session_id} is for runs of {stored.session_type}s, not of"
-        f" {component.kind}s",
-        cause=f"its first run was one of the {stored.session_type} {stored.component_id}",
-        hint="choose another session: --session NEW",
-    )
+    if submission.is_new_session and session is not new:
+        raise errors.Conflict(f"The session {new.session_id} exists already")
+    return session
 
 
 @unit

@@ -8,7 +8,8 @@ more than is stored (docs/contract.md "Cancel").
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from agentctl import errors
@@ -22,12 +23,16 @@ from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.replay import find_root_id
 from agentctl.runs.results import store_question
-from agentctl.runs.states import Ending, is_final
+from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, is_final
+from agentctl.runs.tasks import Tasks
 from agentctl.runs.waiting import cancel_waiting_run
 from agentctl.store.database import Database, Steps, Work, run_topic, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, run_reads, runs
 from agentctl.store.repositories.run_rows import RunState
+
+LEAVE_SECONDS = 1.0
+"""Time to wait for the end of a run whose caller leaves."""
 
 OWNER_CHECK_SECONDS = 0.5
 """Interval of the checks of a run's worker while a cancel waits for the final status."""
@@ -48,6 +53,7 @@ class Canceller:
         self._engine = engine
         self._monitor = monitor
         self._changes = changes
+        self._tasks = Tasks()
 
     async def cancel(
         self,
@@ -83,6 +89,20 @@ class Canceller:
         if state.status == "CANCELLED":
             return CancelResult("stopped", state)
         return CancelResult("already_final" if is_final(state.status) else "requested", state)
+
+    @contextlib.asynccontextmanager
+    async def cancelling_on_leave(
+        self, database: Database, run_id: str, actor: str
+    ) -> AsyncIterator[None]:
+        """Cancel a run that this process may not execute when the caller in the block leaves."""
+        try:
+            yield
+        except (asyncio.CancelledError, GeneratorExit):
+            cancelling = self.cancel(
+                database, run_id, actor=actor, reason=CLIENT_DISCONNECTED, wait=LEAVE_SECONDS
+            )
+            await asyncio.wait([self._tasks.start(cancelling)])
+            raise
 
     async def _wait_for_other_worker(
         self, database: Database, state: RunState, wait: float

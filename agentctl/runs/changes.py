@@ -6,9 +6,10 @@ data_version`, takes some microseconds and concerns all callers; the PostgreSQL 
 notifications of each run and of each worker.
 
 Cancel requests are read from the rows. While this process executes runs, it queries for requests
-when it is notified, and at least every second in case a notification was lost. A process
-without a run and without a waiting caller polls nothing (docs/decisions/0050), except for runs that
-any server may claim: a serving process compares a number every 100 ms.
+when it is notified. In case a notification was lost, the heartbeat of the worker asks for requests
+in the system database, and databases without a heartbeat are asked every second. A process without
+a run and without a waiting caller polls nothing (docs/decisions/0050), except for runs that any
+server may claim: a serving process compares a number every 100 ms.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from collections.abc import Callable, Iterator
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.runs.engine import Engine
+from agentctl.runs.hub import Hub
 from agentctl.runs.states import Ending
+from agentctl.runs.worker import Worker
 from agentctl.store.database import LEGS_TOPIC, Database, worker_topic
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import run_reads
+from agentctl.store.repositories.workers import Heartbeat
 
 POLL_SECONDS = 0.02
 
 QUERY_SECONDS = 1.0
-"""Maximum time between two queries for cancel requests."""
+"""Maximum time between two queries for the cancel requests of a database without a heartbeat."""
 
 LEGS_SECONDS, FILE_LEGS_SECONDS = 0.1, 0.5
 """Intervals of the checks for runs that any server may claim: of a notified topic, and of a file,
@@ -42,10 +46,15 @@ _rate_limited = RateLimitedLog(logging.getLogger("agentctl.runs"))
 
 
 class DatabaseChanges:
-    """Change notifications for all databases of a service."""
+    """Change notifications for all databases of a service.
+
+    Attributes:
+        hub: the reader of the runs of other processes.
+    """
 
     def __init__(self) -> None:
         self._pollers: dict[str, _Poller] = {}
+        self.hub = Hub()
 
     def track(self, database: Database, topic: str) -> ChangeTracker:
         """Return a tracker. Create it before the first read, so that no later write is missed.
@@ -151,18 +160,23 @@ class _Poller:
 
 
 async def watch_cancel_requests(
-    engine: Engine, databases: Databases, changes: DatabaseChanges
+    engine: Engine, worker: Worker, databases: Databases, changes: DatabaseChanges
 ) -> None:
     """Stop the engine's runs whose cancel another process recorded. Loop until cancelled."""
     trackers: dict[str, tuple[str, ChangeTracker]] = {}
     queried_at: dict[str, float] = {}
     clock = asyncio.get_running_loop().time
+    heartbeat: Heartbeat | None = None
     while True:
         await engine.wait_for_live_run()
         await asyncio.sleep(POLL_SECONDS)
         for database_id, database in databases.get_open().items():
             try:
-                is_due = clock() - queried_at.get(database_id, 0.0) >= QUERY_SECONDS
+                if database is not databases.system:
+                    is_due = clock() - queried_at.get(database_id, 0.0) >= QUERY_SECONDS
+                elif is_due := worker.heartbeat is not heartbeat:
+                    heartbeat = worker.heartbeat
+                    is_due = heartbeat is not None and heartbeat.has_cancel_requests
                 worker_id, tracker = trackers.get(database_id, ("", None))
                 if worker_id != engine.worker_id:
                     # The first time, or this worker was declared dead and has a new id.
@@ -173,6 +187,7 @@ async def watch_cancel_requests(
                     queried_at[database_id] = clock()
                     await _stop_cancelled_runs(engine, database)
             except errors.AgentctlError:
+                heartbeat = None
                 _rate_limited.log("cancel requests of database %s could not be read", database_id)
                 trackers.pop(database_id, None)
                 await asyncio.sleep(RETRY_SECONDS)

@@ -160,8 +160,8 @@ class Claims:
             await self.claim(database, run_id, state)
             await asyncio.sleep(ATTEND_SECONDS)
 
-    async def sweep(self, database: Database) -> None:
-        """End the runs that have waited for too long, and claim what waits.
+    async def sweep_queue(self, database: Database) -> None:
+        """End the runs that have waited for too long, and find forgotten turns.
 
         Raises:
             Unavailable: the database does not answer.
@@ -174,8 +174,8 @@ class Claims:
         if clock - self._advanced_at.get(database.id, 0.0) >= ADVANCE_SECONDS:
             self._advanced_at[database.id] = clock
             for session_id in await database.read(queue.list_stalled(), size="large"):
-                await database.write(queue.advance_stalled(session_id, now()))
-        await self.claim_waiting(database)
+                if await database.write(queue.advance_stalled(session_id, now())):
+                    self.wake(database)
 
     async def claim_waiting(self, database: Database) -> None:
         """Claim the legs of a database that wait, oldest first, as many as this process has slots.

@@ -74,6 +74,10 @@ class QueuedRun:
     run_id: str
 
 
+StartedRun = LiveRun | KeyedRun | QueuedRun
+"""The outcome of a submission."""
+
+
 class Engine:
     """The runs that this process executes.
 
@@ -151,6 +155,9 @@ class Engine:
     def live_runs(self) -> list[LiveRun]:
         return list(self._live.values())
 
+    def has_live_runs(self) -> bool:
+        return bool(self._live)
+
     async def wait_for_live_run(self) -> None:
         await self._has_live.wait()
 
@@ -162,7 +169,7 @@ class Engine:
         """Number of members that wait until they may execute (`limits.concurrent_members`)."""
         return self._members.waiting
 
-    async def submit(self, submission: Submission) -> LiveRun | KeyedRun | QueuedRun:
+    async def submit(self, submission: Submission) -> StartedRun:
         """Commit the row of a root run, and start its work unless it has to wait.
 
         The caller of a streamed run calls `complete_start` when it has sent the first event.

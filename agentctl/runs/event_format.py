@@ -10,6 +10,7 @@ import orjson
 
 from agentctl.records.events import END_KINDS, EVENT_NAMES, EventKind
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.run_spec import Origin
 from agentctl.records.runs import FinalStatus
 from agentctl.records.times import format_rfc3339, now, whole_seconds
 from agentctl.runs.states import Ending
@@ -72,9 +73,12 @@ def identify_run(run: RunRow, component_name: str | None) -> RunIdentity:
     )
 
 
-def format_started(run: RunIdentity) -> tuple[str, bytes]:
+def format_started(run: RunIdentity, origin: Origin | None = None) -> tuple[str, bytes]:
     """Return name and data of `RunStarted`, `TeamRunStarted` or `WorkflowStarted`."""
-    return _format(run, EventKind.STARTED, {})
+    if origin is None:
+        return _format(run, EventKind.STARTED, {})
+    named = {"origin_run_id": origin.run_id, "origin_kind": origin.kind, "origin_at": origin.at}
+    return _format(run, EventKind.STARTED, named)
 
 
 def format_queued(run: RunIdentity, position: int, at: int) -> tuple[str, bytes]:

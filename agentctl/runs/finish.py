@@ -25,7 +25,8 @@ from agentctl.runs.states import Ending, LegEnd, Pause, is_final
 from agentctl.runs.waiting import cancel_waiting_members, close_approvals
 from agentctl.runtime.bounds import convert
 from agentctl.runtime.failures import DETAILS
-from agentctl.store.database import Steps, unit
+from agentctl.store.database import Steps, single_unit, unit
+from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import RunEnd
 
@@ -103,6 +104,7 @@ async def store_end(
                     on_change()
             else:
                 run.transcript.unstopped.has_ended = True
+            run.database.announce(run.run_id)
             run.database.outbox.wake()
             return stored
         await asyncio.sleep(pause)
@@ -150,7 +152,10 @@ async def store_pause(
 
 async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:
     try:
-        return await run.database.write(_write_end(run, ending, end))
+        work = _write_end(run, ending, end)
+        if _is_plain(run, ending):
+            work = work.with_shortcut(_write_plain_end(run, ending, end))
+        return await run.database.write(work)
     except AlreadyFinished:
         if run.parent is None:
             run.stream.abandon()
@@ -165,6 +170,31 @@ async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Endin
             reason=state.cancel_reason,
             requested_at=state.cancel_requested_at,
         )
+
+
+def _is_plain(run: LiveRun, ending: Ending) -> bool:
+    """Return True if the end of a run has nothing to write but its rows and its events."""
+    return (
+        ending.status != "CANCELLED"
+        and run.leg is None
+        and not run.has_checkpoint
+        and run.state_changes is None
+        and run.spec.purpose is None
+        and not any(child.is_paused for child in run.children)
+        and (run.parent is not None or not run.database.outbox)
+    )
+
+
+@single_unit
+def _write_plain_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending | None]:
+    last = None if run.recorder is None else _build_last_batch(run, ending, end)
+    return ending if (yield from plain_runs.end(end, last)) else None
+
+
+def _build_last_batch(run: LiveRun, ending: Ending, end: RunEnd) -> events.Batch:
+    last = event_format.format_end(run.identity, ending, run.transcript, end.finished_at)
+    batch = run.stream.last_batch(last)
+    return events.Batch(run.run_id, run.attempt, batch.first, batch.last, batch.lines)
 
 
 @unit
@@ -192,10 +222,9 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
             )
     if run.recorder is not None:
         # Before `finish`: events of a run that is final are refused.
-        last = event_format.format_end(run.identity, ending, run.transcript, end.finished_at)
-        batch = run.stream.last_batch(last)
+        last = _build_last_batch(run, ending, end)
         yield from events.append_batch(
-            run.run_id, run.attempt, batch.first, batch.last, batch.lines
+            run.run_id, last.attempt, last.first_seq, last.last_seq, last.events
         )
     finished = yield from runs.finish(end)
     if finished is None:

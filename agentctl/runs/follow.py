@@ -17,18 +17,19 @@ from typing import Any, TypeVar
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.requests import StreamEvent
-from agentctl.runs.changes import ChangeTracker, DatabaseChanges
+from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
 from agentctl.runs.event_format import format_stored_run
+from agentctl.runs.hub import FollowedRun, parse_batch
 from agentctl.runs.legs import describe
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import HandOver, is_settled
 from agentctl.runs.stream import Stream, limit_size
 from agentctl.runs.tasks import RETRY_LIMIT_SECONDS
 from agentctl.runtime.bounds import Turns
-from agentctl.store.database import Database, ReadSize, Steps, Work, run_topic, unit
+from agentctl.store.database import Database, ReadSize, Steps, Work, unit
 from agentctl.store.repositories import approvals, events, run_reads, sessions
-from agentctl.store.repositories.events import EventRow
+from agentctl.store.repositories.events import LAST_POSITION, EventRow
 from agentctl.store.visibility import EVERYONE
 
 T = TypeVar("T")
@@ -87,7 +88,6 @@ async def wait_until_final(
         Unavailable: another process executes the run and this one shuts down, or the database
             does not answer.
     """
-    tracker = changes.track(database, run_topic(run_id))
     live = engine.find_run(run_id)
     if live is not None:
         await asyncio.shield(live.ended)
@@ -97,9 +97,10 @@ async def wait_until_final(
             raise errors.NotFound("Run not found")
         if is_settled(state.status):
             return
-        if engine.closing.is_set() and engine.find_run(run_id) is None:
-            raise errors.Unavailable("The server is shutting down")
-        await tracker.wait_for_change(CHANGE_WAIT_SECONDS)
+        with contextlib.closing(changes.hub.join_without_events(database, run_id)) as followed:
+            while await followed.wait(LAST_POSITION, CHANGE_WAIT_SECONDS) is None:
+                if engine.closing.is_set() and engine.find_run(run_id) is None:
+                    raise errors.Unavailable("The server is shutting down")
 
 
 async def wait_for_leg(
@@ -125,20 +126,36 @@ class _Follower:
         self._changes = changes
         self._run_id = run_id
         self._position = after
-        self._tracker: ChangeTracker | None = None
+        self._followed: FollowedRun | None = None
         self._stream: Stream | None = None
         self._has_yielded = False
         self._done = False
 
     async def yield_portions(self) -> AsyncGenerator[list[StreamEvent]]:
+        try:
+            async with contextlib.aclosing(self._yield_all()) as portions:
+                async for portion in portions:
+                    yield portion
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._followed is not None:
+            self._followed.close()
+            self._followed = None
+
+    async def _yield_all(self) -> AsyncGenerator[list[StreamEvent]]:
         turns = Turns()
         while not self._done:
             await turns.take()
             in_memory = self._read_memory()
             try:
-                if in_memory is None:
+                if in_memory is None and self._followed is not None:
+                    portion = await self._read_hub(self._followed)
+                elif in_memory is None:
                     portion = await self._read_database()
                 else:
+                    self._leave()
                     portion = await self._take_portion(in_memory)
             except errors.Unavailable:
                 if not self._has_yielded:
@@ -167,12 +184,24 @@ class _Follower:
             await self._stream.wait_for_change()
         return limit_size(in_memory, PORTION_BYTES)
 
+    async def _read_hub(self, followed: FollowedRun) -> list[StreamEvent]:
+        news = await followed.wait(self._position, CHANGE_WAIT_SECONDS)
+        if news is None:
+            # At shutdown the runs of this process still end first; those of others are left.
+            is_left = self._engine.find_run(self._run_id) is None
+            self._done = self._engine.closing.is_set() and is_left
+            return []
+        if news.events is None or (news.settled and not self._has_position(news.events)):
+            # This follower is too slow for the hub, or the run has no stored events.
+            self._leave()
+            return []
+        self._done = news.settled
+        return news.events
+
+    def _has_position(self, new: list[StreamEvent]) -> bool:
+        return bool(new) or self._position >= 0
+
     async def _read_database(self) -> list[StreamEvent]:
-        # Created before the read, so that no later commit is missed.
-        tracker = self._tracker
-        if tracker is None:
-            topic = run_topic(self._run_id)
-            tracker = self._tracker = self._changes.track(self._database, topic)
         stored = await self._read(_load_portion(self._run_id, self._position))
         if stored is None:
             self._done = True
@@ -189,18 +218,14 @@ class _Follower:
             # short read of a run that was final before its batches were read has the last event.
             self._done = final and len(batches) < BATCHES_PER_READ
             return [
-                StreamEvent(seq, name, data.encode())
+                event
                 for batch in batches
-                for seq, line in enumerate(batch.events.split("\n")[:-1], batch.first_seq)
-                if seq > self._position
-                for name, _, data in [line.partition(" ")]
+                for event in parse_batch(batch)
+                if event.seq > self._position
             ]
-        # At shutdown the runs of this process still end first; those of others are left.
-        closing = self._engine.closing.is_set() and self._engine.find_run(self._run_id) is None
-        if final or closing:
-            self._done = True
-        else:
-            await tracker.wait_for_change(CHANGE_WAIT_SECONDS)
+        self._done = final
+        if not final:
+            self._followed = self._changes.hub.join(self._database, self._run_id, self._position)
         return []
 
     async def _read(self, work: Work[T], *, size: ReadSize = "small") -> T:

@@ -61,6 +61,8 @@ class _EventWriter:
                     if not waiter.done():
                         waiter.set_exception(error)
             else:
+                for run_id in stored:
+                    database.announce(run_id)
                 for batch, waiter in group:
                     if not waiter.done():
                         waiter.set_result(batch.run_id in stored)

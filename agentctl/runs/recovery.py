@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import orjson
 
@@ -33,12 +35,13 @@ from agentctl.runs.replay import find_root_id, replay_stored_events
 from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
 from agentctl.runs.states import Ending, is_final
 from agentctl.runs.waiting import append_event, cancel_waiting_members, close_approvals
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript import Transcript, mark_kept
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, run_reads, runs, steps
 from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.run_rows import RunRow
+from agentctl.store.visibility import EVERYONE
 
 PARALLEL_RUNS = 64
 """Number of runs that are ended in parallel: group commit writes them in one transaction."""
@@ -123,6 +126,17 @@ async def _end_run(database: Database, run: RunRow, may_still_run: bool) -> bool
 
 
 @unit
+def _read_kept(run: RunRow) -> Steps[Sequence[Mapping[str, Any]]]:
+    """Return the messages of its origin with which a run began; none if they are gone."""
+    if run.origin_run_id is None or run.component_type == "workflow":
+        return ()
+    origin = yield from run_reads.get(run.origin_run_id, EVERYONE)
+    if origin is None:
+        return ()
+    return mark_kept(orjson.loads(origin.messages or "[]")[: run.origin_at or 0], origin.run_id)
+
+
+@unit
 def _write_end(outbox: Outbox, run_id: str, owner: str | None, may_still_run: bool) -> Steps[bool]:
     """End one run in its current state.
 
@@ -140,9 +154,13 @@ def _write_end(outbox: Outbox, run_id: str, owner: str | None, may_still_run: bo
     if run.cancel_requested_at is not None:
         reason = f"{run.cancel_reason}; the worker was lost" if run.cancel_reason else None
         ending = Ending.cancelled(run.cancel_requested_by or "system", reason or WORKER_LOST_REASON)
-    transcript = build_unfinished_transcript(run, replayed.content)
-    transcript.tools.extend(replayed.tools)
     at = now()
+    replayed.transcript.close_open_calls(at)
+    kept = yield from _read_kept(run)
+    transcript = build_unfinished_transcript(
+        run, replayed.content, replayed.transcript.messages, kept
+    )
+    transcript.tools.extend(replayed.tools)
     transcript.spans = replayed.spans
     transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
     if root_id == run.run_id:

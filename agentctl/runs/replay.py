@@ -16,9 +16,9 @@ from agentctl.errors import InvalidResponse
 from agentctl.records.events import TEXT_KINDS, Event, EventKind, find_event_kind, parse_event
 from agentctl.records.kinds import find_component
 from agentctl.records.run_reader import RunReader
-from agentctl.records.times import parse_rfc3339
+from agentctl.records.times import parse_rfc3339, whole_seconds
 from agentctl.runtime.spans import SPAN_STATUSES, Spans
-from agentctl.runtime.transcript import CANCELLED_RESULT
+from agentctl.runtime.transcript import CANCELLED_RESULT, Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, run_reads
 from agentctl.store.repositories.run_rows import RunRow, RunState
@@ -30,6 +30,7 @@ class ReplayedRun:
     Attributes:
         component_name: name of the component in the events; None without events.
         spans: the times of its tool calls, members and steps.
+        transcript: its answers and the results of its calls, as messages.
     """
 
     def __init__(self, run: RunRow) -> None:
@@ -38,6 +39,7 @@ class ReplayedRun:
         self._tools: dict[str, dict[str, Any]] = {}
         self.component_name: str | None = None
         self.spans = Spans()
+        self.transcript = Transcript()
 
     @property
     def content(self) -> str:
@@ -65,6 +67,7 @@ class ReplayedRun:
         match event.kind:
             case EventKind.CONTENT:
                 self._content.append(str(data["content"]))
+                self._add_text(str(data["content"]))
             case EventKind.STEP_STARTED:
                 self.spans.start_step(data["step_index"], data["step_name"], _get_time(event))
             case EventKind.STEP_COMPLETED:
@@ -79,8 +82,18 @@ class ReplayedRun:
         self._tools[call_id] = tool
         if is_new:
             self.spans.start_tool_call(call_id, tool["tool_name"], at)
+            self.transcript.request_call(
+                {"id": call_id, "name": tool["tool_name"], "arguments": tool["tool_args"]}
+            )
         if tool["tool_call_error"] is not None:
             self.spans.end(call_id, "failed" if tool["tool_call_error"] else "completed", at)
+            self.transcript.add_result(call_id, str(tool["result"]), whole_seconds(at))
+
+    def _add_text(self, text: str) -> None:
+        if not self.transcript.is_answering:
+            self.transcript.begin_answer()
+            text = text.lstrip("\n")
+        self.transcript.extend_answer(text)
 
     def _apply_member(self, event: Event) -> None:
         if not self.spans.has(event.run_id):

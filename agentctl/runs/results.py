@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import orjson
 
 from agentctl.records.run_spec import RunSpec
@@ -72,17 +75,31 @@ def _encode_history(
     return to_json(build_chat_history(transcript.messages, previous_instructions))
 
 
-def build_unfinished_transcript(run: RunRow, content: str) -> Transcript:
+def build_unfinished_transcript(
+    run: RunRow,
+    content: str,
+    answers: Sequence[Mapping[str, Any]] = (),
+    kept: Sequence[Mapping[str, Any]] = (),
+) -> Transcript:
     """Build the transcript of a run that no process finished: its message and known content.
 
     So the session continues from there and its history shows the message. The usage is unknown.
     Workflows have no messages.
+
+    Args:
+        answers: its known answers and results; empty if only the content is known.
+        kept: the messages of its origin with which it began. After the result of a tool it has no
+            own message.
     """
     transcript = Transcript()
     if run.component_type != "workflow":
-        transcript.add_user(run.input)
-        transcript.messages[0]["created_at"] = whole_seconds(run.created_at)
-        if content:
+        transcript.add_kept(kept)
+        if not kept or kept[-1]["role"] != "tool":
+            asked = {"role": "user", "content": run.input}
+            transcript.add_kept([{**asked, "created_at": whole_seconds(run.created_at)}])
+        if answers:
+            transcript.add_kept(answers)
+        elif content:
             transcript.add_answer(content)
     transcript.replace_content(content)
     return transcript

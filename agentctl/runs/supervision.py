@@ -240,7 +240,8 @@ class Supervision:
             run.earlier_runs = await retry_while_unavailable(
                 lambda: _load_history(run, self._catalog), stopped=run.stop_requested
             )
-            if messages := run.spec.earlier_messages:
+            kept = () if run.spec.origin is None else run.spec.origin.messages
+            if messages := (*kept, *run.spec.earlier_messages):
                 run.earlier_runs = [*run.earlier_runs, EarlierRun(messages, from_request=True)]
         await execute_component(run.component, run, self._catalog)
 
@@ -275,12 +276,15 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
     # One run is always read: for its system message, which is not repeated in `chat_history`.
     count = max(component.history_runs, 1)
     read, session_id = run.database.read, run.spec.session_id
+    before = None if run.spec.origin is None else run.spec.origin.before
     if (kind := catalog.native_kind(component)) is not None:
-        native = run_reads.list_recent_native(session_id, count, HISTORY_BYTES, kind)
+        native = run_reads.list_recent_native(session_id, count, HISTORY_BYTES, kind, before)
         stored = await read(native, size="run")
     else:
         summary = await _load_summary(run)
-        recent = run_reads.list_recent_messages(session_id, count, HISTORY_BYTES, summary.covered)
+        recent = run_reads.list_recent_messages(
+            session_id, count, HISTORY_BYTES, summary.covered, before
+        )
         stored = [(messages, None) for messages in await read(recent, size="run")]
         if not stored and summary.covered:
             last = run_reads.list_recent_messages(session_id, 1, HISTORY_BYTES)
@@ -347,7 +351,7 @@ def _add_unstopped(run: LiveRun, child: LiveRun) -> None:
 
 def _format_begin(run: LiveRun) -> tuple[str, bytes]:
     if run.attempt == 1:
-        return event_format.format_started(run.identity)
+        return event_format.format_started(run.identity, run.spec.origin)
     content, decisions = run.transcript.content, run.leg.decisions if run.leg else []
     return event_format.format_continued(run.identity, run.attempt, content, decisions)
 

@@ -1,7 +1,9 @@
-"""The sweep for dead workers and the cleanup of expired rows, in every process that executes runs.
+"""The sweep for dead workers and the cleanup of expired rows, by one process for all.
 
-A sweep ends the runs of dead workers and removes the workers. The cleanup deletes data with a
-limited lifetime: events of finished runs, idempotency keys, stale lock files and audit entries.
+Every process that executes runs asks for the lease of the sweep (`runs/lease.py`); one has it. A
+sweep ends the runs of dead workers, removes the workers and rejects expired approvals. The cleanup
+deletes data with a limited lifetime: events of finished runs, idempotency keys, stale lock files
+and audit entries.
 
 A clock that is wrong for a minute would delete all of that data, and nothing brings it back. So a
 process deletes rows only by a clock that it has no reason to doubt (`ClockGuard`).
@@ -18,10 +20,13 @@ from agentctl import errors
 from agentctl.records.audit import EXPIRE
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import process
+from agentctl.runs.claims import Claims
 from agentctl.runs.decisions import expire_approvals
+from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.supervision import RunCounters
+from agentctl.runs.tasks import Tasks
 from agentctl.runs.worker import Worker
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
@@ -34,15 +39,16 @@ from agentctl.store.repositories import (
     webhooks,
     workers,
 )
+from agentctl.store.repositories.workers import Heartbeat
 
 SWEEP_SECONDS = 2.0
 """Time between two sweeps."""
 
 CLEANUP_SECONDS = 60.0
-"""Time between two cleanups; it is longer after a long one, see `CLEANUP_SHARE`."""
+"""Time between two cleanups."""
 
-CLEANUP_SHARE = 0.01
-"""Maximum share of its time that a process spends on cleanups."""
+CLEANUP_SHARE = 0.1
+"""Maximum share of its time that the process which sweeps spends on the rows of one kind."""
 
 DAY_MICROSECONDS = 24 * 60 * 60 * 1_000_000
 
@@ -56,11 +62,9 @@ MAXIMUM_DELIVERIES = 100_000
 """Maximum number of webhook deliveries in one database; the oldest delivered ones are deleted
 first, ones that wait last."""
 
-COUNT_SECONDS = 10.0
+COUNT_SECONDS = 30.0
 """Time between two counts of what waits, for the metrics."""
 
-MAXIMUM_UNITS = 20
-"""Maximum number of units of work of one kind in one cleanup; later cleanups do the rest."""
 
 _CLOCK_JUMPED = (
     "the clock of this machine was set ahead by more than an hour: old data is not deleted until"
@@ -78,48 +82,109 @@ async def watch_workers(
     sweep_seconds: float = SWEEP_SECONDS,
     cleanup_seconds: float = CLEANUP_SECONDS,
     audit_days: int | None = None,
-    claim: ClaimLegs | None = None,
+    claims: Claims | None = None,
     counters: RunCounters | None = None,
 ) -> None:
-    """Sweep and clean up in a loop until cancelled. Failures are logged and retried later.
+    """Sweep and clean up in a loop until cancelled, while this process has the lease.
+
+    Failures are logged and retried later.
 
     Args:
         audit_days: days that audit entries are kept; None for no limit.
-        claim: ends what has waited for too long in the queue of a database, and claims what waits.
+        claims: those of the engine of this process; None if it executes no runs.
         counters: receive the expired approvals and, every `COUNT_SECONDS`, the numbers of what
             waits; None for no counts.
     """
-    clock, guard, compared = asyncio.get_running_loop().time, ClockGuard(), False
-    next_cleanup = clock() + cleanup_seconds
-    next_count = clock()
-    while True:
-        await asyncio.sleep(sweep_seconds)
-        if not databases.get_open():
-            continue
-        if guard.observe():
+    sweeper = _Sweeper(databases, monitor, worker, cleanup_seconds, audit_days, claims, counters)
+    try:
+        while True:
+            await asyncio.sleep(sweep_seconds)
+            if databases.get_open():
+                await _log_failure(sweeper.sweep(), monitor)
+    finally:
+        await sweeper.cleanups.cancel_all()
+
+
+async def _log_failure(work: Awaitable[None], monitor: WorkerMonitor) -> None:
+    try:
+        await work
+    except errors.AgentctlError as error:
+        monitor.rate_limited_log.log("the sweep for dead workers failed: %s", error.detail)
+    except Exception as error:
+        monitor.rate_limited_log.log("the sweep for dead workers failed", cause=error)
+
+
+class _Sweeper:
+    """The sweeps of one process; see `watch_workers`."""
+
+    def __init__(
+        self,
+        databases: Databases,
+        monitor: WorkerMonitor,
+        worker: Worker,
+        cleanup_seconds: float,
+        audit_days: int | None,
+        claims: Claims | None,
+        counters: RunCounters | None,
+    ) -> None:
+        self._databases = databases
+        self._monitor = monitor
+        self._worker = worker
+        self._cleanup_seconds = cleanup_seconds
+        self._audit_days = audit_days
+        self._claims = claims
+        self._counters = counters
+        self._clock = asyncio.get_running_loop().time
+        self._guard = ClockGuard()
+        self._compared = False
+        self._lease = SweepLease(databases, monitor, worker)
+        self._seen: Heartbeat | None = None
+        self._cleanup: asyncio.Task[None] | None = None
+        self._next_cleanup = self._clock() + cleanup_seconds
+        self._next_count = self._clock()
+        self.cleanups = Tasks()
+
+    async def sweep(self) -> None:
+        """Sweep for all processes if this one has the lease, then go on with waiting runs."""
+        databases, monitor, worker = self._databases, self._monitor, self._worker
+        if self._guard.observe():
             monitor.rate_limited_log.log(_CLOCK_JUMPED)
-        try:
-            if not compared:
-                guard.compare(await databases.system.read(audit.get_newest_time()))
-                compared = True
-            await sweep_dead_workers(databases, monitor, worker.id)
-            if claim is not None:
-                await continue_waiting_runs(databases, claim, counters)
-            if counters is not None and clock() >= next_count:
-                next_count = clock() + COUNT_SECONDS
-                await count_waiting_runs(databases, counters)
-            if (started := clock()) >= next_cleanup:
-                next_cleanup = started + cleanup_seconds
-                await delete_expired(databases, audit_days=audit_days, rows=guard.is_trusted)
-                elapsed = clock() - started
-                next_cleanup = clock() + max(cleanup_seconds, elapsed / CLEANUP_SHARE)
-        except errors.AgentctlError as error:
-            monitor.rate_limited_log.log("the sweep for dead workers failed: %s", error.detail)
-        except Exception as error:
-            monitor.rate_limited_log.log("the sweep for dead workers failed", cause=error)
+        if not self._compared:
+            self._guard.compare(await databases.system.read(audit.get_newest_time()))
+            self._compared = True
+        monitor.observe(worker.heartbeat, worker.beat_at)
+        if await self._lease.acquire():
+            async with self._lease.extended():
+                await sweep_dead_workers(databases, monitor, worker.id)
+                await reject_expired_approvals(databases, self._counters)
+                if self._claims is not None:
+                    for database in databases.get_open().values():
+                        await self._claims.sweep_queue(database)
+            self._clean_up()
+        else:
+            monitor.oldest_heartbeat = None
+        if self._claims is not None:
+            latest, self._seen = self._seen, worker.heartbeat
+            beat = None if self._seen is latest else self._seen
+            in_system = beat is not None and beat.has_waiting_runs
+            await continue_waiting_runs(databases, self._claims, in_system=in_system)
+        if self._counters is not None and self._clock() >= self._next_count:
+            self._next_count = self._clock() + COUNT_SECONDS
+            await count_waiting_runs(databases, self._counters)
 
-
-ClaimLegs = Callable[[Database], Awaitable[object]]
+    def _clean_up(self) -> None:
+        """Start a cleanup if it is due. Dead workers do not wait for it."""
+        is_active = self._cleanup is not None and not self._cleanup.done()
+        if is_active or self._clock() < self._next_cleanup:
+            return
+        self._next_cleanup = self._clock() + self._cleanup_seconds
+        work = delete_expired(
+            self._databases,
+            audit_days=self._audit_days,
+            rows=self._guard.is_trusted,
+            seconds=self._cleanup_seconds * CLEANUP_SHARE,
+        )
+        self._cleanup = self.cleanups.start(_log_failure(work, self._monitor))
 
 
 async def count_waiting_runs(databases: Databases, counters: RunCounters) -> None:
@@ -128,20 +193,35 @@ async def count_waiting_runs(databases: Databases, counters: RunCounters) -> Non
         counters.waiting[database_id] = await database.read(approvals.count_waiting())
 
 
-async def continue_waiting_runs(
-    databases: Databases, claim: ClaimLegs, counters: RunCounters | None = None
+async def reject_expired_approvals(
+    databases: Databases, counters: RunCounters | None = None
 ) -> None:
-    """Expire approvals, and go on with the runs that no process has claimed yet.
+    """Reject the expired approvals in each open database.
 
     Args:
-        counters: receive the expired approvals; None for no counts.
+        counters: receive the approvals; None for no counts.
 
     Raises:
         Unavailable: a database does not answer.
     """
     for database in databases.get_open().values():
         await expire_approvals(database, counters.count_decision if counters else None)
-        await claim(database)
+
+
+async def continue_waiting_runs(
+    databases: Databases, claims: Claims, *, in_system: bool = True
+) -> None:
+    """Claim the legs and the queued runs that no process has claimed yet.
+
+    Args:
+        in_system: False if no run of the system database waits, as the heartbeat has shown.
+
+    Raises:
+        Unavailable: a database does not answer.
+    """
+    for database in databases.get_open().values():
+        if database is not databases.system or in_system:
+            await claims.claim_waiting(database)
 
 
 async def sweep_dead_workers(
@@ -221,13 +301,18 @@ async def _recover_database(
 
 
 async def delete_expired(
-    databases: Databases, *, audit_days: int | None = None, rows: bool = True
+    databases: Databases,
+    *,
+    audit_days: int | None = None,
+    rows: bool = True,
+    seconds: float = CLEANUP_SECONDS * CLEANUP_SHARE,
 ) -> None:
     """Clean up the open databases once.
 
     Args:
         audit_days: days that audit entries are kept; None for no limit.
         rows: False to delete no rows, only stale lock files.
+        seconds: maximum time for the rows of each kind; later cleanups delete the rest.
 
     Raises:
         Unavailable: a database does not answer.
@@ -236,17 +321,19 @@ async def delete_expired(
         # The earlier of two clocks: one server with a wrong clock must not delete for all.
         moment = min(now(), await database.clock())
         before = moment - EVENT_RETENTION
-        await _delete_older(database, events.has_older(before), events.delete_older(before))
+        has_older = events.has_older(before)
+        await _delete_older(database, has_older, events.delete_older(before), seconds)
         before = moment - idempotency.KEY_LIFETIME
         has_older = idempotency.has_older(before)
-        await _delete_older(database, has_older, idempotency.delete_older(before))
+        await _delete_older(database, has_older, idempotency.delete_older(before), seconds)
         delivered, others = (moment - days * DAY_MICROSECONDS for days in DELIVERY_DAYS)
         has_older = webhooks.has_older(delivered, others)
-        await _delete_older(database, has_older, webhooks.delete_older(delivered, others))
+        delete = webhooks.delete_older(delivered, others)
+        await _delete_older(database, has_older, delete, seconds)
         if database is databases.system and audit_days is not None:
             before = moment - audit_days * DAY_MICROSECONDS
             has_older = audit.has_older(before - DAY_MICROSECONDS)
-            await _delete_older(database, has_older, _delete_and_record(before))
+            await _delete_older(database, has_older, _delete_and_record(before), seconds)
     for database in databases.get_open().values() if databases.outbox else ():
         if await database.read(webhooks.count()) > MAXIMUM_DELIVERIES:
             lost = await database.write(webhooks.drop_surplus(MAXIMUM_DELIVERIES))
@@ -256,16 +343,19 @@ async def delete_expired(
     process.remove_stale_locks(databases.system.lock_folder, {row.worker_id for row in present})
 
 
-async def _delete_older(database: Database, has_older: Work[bool], delete: Work[int]) -> None:
+async def _delete_older(
+    database: Database, has_older: Work[bool], delete: Work[int], seconds: float
+) -> None:
     """Delete unit by unit, so that other writers get their turn in between.
 
     A read first finds out whether there is anything to delete: it blocks no writer.
     """
+    clock = asyncio.get_running_loop().time
+    end = clock() + seconds
     if not await database.read(has_older, size="large"):
         return
-    for _ in range(MAXIMUM_UNITS):
-        if not await database.write(delete):
-            return
+    while await database.write(delete) and clock() < end:
+        pass
 
 
 @unit

@@ -14,7 +14,7 @@ from agentctl.runtime.journal import rebuild
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.outbox import Outbox
-from agentctl.store.repositories import approvals, events, run_reads, runs, sessions, steps
+from agentctl.store.repositories import approvals, events, queue, run_reads, runs, steps
 from agentctl.store.repositories.run_rows import RunEnd, RunRow
 
 QUEUE_TIMEOUT = Ending.failed("QUEUE_TIMEOUT", "The run waited too long in the queue")
@@ -28,7 +28,7 @@ def lock_queue(run_id: str) -> Steps[None]:
     """
     state = yield from run_reads.get_state(run_id)
     if state is not None and state.queue_turn is not None:
-        yield from sessions.lock(state.session_id)
+        yield from queue.lock_session(state.session_id)
 
 
 @unit

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from agentctl import errors
@@ -24,7 +25,11 @@ from agentctl.store.repositories import workers
 from agentctl.store.threads import call_in_thread
 
 HEARTBEAT_SECONDS = 3.0
-"""Interval of the heartbeat."""
+"""Interval of the heartbeat of an idle worker."""
+
+LIVE_SECONDS = 0.9
+"""Interval of the heartbeat of a worker with live runs, which reads their cancel requests: each is
+found within a second without any notification."""
 
 REGISTRATION_WAIT_SECONDS = 10.0
 """Maximum time that `unregister` waits for a registration in progress."""
@@ -35,7 +40,12 @@ _log = logging.getLogger("agentctl.runs")
 class Worker:
     """A process that executes runs. Belongs to the event loop that registers it.
 
+    Args:
+        has_live_runs: returns True while the process executes runs; called by the thread.
+
     Attributes:
+        heartbeat: the last stored heartbeat, a new object each time; None before the first one.
+        beat_at: the time after which it was stored, on the monotonic clock.
         id: the owner of new runs. It changes when the worker was declared dead.
         on_lost: called on the event loop with the old id after other processes declared this
             worker dead and ended its runs. The worker is already registered under a new id.
@@ -46,11 +56,15 @@ class Worker:
         databases: Databases,
         *,
         on_lost: Callable[[str], None] | None = None,
+        has_live_runs: Callable[[], bool] = lambda: False,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
     ) -> None:
         self._databases = databases
         self.on_lost = on_lost
+        self._has_live_runs = has_live_runs
         self._heartbeat_seconds = heartbeat_seconds
+        self.heartbeat: workers.Heartbeat | None = None
+        self.beat_at = 0.0
         self.id = new_id()
         self._lock: WorkerLock | None = None
         self._tasks = Tasks()
@@ -94,14 +108,27 @@ class Worker:
         self._thread.start()
 
     def _send_heartbeats(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
-        while not self._ended.wait(self._heartbeat_seconds):
+        while self._wait_until_due():
             try:
-                if not database.write_blocking(workers.record_heartbeat(self.id, now())):
+                started = time.monotonic()
+                heartbeat = database.write_blocking(workers.record_heartbeat(self.id, now()))
+                if heartbeat is None:
                     self._register_again(loop, database)
+                else:
+                    self.heartbeat, self.beat_at = heartbeat, started
             except errors.AgentctlError as error:
                 self._rate_limited.log("the heartbeat could not be written: %s", error.detail)
             except Exception as error:
                 self._rate_limited.log("the heartbeat failed", cause=error)
+
+    def _wait_until_due(self) -> bool:
+        """Wait until a heartbeat is due. Return False if the worker ends."""
+        left = self._heartbeat_seconds
+        while left > 0:
+            if self._ended.wait(min(left, LIVE_SECONDS)):
+                return False
+            left = 0.0 if self._has_live_runs() else left - LIVE_SECONDS
+        return True
 
     def _register_again(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
         old, new = self.id, new_id()

@@ -171,11 +171,28 @@ class Conversation:
         self._unknown_calls = 0
 
     def add_prompt(self, instructions: str) -> None:
-        """Add the instructions (`""` for none) and the message to the transcript."""
+        """Add the instructions (`""` for none) and the message to the transcript.
+
+        A run that repeats another one has the messages of its origin before its own.
+
+        Raises:
+            ExecutionError: these are larger than `limits.run_bytes`.
+        """
         self.instructions = instructions
         if instructions:
             self._transcript.add_system(instructions)
-        self._transcript.add_user(self.message)
+        origin = self.context.spec.origin
+        if origin is not None:
+            self._reserve(sum(len(message["content"].encode()) for message in origin.messages))
+            self._transcript.add_kept(origin.messages)
+        if self.has_prompt:
+            self._transcript.add_user(self.message)
+
+    @property
+    def has_prompt(self) -> bool:
+        """False if the run goes on after the messages of its origin, without an own message."""
+        origin = self.context.spec.origin
+        return origin is None or origin.has_prompt
 
     def add_summary(self) -> None:
         """Add the summary of the session to the instructions of the model, if there is one.
@@ -204,6 +221,10 @@ class Conversation:
         self._separates_thinking = bool(self._transcript.reasoning_content)
         self._held_text.clear()
         self._arriving_bytes = self._arriving_calls = self._arriving_parts = 0
+
+    def fail_answer(self) -> None:
+        """Record that the attempt at the current answer failed."""
+        self._transcript.fail_answer()
 
     def count_part(self, *, is_call: bool) -> None:
         """Count a part of the answer, such as a tool call, when it begins to arrive.

@@ -9,7 +9,8 @@ share:
      "metrics"?: {nine counters}, "finish_reason"?: str | None}
 
 Assistant messages have `tool_calls`, `metrics` and `finish_reason`; tool messages have
-`tool_call_id` and `tool_name`. `runtime.models.conversion` converts them to the form of the model
+`tool_call_id` and `tool_name`. A message with `origin_run_id` is one of the run that this one
+repeats. `runtime.models.conversion` converts them to the form of the model
 library (docs/decisions/0005).
 """
 
@@ -93,7 +94,8 @@ class Transcript:
     @property
     def finish_reason(self) -> str | None:
         """The finish reason of the last complete answer; None if it has none."""
-        answers = (entry for entry in reversed(self._messages) if entry["role"] == "assistant")
+        own = (entry for entry in reversed(self._messages) if "origin_run_id" not in entry)
+        answers = (entry for entry in own if entry["role"] == "assistant")
         return next((answer["finish_reason"] for answer in answers), None)
 
     @property
@@ -227,7 +229,11 @@ class Transcript:
                 `tool_name`, `content`, `created_at`); with `member_run_id` those of a member.
         """
         self.end_answer([])
-        self._messages = [entry for entry in self._messages if entry["role"] in ("system", "user")]
+        self._messages = [
+            entry
+            for entry in self._messages
+            if entry["role"] in ("system", "user") or "origin_run_id" in entry
+        ]
         self._unanswered = {}
         for message in messages:
             created_at, content = message["created_at"], message["content"]
@@ -246,6 +252,10 @@ class Transcript:
                 **_find_member(message),
             }
             self._messages.append({**answer, "tool_calls": calls} if calls else answer)
+
+    def add_kept(self, messages: Iterable[Mapping[str, Any]]) -> None:
+        """Add messages that are known already, such as those of the origin of a run."""
+        self._messages += [dict(message) for message in messages]
 
     def add_system(self, text: str) -> None:
         self._messages.append(_build_message("system", text))
@@ -360,6 +370,14 @@ class Transcript:
         self._add_tool_message(call_id, result, created_at)
         return dict(entry)
 
+    def add_result(self, call_id: str, result: str, created_at: int) -> None:
+        """Add the result of a call of `request_call`, unless it has one, to the messages.
+
+        Args:
+            created_at: seconds since the epoch.
+        """
+        self._add_tool_message(call_id, result, created_at)
+
     def close_open_calls(self, now: int) -> None:
         """Complete everything that is open when a run is stopped, so that the session stays usable.
 
@@ -466,6 +484,13 @@ def _history_entry(message: Mapping[str, Any]) -> dict[str, Any]:
     if message["role"] == "assistant":
         entry["metrics"] = dict(message.get("metrics") or {})
     return entry
+
+
+def mark_kept(messages: Iterable[Mapping[str, Any]], run_id: str) -> tuple[dict[str, Any], ...]:
+    """Return messages of a run as those with which another one begins: without instructions."""
+    return tuple(
+        {"origin_run_id": run_id, **message} for message in messages if message["role"] != "system"
+    )
 
 
 def complete_history(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter
-from typing import Annotated, Any, Literal, Required
+from typing import Annotated, Any, Literal, Required, TypeVar
 
 from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
@@ -22,6 +22,7 @@ from agentctl.records.ids import SESSION_ID
 from agentctl.records.kinds import KINDS
 from agentctl.records.memories import MAXIMUM_MEMORY_LENGTH, MAXIMUM_TOPIC_LENGTH, MAXIMUM_TOPICS
 from agentctl.records.value_types import compile_type
+from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     DEFAULT_ACCOUNT_DAYS,
@@ -170,6 +171,54 @@ class ContinueBody(TypedDict, total=False):
     background: Annotated[bool, Field(description="Respond when the run continues", default=False)]
     dependencies: Annotated[
         Object, Field(description="Given to the code of tools and agents, and not stored")
+    ]
+
+
+Confirm = Annotated[
+    str | None,
+    Field(description="`confirm` of the plan that a 409 has shown; required to repeat effects"),
+]
+
+
+class RetryBody(TypedDict, total=False):
+    """The retry of a run that has ended."""
+
+    confirm: Confirm
+    stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
+    background: Annotated[
+        bool, Field(description="Continue when the client disconnects", default=False)
+    ]
+    output_schema: Annotated[
+        Object, Field(description="JSON Schema of an object: the answer must match it")
+    ]
+    dependencies: Annotated[
+        Object, Field(description="Given to the code of tools and agents, and not stored")
+    ]
+
+
+class ForkBody(RetryBody, total=False):
+    """The fork of a run that has ended."""
+
+    at: Required[
+        Annotated[
+            int,
+            Field(ge=0, description="Number of messages of the run that the new one begins with"),
+        ]
+    ]
+    message: Annotated[
+        str | None, Field(min_length=1, description="The next message; by default that of the run")
+    ]
+    agent_id: Annotated[
+        str | None, Field(min_length=1, description="Another agent, which gets the conversation")
+    ]
+    team_id: Annotated[
+        str | None, Field(min_length=1, description="Another team, which gets the conversation")
+    ]
+    session_id: Annotated[
+        str | None,
+        Field(
+            pattern=SESSION_ID, description="Session of the run, or a new one, by default a new one"
+        ),
     ]
 
 
@@ -345,6 +394,8 @@ BODIES: dict[str, RequestBody] = {
     "create_run": RequestBody(RunBody, form=True),
     "resume_run": RequestBody(ResumeBody, form=True, optional=True),
     "continue_run": RequestBody(ContinueBody, optional=True),
+    "retry_run": RequestBody(RetryBody, optional=True),
+    "fork_run": RequestBody(ForkBody),
     "decide_approval": RequestBody(DecisionBody),
     "create_session": RequestBody(NewSessionBody, optional=True),
     "delete_sessions": RequestBody(DeleteSessionsBody),
@@ -413,6 +464,15 @@ def build_run_request(body: Mapping[str, Any], idempotency_key: str | None) -> R
     """Build the request of a run from its body, a checked `RunBody`."""
     names = RunRequest.__dataclass_fields__.keys() & body.keys()
     return RunRequest(**{name: body[name] for name in names}, idempotency_key=idempotency_key)
+
+
+R = TypeVar("R", RetryRequest, ForkRequest)
+
+
+def build_repeat_request(kind: type[R], body: Mapping[str, Any], key: str | None) -> R:
+    """Build the request that repeats a run from its body, a checked `RetryBody` or `ForkBody`."""
+    names = kind.__dataclass_fields__.keys() & body.keys()
+    return kind(**{name: body[name] for name in names}, idempotency_key=key)
 
 
 def build_continue_request(body: Mapping[str, Any], idempotency_key: str | None) -> ContinueRequest:

@@ -25,8 +25,10 @@ from agentctl.store.schema import (
     MIGRATE_COMMAND,
     SCHEMA_VERSION,
     Migration,
-    build_newer_schema,
+    StoredVersion,
+    check_newer,
     check_version,
+    describe_newer,
     list_pending,
     load_migrations,
 )
@@ -34,7 +36,8 @@ from agentctl.store.sizes import read_sizes
 from agentctl.store.sqlite.backup import ReportCopyProgress
 from agentctl.store.sqlite.backup import back_up as copy
 
-DatabaseState = Literal["ok", "missing", "old", "new", "unavailable"]
+DatabaseState = Literal["ok", "missing", "old", "ahead", "new", "unavailable"]
+"""The state of a database: `ahead` is newer and usable, `new` is newer and not usable."""
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class DatabaseStatus:
     Attributes:
         url: its URL without a password.
         schema: number of the last migration; None: no database, or it cannot be read.
+        compatible_from: the least schema version of a program that works with it, or None.
         pending: names of the pending migrations.
         bytes, wal_bytes: size of the file or of the tables; size of the write-ahead log.
         sessions, runs: number of rows.
@@ -57,6 +61,7 @@ class DatabaseStatus:
     state: DatabaseState = "ok"
     schema: int | None = None
     newest: int = SCHEMA_VERSION
+    compatible_from: int | None = None
     pending: list[str] = field(default_factory=list)
     bytes: int | None = None
     wal_bytes: int | None = None
@@ -77,17 +82,19 @@ async def read_database_status(entry: Database) -> DatabaseStatus:
     engine = get_engine(entry)
     status = DatabaseStatus(entry.id, engine, entry.url)
     try:
-        status.schema = await read_version(entry)
-        if status.schema is None:
+        version = await read_version(entry)
+        if version is None:
             status.state = "missing"
             status.pending = [migration.name for migration in load_migrations(engine)]
             status.failure = _build_missing_error(display_url(entry.url))
             return status
+        status.schema, status.compatible_from = version
         sizes = await read_sizes(entry)
         status.bytes, status.wal_bytes, status.sessions, status.runs, status.estimated = sizes
-        status.pending = [migration.name for migration in list_pending(engine, status.schema)]
+        status.pending = [migration.name for migration in list_pending(engine, version)]
         try:
-            check_version(status.schema, display_url(entry.url))
+            check_version(version, display_url(entry.url))
+            status.state = "ahead" if version.is_newer else "ok"
         except AgentctlError as failure:
             status.state, status.failure = ("old" if status.pending else "new"), failure
     except AgentctlError as failure:
@@ -106,7 +113,7 @@ class MigrationPlan:
     """The pending migrations of a database. `version`: its schema version; None: no database."""
 
     entry: Database
-    version: int | None
+    version: StoredVersion | None
     migrations: Sequence[Migration]
 
 
@@ -114,14 +121,13 @@ async def plan_migration(entry: Database) -> MigrationPlan:
     """Return the pending migrations of a database without changing it.
 
     Raises:
-        SchemaMismatch: the schema is newer than this code.
+        SchemaMismatch: the schema is newer than this code, and not compatible with it.
         Unavailable: the database cannot be used, or is not a database of agentctl.
     """
     engine, version = get_engine(entry), await read_version(entry)
     if version is None:
         return MigrationPlan(entry, None, load_migrations(engine))
-    if version > SCHEMA_VERSION:
-        raise build_newer_schema(version, display_url(entry.url))
+    check_newer(version, display_url(entry.url))
     return MigrationPlan(entry, version, list_pending(engine, version))
 
 
@@ -141,6 +147,7 @@ ReportProgress = Callable[[str, int, int | None], None]
 """Receives the name of the work, the part done and the total, if known."""
 
 RESTORE = "restore it from a backup (agentctl db backup creates backups)"
+_COMPARES = "compares its schema with the migrations (agentctl db check)"
 _CHANGED_BY_HAND = "check who changed it by hand; agentctl runs doctor --fix repairs runs"
 
 PAGE_SIZE = 200
@@ -156,11 +163,10 @@ async def check_integrity(entry: Database, at: ReportProgress) -> AsyncIterator[
             yield wrong(check, f"there is no database at {display_url(entry.url)}", MIGRATE_COMMAND)
             return
         if is_sqlite_url(entry.url):
-            async for finding in _check_file(entry, check, version, at):
+            async for finding in _check_pages(sqlite_path(entry.url), check, at):
                 yield finding
-        else:
-            async for finding in _check_server(entry, check, version):
-                yield finding
+        async for finding in _check_schema(entry, check, version):
+            yield finding
         check_version(version, display_url(entry.url))
         async for finding in _check_rows(entry, check, at):
             yield finding
@@ -168,12 +174,9 @@ async def check_integrity(entry: Database, at: ReportProgress) -> AsyncIterator[
         yield from_failure(check, failure)
 
 
-async def _check_file(
-    entry: Database, check: str, version: int, at: ReportProgress
-) -> AsyncIterator[Finding]:
+async def _check_pages(path: Path, check: str, at: ReportProgress) -> AsyncIterator[Finding]:
     from agentctl.store.sqlite import inspect
 
-    path = sqlite_path(entry.url)
     at("pages read", 0, None)
     damage = await inspect.find_damage(path)
     for text in damage:
@@ -183,23 +186,30 @@ async def _check_file(
     dangling = await inspect.find_dangling_rows(path)
     for table, rows in dangling:
         yield wrong(check, f"{rows} rows of {table} refer to missing rows", _CHANGED_BY_HAND)
-    differences = await inspect.find_schema_differences(path, version)
+
+
+async def _check_schema(
+    entry: Database, check: str, version: StoredVersion
+) -> AsyncIterator[Finding]:
+    if version.is_newer:
+        yield note(check, describe_newer(version), f"the version that migrated it {_COMPARES}")
+        return
+    if is_sqlite_url(entry.url):
+        from agentctl.store.sqlite import inspect
+
+        path = sqlite_path(entry.url)
+        differences = await inspect.find_schema_differences(path, version.number)
+    else:
+        from agentctl.store.postgres.connection import open_connection
+        from agentctl.store.postgres.schema import find_schema_differences
+
+        async with open_connection(entry) as connection:
+            texts = await find_schema_differences(connection, version.number)
+        differences = [(text, False) for text in texts]
     for text, is_additional in differences:
         yield note(check, text) if is_additional else wrong(check, text, RESTORE)
     if all(is_additional for _, is_additional in differences):
-        yield ok(check, f"its schema is that of the migrations, version {version}")
-
-
-async def _check_server(entry: Database, check: str, version: int) -> AsyncIterator[Finding]:
-    from agentctl.store.postgres.connection import open_connection
-    from agentctl.store.postgres.schema import find_schema_differences
-
-    async with open_connection(entry) as connection:
-        differences = await find_schema_differences(connection, version)
-    for text in differences:
-        yield wrong(check, text, RESTORE)
-    if not differences:
-        yield ok(check, f"its schema is that of the migrations, version {version}")
+        yield ok(check, f"its schema is that of the migrations, version {version.number}")
 
 
 async def _check_rows(entry: Database, check: str, at: ReportProgress) -> AsyncIterator[Finding]:

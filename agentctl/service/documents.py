@@ -178,6 +178,9 @@ def _life_members(row: RunRow, facts: RelatedFacts) -> dict[str, JsonText]:
         "late_result": dump("dropped" if row.late_result else None),
         "holding": dump_holding(row),
         "request_id": dump(row.request_id),
+        "origin_run_id": dump(row.origin_run_id),
+        "origin_kind": dump(row.origin_kind),
+        "origin_at": dump(row.origin_at),
         "approvals": orjson.dumps(facts.approvals),
     }
 
@@ -231,6 +234,20 @@ def read_run_documents(
         )
         for row in rows
     ]
+
+
+def build_document_alone(row: RunRow, cut: int | None) -> bytes:
+    """Build the document of a run that no other row concerns (`run_reads.get_alone`)."""
+    metrics = row.metrics or NO_USAGE
+    total = _total_tokens(metrics)
+    facts = RelatedFacts(metrics, total if _is_counted(metrics, total) else None, 0)
+    return build_run_document(row, facts, (), cut)
+
+
+def _is_counted(metrics: str, total: int) -> bool:
+    if metrics is UNKNOWN_USAGE:
+        return False
+    return bool(total) or orjson.loads(metrics).get("total_tokens") is not None
 
 
 def _add_phase(summary: bytes) -> dict[str, Any]:
@@ -299,11 +316,6 @@ def _read_related(
                 tokens[root] += own
         above, level = following, list(following)
 
-    def is_known(run_id: str, text: str) -> bool:
-        if text is UNKNOWN_USAGE:
-            return False
-        return bool(tokens[run_id]) or orjson.loads(text).get("total_tokens") is not None
-
     paused = [row.run_id for row in rows if row.paused_at is not None]
     asked = (yield from approvals.list_summaries(paused)) if paused else {}
     queued = [row.run_id for row in rows if row.queue_turn is not None and row.started_at is None]
@@ -311,7 +323,7 @@ def _read_related(
     return {
         run_id: RelatedFacts(
             text,
-            tokens[run_id] if is_known(run_id, text) else None,
+            tokens[run_id] if _is_counted(text, tokens[run_id]) else None,
             counts[run_id],
             asked.get(run_id, ()),
             places.get(run_id),

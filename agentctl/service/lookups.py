@@ -20,7 +20,7 @@ from agentctl.runs.replay import read_stored_spans
 from agentctl.runs.states import is_settled
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.records import SESSION_TABLE
-from agentctl.service.documents import read_run_documents
+from agentctl.service.documents import build_document_alone, read_run_documents
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database, Steps, Work, single_unit, unit
 from agentctl.store.repositories import run_reads, sessions
@@ -157,14 +157,20 @@ class Lookups:
             NotFound: it does not exist, is not visible, or does not match `where`.
         """
         find = sessions.get_for_update if lock else sessions.get
-        row = yield from find(session_id, self.visibility)
-        if (
-            row is None
-            or (where.type is not None and row.session_type != where.type)
-            or (where.user_id is not None and row.user_id != where.user_id)
-        ):
-            raise errors.NotFound("Session not found")
-        return row
+        return _require_match((yield from find(session_id, self.visibility)), where)
+
+    @single_unit
+    def session_with_history(
+        self, session_id: str, where: SessionLocator, maximum: int
+    ) -> Steps[tuple[SessionRow, bytes | None]]:
+        """Read a session and its history in the same way; see `sessions.get_with_history`.
+
+        Raises:
+            NotFound: it does not exist, is not visible, or does not match `where`.
+        """
+        found = yield from sessions.get_with_history(session_id, self.visibility, maximum)
+        row, history = found or (None, None)
+        return _require_match(row, where), history
 
     async def read_run(
         self, database: Database, run_id: str, view: RunView = FULL_VIEW
@@ -174,6 +180,10 @@ class Lookups:
         Raises:
             NotFound: the run does not exist or is not visible.
         """
+        if view.view == "full":
+            row = await database.read(run_reads.get_alone(run_id, self.visibility, LARGE_RUN_BYTES))
+            if row is not None:
+                return Document(build_document_alone(row, view.cut))
         return await self._read_document(
             database, lambda replay: self.run_document(run_id, view, replay=replay)
         )
@@ -316,3 +326,13 @@ class Lookups:
         if session is None and not self._principal.admin:
             raise errors.BadRequest(f"session_id is required to {action} a run")
         return await self.run_database(kind, component_id, run_id, session)
+
+
+def _require_match(row: SessionRow | None, where: SessionLocator) -> SessionRow:
+    if (
+        row is None
+        or (where.type is not None and row.session_type != where.type)
+        or (where.user_id is not None and row.user_id != where.user_id)
+    ):
+        raise errors.NotFound("Session not found")
+    return row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -10,8 +11,9 @@ import orjson
 from agentctl.config.settings import Limits
 from agentctl.errors import InvalidConfiguration, TooLarge, ValidationFailed
 from agentctl.records.strict import find_object
-from agentctl.records.validation import check_text
-from agentctl.requests import RunRequest
+from agentctl.records.times import now, whole_seconds
+from agentctl.records.validation import check_json, check_text, check_texts
+from agentctl.requests import EarlierMessage, RunRequest
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.input_schema import InputSchema, WrongInput
@@ -156,3 +158,21 @@ def _read_object(schema: InputSchema, message: str, agent_id: str, limit: int) -
     assert text is not None
     _check("message", schema, value)
     return text
+
+
+def build_neutral_messages(earlier: Sequence[EarlierMessage]) -> tuple[dict[str, Any], ...]:
+    """Return messages of a request in the form of stored ones (`runtime.transcript`)."""
+    at = whole_seconds(now())
+    return tuple(_build_neutral_message(message, at) for message in earlier)
+
+
+def _build_neutral_message(message: EarlierMessage, at: int) -> dict[str, Any]:
+    check_text("message", message.content)
+    neutral: dict[str, Any] = {"role": message.role, "content": message.content, "created_at": at}
+    if message.calls:
+        check_json("message", list(message.calls))
+        neutral["tool_calls"] = list(message.calls)
+    if message.role == "tool":
+        check_texts(tool_call_id=message.call_id, tool_name=message.tool_name)
+        neutral |= {"tool_call_id": message.call_id, "tool_name": message.tool_name}
+    return neutral

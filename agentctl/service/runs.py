@@ -15,8 +15,7 @@ from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
-from agentctl.records.times import now, whole_seconds
-from agentctl.records.validation import check_json, check_session_id, check_text, check_texts
+from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     FULL_VIEW,
@@ -34,16 +33,18 @@ from agentctl.requests import (
     StreamEvent,
 )
 from agentctl.runs.admission import Idempotency, Submission
-from agentctl.runs.engine import KeyedRun, QueuedRun
+from agentctl.runs.cancel import LEAVE_SECONDS
+from agentctl.runs.engine import KeyedRun, QueuedRun, StartedRun
 from agentctl.runs.follow import flatten, follow_run, wait_for_leg, wait_until_final
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
+from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.service.json_texts import dump_checked_json
 from agentctl.service.keyed_requests import build_idempotency, prepare_keyed_entry
-from agentctl.service.run_input import dump_request_tools, read_run_input
+from agentctl.service.run_input import build_neutral_messages, dump_request_tools, read_run_input
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database, ListTotals, Steps, unit
 from agentctl.store.listing import Slice
@@ -51,9 +52,6 @@ from agentctl.store.repositories import run_reads
 from agentctl.store.repositories.run_rows import RunRow
 
 _OPEN_STATUSES: tuple[RunStatus, ...] = ("PENDING", "RUNNING", "PAUSED")
-
-DISCONNECT_WAIT_SECONDS = 1.0
-"""Seconds that a call waits for the run that it stops because its client disconnected."""
 
 
 class RunOperations(OperationFamily):
@@ -77,12 +75,21 @@ class RunOperations(OperationFamily):
         """
         run = await self._start(kind, component_id, request, earlier, stream=False)
         database = self.lookups.component_database(kind, component_id)
+        return await self.read_started(database, run, request)
+
+    async def read_started(
+        self, database: Database, run: StartedRun, request: RunRequest
+    ) -> Document[RunRecord]:
+        """Return the record of a started run after its end, or at once with `background`.
+
+        Raises:
+            Conflict: the run of the first request was deleted.
+        """
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
-                document = await self.lookups.read_run(database, run.run_id)
                 if not request.background:
-                    document = await self._wait_for_record(database, run.run_id)
-                return document
+                    return await self._wait_for_record(database, run.run_id)
+                return await self.lookups.read_run(database, run.run_id)
         if isinstance(run, QueuedRun) and not request.background:
             async with self._cancelling_on_leave(database, run.run_id, request):
                 return await self._wait_for_record(database, run.run_id)
@@ -114,6 +121,19 @@ class RunOperations(OperationFamily):
         """
         run = await self._start(kind, component_id, request, earlier, stream=True, run_id=run_id)
         database = self.lookups.component_database(kind, component_id)
+        started = self.follow_started(database, run, request)
+        async with contextlib.aclosing(started):
+            async for portion in started:
+                yield portion
+
+    async def follow_started(
+        self, database: Database, run: StartedRun, request: RunRequest
+    ) -> AsyncGenerator[list[StreamEvent]]:
+        """Yield the events of a started run, in portions; the run ends if its caller leaves.
+
+        Raises:
+            Conflict: the run of the first request was deleted.
+        """
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
                 await database.read(self.lookups.run_document(run.run_id))
@@ -175,30 +195,18 @@ class RunOperations(OperationFamily):
         await wait_until_final(self.hosting.engine, database, self.hosting.changes, run_id)
         return await self.lookups.read_run(database, run_id)
 
-    @contextlib.asynccontextmanager
-    async def _cancelling_on_leave(
+    def _cancelling_on_leave(
         self, database: Database, run_id: str, request: RunRequest
-    ) -> AsyncIterator[None]:
-        """Cancel a run that this process may not execute when its caller leaves."""
-        try:
-            yield
-        except (asyncio.CancelledError, GeneratorExit):
-            if not self._outlives_caller(request):
-                cancelling = self.hosting.canceller.cancel(
-                    database,
-                    run_id,
-                    actor=self.principal.actor,
-                    reason=CLIENT_DISCONNECTED,
-                    wait=DISCONNECT_WAIT_SECONDS,
-                )
-                await asyncio.wait([self.hosting.background.start(cancelling)])
-            raise
+    ) -> contextlib.AbstractAsyncContextManager[None]:
+        if self._outlives_caller(request):
+            return contextlib.nullcontext()
+        return self.hosting.canceller.cancelling_on_leave(database, run_id, self.principal.actor)
 
     async def _leave(self, run: LiveRun, request: RunRequest) -> None:
         if run.ended.done() or self._outlives_caller(request):
             return
         run.stop(Ending.cancelled(self.principal.actor, CLIENT_DISCONNECTED))
-        await asyncio.wait([run.ended], timeout=DISCONNECT_WAIT_SECONDS)
+        await asyncio.wait([run.ended], timeout=LEAVE_SECONDS)
 
     def _outlives_caller(self, request: RunRequest) -> bool:
         """Return True if the run continues when its client disconnects.
@@ -219,26 +227,31 @@ class RunOperations(OperationFamily):
         *,
         stream: bool,
         run_id: str | None = None,
-    ) -> LiveRun | KeyedRun | QueuedRun:
+    ) -> StartedRun:
         """Start a run; its audit entry is part of the transaction of its row.
 
         A repeated request starts no run and has no audit entry.
         """
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).create_run, **path) as call:
-            submission = await self._build_submission(
+            submission = await self.build_submission(
                 kind, component_id, request, earlier, stream=stream
             )
             database = self.lookups.database(submission.component.database)
             if run_id is not None and await database.read(run_reads.get_state(run_id)) is None:
                 submission = replace(submission, spec=replace(submission.spec, run_id=run_id))
-            call.add_resource("session", submission.spec.session_id)
-            call.add_created("run", submission.spec.run_id)
-            note = await prepare_keyed_entry(self.hosting, call, database, submission.idempotency)
-            with call.change():
-                return await self.hosting.engine.submit(replace(submission, extra_write=note))
+            return await self.submit(call, submission)
 
-    async def _build_submission(
+    async def submit(self, call: AuditedCall, submission: Submission) -> StartedRun:
+        """Start a run; its audit entry is part of the transaction of its row."""
+        database = self.lookups.database(submission.component.database)
+        call.add_resource("session", submission.spec.session_id)
+        call.add_created("run", submission.spec.run_id)
+        note = await prepare_keyed_entry(self.hosting, call, database, submission.idempotency)
+        with call.change():
+            return await self.hosting.engine.submit(replace(submission, extra_write=note))
+
+    async def build_submission(
         self,
         kind: ComponentKind,
         component_id: str,
@@ -246,7 +259,13 @@ class RunOperations(OperationFamily):
         earlier: Sequence[EarlierMessage],
         *,
         stream: bool,
+        identity: Idempotency | None = None,
     ) -> Submission:
+        """Check a request as far as possible without the database.
+
+        Args:
+            identity: its identity, if it is not that of a start with the same fields.
+        """
         component = self.lookups.component(kind, component_id)
         given = await read_run_input(
             self.hosting.catalog, component, request, self.hosting.settings.limits
@@ -258,7 +277,8 @@ class RunOperations(OperationFamily):
             session_id = self.principal.session_id or new_id()
         session_id = check_session_id(session_id)
         user_id = self.lookups.resolve_owner(request.user_id)
-        identity = self._build_idempotency(kind, component_id, request, earlier, stream=stream)
+        if identity is None:
+            identity = self._build_idempotency(kind, component_id, request, earlier, stream=stream)
         outlives_caller = self._outlives_caller(request)
         limits = self.hosting.settings.runs
         spec = RunSpec(
@@ -282,7 +302,7 @@ class RunOperations(OperationFamily):
             session_history=request.session_history,
             dependencies=self._dump_object("dependencies", request.dependencies),
             claims=self.principal.claims.decode() if self.principal.claims else None,
-            earlier_messages=_build_neutral_messages(earlier),
+            earlier_messages=build_neutral_messages(earlier),
             request_id=self._request_id,
             actor=self.principal.actor,
             durable=component.durable,
@@ -471,24 +491,6 @@ class RunOperations(OperationFamily):
                     extra_write=note,
                 )
             return Document(documents.build_cancel_document(result))
-
-
-def _build_neutral_messages(earlier: Sequence[EarlierMessage]) -> tuple[dict[str, Any], ...]:
-    """Return messages of a request in the form of stored ones (`runtime.transcript`)."""
-    at = whole_seconds(now())
-    return tuple(_build_neutral_message(message, at) for message in earlier)
-
-
-def _build_neutral_message(message: EarlierMessage, at: int) -> dict[str, Any]:
-    check_text("message", message.content)
-    neutral: dict[str, Any] = {"role": message.role, "content": message.content, "created_at": at}
-    if message.calls:
-        check_json("message", list(message.calls))
-        neutral["tool_calls"] = list(message.calls)
-    if message.role == "tool":
-        check_texts(tool_call_id=message.call_id, tool_name=message.tool_name)
-        neutral |= {"tool_call_id": message.call_id, "tool_name": message.tool_name}
-    return neutral
 
 
 @contextlib.contextmanager

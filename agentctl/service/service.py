@@ -16,6 +16,7 @@ from agentctl.operations import Operations
 from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests, watch_legs
 from agentctl.runs.engine import Engine
+from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.sweep import sweep_dead_workers, watch_workers
 from agentctl.runs.tasks import Tasks
@@ -30,12 +31,14 @@ from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.hosting import Hosting, Readiness
 from agentctl.service.memories import MemoryOperations
+from agentctl.service.repeats import RepeatOperations
 from agentctl.service.run_parts import RunPartOperations
-from agentctl.service.runs import RunOperations
 from agentctl.service.sessions import SessionOperations
 from agentctl.service.threads import ThreadOperations
 from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
+from agentctl.store.migrating import read_current_version
+from agentctl.store.schema import describe_newer
 from agentctl.webhooks.deliveries import Deliveries
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
 
 class ServiceOperations(
     ComponentOperations,
-    RunOperations,
+    RepeatOperations,
     RunPartOperations,
     ApprovalOperations,
     SessionOperations,
@@ -91,13 +94,17 @@ class Service:
         """
         databases, monitor = self.hosting.databases, self.hosting.monitor
         await databases.open_all()
+        for database in databases.values():
+            if (version := await database.read(read_current_version())).is_newer:
+                _log.warning("database %s: %s", database.id, describe_newer(version))
         log_startup_warnings(self.settings)
         prepare_components(self.hosting.catalog)
         self.hosting.catalog.mcp.start()
         self.hosting.deliveries.start(self.settings)
         await self._worker.register()
         monitor.is_long_lived = True
-        await sweep_dead_workers(databases, monitor, self._worker.id)
+        if await SweepLease(databases, monitor, self._worker).acquire():
+            await sweep_dead_workers(databases, monitor, self._worker.id)
         self.hosting.engine.claims.is_serving = True
         self._background.start(watch_legs(self.hosting.engine, databases, self.hosting.changes))
         keep_days = self.settings.audit.keep_days
@@ -107,7 +114,7 @@ class Service:
                 monitor,
                 self._worker,
                 audit_days=keep_days,
-                claim=self.hosting.engine.claims.sweep,
+                claims=self.hosting.engine.claims,
                 counters=self.hosting.engine.counters if self.settings.metrics.listen else None,
             )
         )
@@ -131,7 +138,11 @@ class Service:
             stack.push_async_callback(audit_log.counter.close)
             catalog = Catalog.from_settings(settings)
             stack.push_async_callback(catalog.close)
-            worker = Worker(databases, on_lost=lambda owner: engine.handle_worker_lost(owner))
+            worker = Worker(
+                databases,
+                on_lost=lambda owner: engine.handle_worker_lost(owner),
+                has_live_runs=lambda: engine.has_live_runs(),
+            )
             stack.push_async_callback(worker.unregister)
             changes, monitor = DatabaseChanges(), WorkerMonitor(databases)
             deliveries = Deliveries(databases)
@@ -139,7 +150,7 @@ class Service:
             engine = Engine(databases, catalog, settings, worker)
             background = Tasks()
             stack.push_async_callback(background.cancel_all)
-            background.start(watch_cancel_requests(engine, databases, changes))
+            background.start(watch_cancel_requests(engine, worker, databases, changes))
             stack.push_async_callback(engine.close)
             canceller = Canceller(engine, monitor, changes)
             readiness = Readiness(databases)

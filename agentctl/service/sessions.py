@@ -49,6 +49,9 @@ from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 from agentctl.transcripts import export
 
+SMALL_HISTORY_BYTES = 65_536
+"""Bytes; a history up to this size is read with its session."""
+
 LARGE_HISTORY_BYTES = 262_144
 """Bytes; a larger history is read in a thread and not on the event loop."""
 
@@ -119,25 +122,42 @@ class SessionOperations(OperationFamily):
     ) -> Document[SessionDetail]:
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
-            row = await database.read(self.lookups.session(session_id, where))
-            return await self._detail(database, row, view)
+            if view == "summary":
+                row = await database.read(self.lookups.session(session_id, where))
+                return await self._detail(database, row, view)
+            row, history = await self._read_with_history(database, session_id, where)
+            return await self._detail(database, row, history=history)
 
     async def get_changed_session(
         self, session_id: str, where: SessionLocator, known: Container[str]
     ) -> tuple[str, Document[SessionDetail] | None]:
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
+            if not known:
+                row, history = await self._read_with_history(database, session_id, where)
+                version = session_documents.build_session_version(row)
+                return version, await self._detail(database, row, history=history)
             row = await database.read(self.lookups.session(session_id, where))
             version = session_documents.build_session_version(row)
             return version, None if version in known else await self._detail(database, row)
 
+    async def _read_with_history(
+        self, database: Database, session_id: str, where: SessionLocator
+    ) -> tuple[SessionRow, bytes | None]:
+        work = self.lookups.session_with_history(session_id, where, SMALL_HISTORY_BYTES)
+        return await database.read(work)
+
     async def _detail(
-        self, database: Database, row: SessionRow, view: SessionView = "full"
+        self,
+        database: Database,
+        row: SessionRow,
+        view: SessionView = "full",
+        history: bytes | None = None,
     ) -> Document[SessionDetail]:
         if view == "summary":
             return Document(await database.read(session_documents.read_session_head(row)))
-        histories: list[bytes] = []
-        if row.session_type != "workflow" and row.run_count:
+        histories = [] if history is None else [history]
+        if not histories and row.session_type != "workflow" and row.run_count:
             size: ReadSize = "large" if row.history_bytes > LARGE_HISTORY_BYTES else "small"
             histories = await database.read(run_reads.list_histories(row.session_id), size=size)
         build = partial(session_documents.build_session_document, row, histories)

@@ -18,12 +18,14 @@ Statements are `Sql`, the common subset of SQLite and PostgreSQL:
   only, on both engines (see the migrations);
 - `NULLS LAST` is written out, and RETURNING reports changed rows;
 - `FOR UPDATE` or `FOR SHARE` at the end of a SELECT locks rows that must not change before the
-  commit. SQLite has one writer, so it does not get these words. A transaction that has locked the
-  row of a session must not wait for a live run of the session: the end of a run locks the row of
-  the run first and that of the session second;
+  commit; with `SKIP LOCKED` it leaves out those that others have locked. SQLite has one writer, so
+  it does not get these words. A transaction that has locked the row of a session must not wait for
+  a live run of the session: the end of a run locks the row of the run first and that of the session
+  second;
 - `exclusive(:x)` locks a text until the end of the transaction, after those that hold its lock; on
   SQLite, which has one writer, it does nothing;
-- `utf8(column)` selects the bytes of a text that is sent on unchanged, to save decoding it.
+- `utf8(column)` selects the bytes of a text that is sent on unchanged, to save decoding it;
+- `clock(:now)` is the time of the database server in microseconds UTC; on SQLite it is `:now`.
 
 The tests prepare every statement on a real PostgreSQL.
 """
@@ -33,7 +35,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from pathlib import Path
@@ -99,6 +101,23 @@ Steps = Generator[Statement, list[Row], T]
 """One run of a unit with a result of type T."""
 
 
+class Shortcut(NamedTuple, Generic[T_co]):
+    """The common case of a write as one statement of PostgreSQL (docs/decisions/0096).
+
+    It is a transaction by itself, without BEGIN and COMMIT. Where it has no result, or fails, it
+    has changed nothing, and the driver runs a unit instead. A second execution after a success has
+    no result either, or fails.
+
+    Attributes:
+        statement: the single unit. Its result is None for every other case.
+        otherwise: the unit to run instead. It also finds the changes of a statement whose response
+            was lost.
+    """
+
+    statement: Work[T_co | None]
+    otherwise: Work[T_co]
+
+
 class Work(Generic[T_co]):
     """A unit of work with a result of type T. An exception that it raises undoes all its changes.
 
@@ -108,23 +127,51 @@ class Work(Generic[T_co]):
         single: True if the unit has at most one statement.
         repeatable: True if a write of a single statement may also run twice, with the same result.
             It needs no separate transaction.
+        shortcut: the common case in the SQL of PostgreSQL; None without one.
     """
 
-    __slots__ = ("_begin", "repeatable", "single")
+    __slots__ = ("_begin", "repeatable", "shortcut", "single")
 
     def __init__(
-        self, begin: Callable[[], Steps[T_co]], *, single: bool = False, repeatable: bool = False
+        self,
+        begin: Callable[[], Steps[T_co]],
+        *,
+        single: bool = False,
+        repeatable: bool = False,
+        shortcut: Shortcut[T_co] | None = None,
     ) -> None:
         self._begin = begin
         self.single = single
         self.repeatable = repeatable
+        self.shortcut = shortcut
 
     def as_repeatable(self) -> Work[T_co]:
         """Return this unit as a repeatable one. It must be single."""
         return Work(self._begin, single=True, repeatable=True)
 
+    def with_shortcut(
+        self, statement: Work[T_co | None], otherwise: Work[T_co] | None = None
+    ) -> Work[T_co]:
+        """Return this unit with a shortcut.
+
+        Args:
+            otherwise: see `Shortcut`; None for this unit.
+        """
+        return Work(self._begin, shortcut=Shortcut(statement, otherwise or self))
+
     def __iter__(self) -> Steps[T_co]:
         return self._begin()
+
+
+def list_statements(work: Work[object]) -> list[Statement]:
+    """Return the statements of a unit that ignores their rows, without running them."""
+    steps, found = iter(work), list[Statement]()
+    try:
+        found.append(next(steps))
+        while True:
+            found.append(steps.send([]))
+    except StopIteration:
+        return found
 
 
 def unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
@@ -221,12 +268,15 @@ class Load:
         waiting: number of units of work that wait for a connection, or for the writer.
         in_use: number of connections that run a unit.
         size: maximum number of connections.
+        is_notified: False if notifications of other processes do not arrive; None if that is not
+            known, or if the engine needs none.
     """
 
     kind: Literal["sqlite", "postgres"]
     waiting: int
     in_use: int
     size: int
+    is_notified: bool | None = None
 
 
 class Database(Protocol):
@@ -289,7 +339,10 @@ class Database(Protocol):
         ...
 
     def changes(self) -> int:
-        """Return a number that changes after each write to the database, by any process."""
+        """Return a number that changes after each write of this process to the database.
+
+        It may change after the writes of other processes, too.
+        """
         ...
 
     def watch(self, topic: str) -> Callable[[], int]:
@@ -299,6 +352,17 @@ class Database(Protocol):
 
         Args:
             topic: see `run_topic`, `worker_topic` and `LEGS_TOPIC`.
+        """
+        ...
+
+    def announce(self, run_id: str) -> None:
+        """Wake the followers of a run in other processes. Call it after a commit of its events."""
+        ...
+
+    def request_announcements(self, owner: str, run_ids: Iterable[str]) -> None:
+        """Request announcements of some runs from their worker, for a minute.
+
+        An announcement or a request may be lost: a follower must read again after some time.
         """
         ...
 
@@ -337,17 +401,22 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-_LOCK = re.compile(r"\s+FOR (?:UPDATE|SHARE)(?: OF \w+)?(?=\s*\Z|\s+ON CONFLICT\b)")
+_LOCK = re.compile(
+    r"\s+FOR (?:UPDATE|SHARE)(?: OF \w+)?(?: SKIP LOCKED)?(?=\s*\Z|\s+ON CONFLICT\b|\))"
+)
 
 _UTF8 = re.compile(r"\butf8\((\w+)\)")
 
 _EXCLUSIVE = re.compile(r"\bexclusive\((:\w+)\)")
 
+_CLOCK = re.compile(r"\bclock\((:\w+)\)")
+
 
 @cache
 def compile_for_sqlite(sql: Sql) -> str:
     """Return the statement for SQLite: without the row locks of its SELECT."""
-    return _EXCLUSIVE.sub("NULL", _UTF8.sub(r"CAST(\1 AS BLOB)", _LOCK.sub("", sql)))
+    text = _CLOCK.sub(r"\1", _UTF8.sub(r"CAST(\1 AS BLOB)", _LOCK.sub("", sql)))
+    return _EXCLUSIVE.sub("NULL", text)
 
 
 @cache
@@ -368,6 +437,7 @@ def compile_for_postgres(sql: Sql) -> tuple[str, tuple[str, ...]]:
 
     sql_text = _UTF8.sub(r"convert_to(\1, 'UTF8')", sql)
     sql_text = _EXCLUSIVE.sub(r"pg_advisory_xact_lock(hashtextextended(\1, 0))", sql_text)
+    sql_text = _CLOCK.sub("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint", sql_text)
     text = _TOKEN.sub(numbered, sql_text)
     return text, tuple(numbers)
 

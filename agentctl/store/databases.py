@@ -29,7 +29,7 @@ def open_database(entry: settings.Database, *, create: bool) -> Database:
 
     Raises:
         Unavailable: the database does not exist, cannot be read, or belongs to another program.
-        SchemaMismatch: its schema is older or newer than this code.
+        SchemaMismatch: this code does not work with its schema (`schema.check_version`).
     """
     if is_sqlite_url(entry.url):
         return open_sqlite(entry.id, sqlite_path(entry.url), create=create)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
-from agentctl.store.database import Work
-from agentctl.store.schema import Engine, Migration, load_migrations
+from agentctl.store.database import Sql, Statement, Steps, Work, unit
+from agentctl.store.schema import Engine, Migration, StoredVersion, load_migrations
 from agentctl.store.threads import call_in_thread
 
 if TYPE_CHECKING:
@@ -21,12 +21,15 @@ LONGEST_SECONDS = 86_400.0
 """Maximum duration of a statement of a migration: an index of a large table takes long."""
 
 
+_VERSION = Sql("SELECT max(version), max(compatible_from) FROM schema_version")
+
+
 def get_engine(entry: Entry) -> Engine:
     """Return the engine of a configured database."""
     return "sqlite" if is_sqlite_url(entry.url) else "postgres"
 
 
-async def read_version(entry: Entry) -> int | None:
+async def read_version(entry: Entry) -> StoredVersion | None:
     """Return the schema version of a database; None if the database does not exist yet.
 
     Raises:
@@ -54,6 +57,13 @@ async def read_version(entry: Entry) -> int | None:
     return version
 
 
+@unit
+def read_current_version() -> Steps[StoredVersion]:
+    """Return the schema version of an open database."""
+    ((number, compatible_from),) = yield Statement(_VERSION)
+    return StoredVersion(number, compatible_from)
+
+
 async def read_unbounded(entry: Entry, work: Work[T]) -> T:
     """Run a unit that only reads, on one snapshot, without a time limit. Raises Unavailable."""
     if is_sqlite_url(entry.url):
@@ -78,12 +88,14 @@ async def read_unbounded(entry: Entry, work: Work[T]) -> T:
 async def migrate(entry: Entry, applied: Applied) -> None:
     """Apply the pending migrations; create a missing database.
 
+    A newer schema that this code works with is not changed.
+
     Args:
         entry: the configuration of the database.
         applied: called with each migration after it is durable, on any thread.
 
     Raises:
-        SchemaMismatch: the schema is newer than this code.
+        SchemaMismatch: the schema is newer than this code, and not compatible with it.
         Unavailable: the database cannot be used, or belongs to another program.
     """
     if not is_sqlite_url(entry.url):

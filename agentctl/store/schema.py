@@ -21,6 +21,9 @@ MIGRATIONS_FOLDER = Path(__file__).parent / "migrations"
 SCHEMA_VERSION = max(int(file.name[:4]) for file in MIGRATIONS_FOLDER.glob("*.sqlite.sql"))
 """The number of the newest migration."""
 
+COMPATIBLE_SINCE = 15
+"""The migration that added `schema_version.compatible_from`."""
+
 MIGRATE_COMMAND = "agentctl db migrate"
 """The command that migrates a database to `SCHEMA_VERSION`."""
 
@@ -73,6 +76,23 @@ class Migration(NamedTuple):
         return [re.split(r" ?\(| AS ", statement)[0] for statement in self.statements()]
 
 
+class StoredVersion(NamedTuple):
+    """The schema version of a database.
+
+    Attributes:
+        number: the number of its last migration, 0 for none.
+        compatible_from: the least schema version of a program that works with it.
+    """
+
+    number: int
+    compatible_from: int
+
+    @property
+    def is_newer(self) -> bool:
+        """True if a later version of agentctl has migrated the database."""
+        return self.number > SCHEMA_VERSION
+
+
 @cache
 def load_migrations(engine: Engine) -> Sequence[Migration]:
     """Return all migrations of an engine in order."""
@@ -82,35 +102,45 @@ def load_migrations(engine: Engine) -> Sequence[Migration]:
     )
 
 
-def list_pending(engine: Engine, version: int) -> Sequence[Migration]:
+def list_pending(engine: Engine, version: StoredVersion) -> Sequence[Migration]:
     """Return the migrations that a database of this version needs."""
-    return [migration for migration in load_migrations(engine) if migration.number > version]
+    return [each for each in load_migrations(engine) if each.number > version.number]
 
 
-def check_version(version: int, where: str) -> None:
-    """Check that the schema version of a database is that of this code.
+def check_version(version: StoredVersion, where: str) -> None:
+    """Check that this code works with the schema of a database.
 
     Args:
-        version: the number of its last migration, 0 for none.
+        version: the schema version of the database.
         where: its file or its URL without a password, for messages.
 
     Raises:
-        SchemaMismatch: the version differs from `SCHEMA_VERSION`.
+        SchemaMismatch: the schema is older than this code, or newer and not compatible with it.
     """
-    if version > SCHEMA_VERSION:
-        raise build_newer_schema(version, where)
-    if version < SCHEMA_VERSION:
+    if version.number < SCHEMA_VERSION:
         raise errors.SchemaMismatch(
             "The database schema is older than this agentctl",
-            cause=f"{where} has schema {version}; this agentctl needs {SCHEMA_VERSION}",
+            cause=f"{where} has schema {version.number}; this agentctl needs {SCHEMA_VERSION}",
             command=MIGRATE_COMMAND,
+        )
+    check_newer(version, where)
+
+
+def check_newer(version: StoredVersion, where: str) -> None:
+    """Check that a schema is not too new for this code; arguments and errors of `check_version`."""
+    if version.compatible_from > SCHEMA_VERSION:
+        raise errors.SchemaMismatch(
+            "The database schema is newer than this agentctl",
+            cause=f"{where} has schema {version.number}, for agentctl with schema"
+            f" {version.compatible_from} or later; this agentctl has {SCHEMA_VERSION}",
+            hint="use the version of agentctl that migrated it, or a later one; the way back to"
+            " this version is a backup from before the migration",
         )
 
 
-def build_newer_schema(version: int, where: str) -> errors.SchemaMismatch:
-    """Build the error for a database that a later version of agentctl has migrated."""
-    return errors.SchemaMismatch(
-        "The database schema is newer than this agentctl",
-        cause=f"{where} has schema {version}; this agentctl knows {SCHEMA_VERSION}",
-        hint="use the version of agentctl that migrated it, or a later one",
+def describe_newer(version: StoredVersion) -> str:
+    """Return a sentence about a newer schema that this code works with."""
+    return (
+        f"schema {version.number} is newer than this agentctl ({SCHEMA_VERSION}) and compatible"
+        f" with versions from schema {version.compatible_from} on"
     )

@@ -27,6 +27,7 @@ from agentctl.transcripts.texts import (
     count_session_tokens,
     cut_text,
     describe_objects,
+    describe_origin,
     describe_session,
     format_day,
     format_length,
@@ -54,7 +55,10 @@ def format_run(run: DrawnRun, look: Look, number: int | None = None) -> str:
     when = f", {format_day(moment, look)} {format_time(moment, look)}" if moment else ""
     prefix = "" if number is None else f"{number}. "
     user = clean_line(record.get("user_id") or "user")
-    lines = [f"## {prefix}{user}{when}", "", f"Run `{clean_line(record.get('run_id'))}`", ""]
+    origin = describe_origin(record)
+    repeats = f", {origin.kind} of {origin.run_id} {origin.place}" if origin is not None else ""
+    named = f"Run `{clean_line(record.get('run_id'))}`{repeats}"
+    lines = [f"## {prefix}{user}{when}", "", named, ""]
     lines += [f"> {line}".rstrip() for line in cut_text(run.input, look.full).splitlines()]
     lines += ["", f"**{run.component}** {' · '.join(_facts(run))}", ""]
     lines += _format_items(run.items, look, 0)

@@ -187,11 +187,37 @@ def describe_objects(record: Record, names: tuple[str, ...]) -> Iterator[tuple[s
             yield name.removeprefix("session_"), clean_line(text)
 
 
+class OriginText(NamedTuple):
+    """The origin of a run that repeats another one, in words.
+
+    Attributes:
+        kind: `retry` or `fork`.
+        place: what the run begins with: `after its message 4`, `from the beginning`.
+    """
+
+    kind: str
+    run_id: str
+    place: str
+
+
+def describe_origin(run: Record) -> OriginText | None:
+    """Return the origin of a run; None for a run that repeats none."""
+    run_id, at = run.get("origin_run_id"), run.get("origin_at")
+    if not run_id:
+        return None
+    named = find_component(run)
+    part = "step" if named is not None and named[0] == "workflow" else "message"
+    place = f"after its {part} {at}" if at else "from the beginning"
+    return OriginText(clean_line(run.get("origin_kind") or "repeat"), clean_line(run_id), place)
+
+
 def describe_details(run: Record) -> Iterator[tuple[str, str]]:
     """Yield label and text of the place of a run among other runs, and of its objects."""
     yield "session", clean_line(run.get("session_id"))
     if run.get("parent_run_id"):
         yield "parent run", clean_line(run["parent_run_id"])
+    if (origin := describe_origin(run)) is not None:
+        yield f"{origin.kind} of", f"{origin.run_id}, {origin.place}"
     if run.get("member_runs"):
         yield "member runs", clean_line(", ".join(map(str, run["member_runs"])))
     yield from describe_objects(run, SESSION_OBJECTS[1:])

@@ -17,12 +17,16 @@ from tests.process import without_coverage
 BASE = {
     "child_processes", "errors", "event_loop", "records", "run_scope", "extensions",
     "declarations", "requests", "approval_requests", "memory_requests", "webhook_requests",
-    "run_operations", "operations", "partial_operations", "config",
+    "repeat_requests", "run_operations", "operations", "partial_operations", "config",
 }  # fmt: skip
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
 BELOW: dict[str, set[str]] = {
-    "": {"agents", "run_scope"},
+    "": {"agents", "run_scope", "runtime"},
+    "agno": {"runtime"},
+    "langchain": {"runtime"},
+    "openai_agents": {"runtime"},
+    "pydantic_ai": {"records", "runtime"},
     "child_processes": set(),
     "run_scope": set(),
     "event_loop": {"child_processes"},
@@ -36,7 +40,14 @@ BELOW: dict[str, set[str]] = {
     "approval_requests": {"declarations", "records", "requests"},
     "memory_requests": {"declarations", "requests"},
     "webhook_requests": {"declarations", "records", "requests"},
-    "run_operations": {"approval_requests", "declarations", "records", "requests"},
+    "repeat_requests": {"approval_requests"},
+    "run_operations": {
+        "approval_requests",
+        "declarations",
+        "records",
+        "repeat_requests",
+        "requests",
+    },
     "operations": {
         "declarations",
         "memory_requests",

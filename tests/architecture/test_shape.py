@@ -36,6 +36,8 @@ SHORT = {
     "agentctl.records.kinds": "the table of component kinds, used by every part",
     "agentctl.records.log_context": "context variables, used by every part",
     "agentctl.records.rate_limited_log": "a logger that several parts use",
+    "agentctl.records.repeats": "one record per resource",
+    "agentctl.repeat_requests": "requests of one part of the operations",
     "agentctl.remote.open": "the choice between two backends, which imports both",
     "agentctl.runs.states": "types that all of `runs` uses, and import nothing of it",
     "agentctl.runtime.component": "a type that all of `runtime` uses, and imports nothing of it",

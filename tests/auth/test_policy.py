@@ -54,6 +54,8 @@ CONTRACT = {
     "get_agent_run_events": "agents:<id>:read",
     "get_agent_run_tool_call": "agents:<id>:read",
     "continue_agent_run": "agents:<id>:run",
+    "retry_agent_run": "agents:<id>:run",
+    "fork_agent_run": "agents:<id>:read",
     "get_agent_approval": "approvals:<id>:read",
     "decide_agent_approval": "approvals:<id>:write",
     "get_teams": "teams:read",
@@ -66,6 +68,8 @@ CONTRACT = {
     "get_team_run_events": "teams:<id>:read",
     "get_team_run_tool_call": "teams:<id>:read",
     "continue_team_run": "teams:<id>:run",
+    "retry_team_run": "teams:<id>:run",
+    "fork_team_run": "teams:<id>:read",
     "get_team_approval": "approvals:<id>:read",
     "decide_team_approval": "approvals:<id>:write",
     "get_workflows": "workflows:read",
@@ -78,6 +82,8 @@ CONTRACT = {
     "get_workflow_run_events": "workflows:<id>:read",
     "get_workflow_run_tool_call": "workflows:<id>:read",
     "continue_workflow_run": "workflows:<id>:run",
+    "retry_workflow_run": "workflows:<id>:run",
+    "fork_workflow_run": "workflows:<id>:read",
     "get_workflow_approval": "approvals:<id>:read",
     "decide_workflow_approval": "approvals:<id>:write",
     "get_sessions": "sessions:read",
@@ -231,6 +237,7 @@ def test_scope_grants_its_operations() -> None:
         "cancel_agent_run",
         "resume_agent_run_stream",
         "continue_agent_run",
+        "retry_agent_run",
     ]
     assert list(operations_granted_by("approvals:x:write")) == [
         "decide_agent_approval",
@@ -254,6 +261,8 @@ def test_component_kinds_have_operation_ids() -> None:
         "get_team_run_events",
         "get_team_run_tool_call",
         "continue_team_run",
+        "retry_team_run",
+        "fork_team_run",
         "get_team_approval",
         "decide_team_approval",
     )

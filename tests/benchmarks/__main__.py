@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ from tests.benchmarks.report import write_document
 from tests.benchmarks.seeding import seed_database
 from tests.benchmarks.servers import (
     AGENTOS_PYTHON,
+    RunningServer,
     seed_agentos,
     serve_agentctl,
     serve_agentos,
@@ -41,6 +43,7 @@ from tests.benchmarks.servers import (
     serve_floors,
 )
 from tests.benchmarks.work import SHORT_RUNS, Session, create_work, listed_sessions, sized_sessions
+from tests.postgres import running_postgres
 
 OLD = 1_500_000_000
 
@@ -62,15 +65,28 @@ def compare_with_agentos(bench: Setup) -> Iterator[Row]:
     work = create_work(bench.folder / "work", bench.model_url, sessions)
     seed_database(work)
     seed_agentos(work)
-    with serve_agentctl(work) as one, serve_agentos(work) as other, serve_floors(work) as floor:
-        memory = processes.Memory(one, other)
-        yield from reads.compare_with_agentos(one, other)
-        yield from reads.compare_with_floors(one, floor)
-        yield from runs.compare_rates(one, other)
-        yield from memory.rows()
-        yield from runs.compare_first_words(one, other, bench.endpoint)
-        yield from runs.compare_appends(one, other)
-    yield from processes.compare_starts(work)
+    with (
+        running_postgres(durable=True) as url,
+        serve_agentos(work) as other,
+        serve_floors(work) as floor,
+    ):
+        twin = create_work(bench.folder / "twin", bench.model_url, sessions, database=url)
+        seed_database(twin)
+        with serve_agentctl(work) as server, serve_agentctl(twin) as on_postgres:
+            yield from _compare_with_agentos(bench, replace(server, twin=on_postgres), other, floor)
+        yield from processes.compare_starts(work, twin)
+
+
+def _compare_with_agentos(
+    bench: Setup, one: RunningServer, other: RunningServer, floor: RunningServer
+) -> Iterator[Row]:
+    memory = processes.Memory(one, other)
+    yield from reads.compare_with_agentos(one, other)
+    yield from reads.compare_with_floors(one, floor)
+    yield from runs.compare_rates(one, other)
+    yield from memory.rows()
+    yield from runs.compare_first_words(one, other, bench.endpoint)
+    yield from runs.compare_appends(one, other)
 
 
 def measure_long_sessions(bench: Setup) -> Iterator[Row]:

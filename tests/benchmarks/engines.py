@@ -15,12 +15,8 @@ import asyncpg
 from agentctl.service.service import Service
 from agentctl.store.repositories import sessions
 from agentctl.store.visibility import Visibility
-from tests.benchmarks.client import encode_form
-from tests.benchmarks.load import compare_loads
 from tests.benchmarks.measure import Row, build_ratio_row
-from tests.benchmarks.reads import AGENT
 from tests.benchmarks.seeding import seed_database
-from tests.benchmarks.servers import RunningServer, serve_agentctl
 from tests.benchmarks.work import SHORT_RUNS, Work, create_work, listed_sessions, sized_sessions
 from tests.deployment import Deployment
 from tests.postgres import running_postgres
@@ -36,7 +32,7 @@ Read = Callable[[], Awaitable[object]]
 
 
 def compare_engines(folder: Path, model_url: str) -> Iterator[Row]:
-    """Compare the same server on both databases."""
+    """Compare reads through the store with those of the drivers."""
     listed = [*sized_sessions((1, 100)), *listed_sessions(100, SHORT_RUNS)]
     with running_postgres(durable=True) as url:
         file = create_work(folder / "file", model_url, listed)
@@ -45,23 +41,6 @@ def compare_engines(folder: Path, model_url: str) -> Iterator[Row]:
         seed_database(server)
         yield from _compare_with_driver(file, "SQLite", "apsw", _open_apsw(file))
         yield from _compare_with_driver(server, "PostgreSQL", "asyncpg", _open_asyncpg(url))
-        with serve_agentctl(file) as one, serve_agentctl(server) as other:
-            yield from _compare_over_http(one, other)
-
-
-def _compare_over_http(file: RunningServer, server: RunningServer) -> Iterator[Row]:
-    run = f"/agents/{AGENT}/runs", encode_form(stream=False)
-    for work, path, body in (
-        ("session detail, 1 run", "/sessions/runs-1", None),
-        ("session detail, 100 runs", "/sessions/runs-100", None),
-        ("list 20 of 100 sessions", "/sessions?limit=20", None),
-        ("runs, plain", *run),
-    ):
-        loads = [
-            place.get(path) if body is None else place.post(path, body, seconds=2)
-            for place in (server, file)
-        ]
-        yield compare_loads(f"{work}, on PostgreSQL", loads[0], "SQLite", loads[1], 3)
 
 
 def _compare_with_driver(work: Work, engine: str, driver: str, opened: Any) -> Iterator[Row]:

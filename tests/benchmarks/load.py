@@ -68,6 +68,7 @@ class Load:
         form: the urlencoded body of a POST; None for a GET.
         post: True for a POST without a body.
         seconds: duration of a round.
+        twin: the same load of the server on PostgreSQL; None without one.
     """
 
     url: str
@@ -76,6 +77,7 @@ class Load:
     form: str | None = None
     post: bool = False
     seconds: int = 1
+    twin: Load | None = None
     warm: bool = field(default=False, init=False)
     costs: list[float] = field(default_factory=list, init=False)
 
@@ -179,11 +181,16 @@ def compare_loads(
     rounds: int,
     target: Target | None = None,
 ) -> Row:
-    """Run two loads in turns and return the row."""
-    rates = run_rounds({"ours": ours, "theirs": theirs}, rounds)
-    by_processor = statistics.median(theirs.costs) / statistics.median(ours.costs)
+    """Run two loads in turns, and the twin of ours, and return the row."""
+    twin = {} if ours.twin is None else {"twin": ours.twin}
+    rates = run_rounds({"ours": ours, "theirs": theirs, **twin}, rounds)
+    cost = statistics.median(ours.costs)
     row = build_ratio_row(work, rates["ours"], against, rates["theirs"], "/s", target)
-    return replace(row, by_processor=by_processor)
+    row = replace(row, by_processor=statistics.median(theirs.costs) / cost)
+    if ours.twin is None:
+        return row
+    ratio = cost / statistics.median(ours.twin.costs)
+    return row.with_postgres(rates["twin"], rates["ours"], "/s", ratio)
 
 
 def wait_until_idle(process_id: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 __all__ = [
@@ -65,6 +65,9 @@ class Row:
         ratios: ours to theirs, one per round; without comparison, the figures.
         target: None if the row is for information.
         by_processor: ratio of the work that both sides do in the same CPU time.
+        postgres: the median of agentctl on PostgreSQL with its unit, as text; empty if the work
+            needs no database, or is that of both.
+        postgres_ratio: ratio of that to agentctl on SQLite, by CPU time where the row has it.
     """
 
     work: str
@@ -74,6 +77,8 @@ class Row:
     ratios: tuple[float, ...]
     target: Target | None = None
     by_processor: float | None = None
+    postgres: str = ""
+    postgres_ratio: float | None = None
 
     @property
     def median(self) -> float:
@@ -102,10 +107,29 @@ class Row:
             cpu,
             target,
             verdict,
+            self.postgres,
+            "" if self.postgres_ratio is None else format_number(self.postgres_ratio),
         ]
 
+    def with_postgres(
+        self, values: Sequence[float], own: Sequence[float], unit: str, ratio: float | None = None
+    ) -> Row:
+        """Add the figures of agentctl on PostgreSQL, of the same rounds.
 
-HEAD = ["work", "agentctl", "against", "", "ratio", "spread", "by CPU", "target", "reached"]
+        Args:
+            values, own: the figures on PostgreSQL and on SQLite.
+            ratio: the ratio by CPU time; None for the median ratio of the figures.
+        """
+        if ratio is None:
+            ratio = statistics.median(a / b for a, b in zip(values, own, strict=True))
+        shown = f"{format_number(statistics.median(values))}{unit}"
+        return replace(self, postgres=shown, postgres_ratio=ratio)
+
+
+HEAD = [
+    "work", "agentctl", "against", "", "ratio", "spread", "by CPU", "target", "reached",
+    "on PostgreSQL", "to SQLite",
+]  # fmt: skip
 
 
 def run_rounds(acts: Mapping[Name, Measurement], rounds: int) -> dict[Name, list[float]]:

@@ -42,7 +42,8 @@ class _Endpoint:
                 found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
                 body = await reader.readexactly(int(found[1])) if found else b""
                 await self._answer(head.split()[1].decode(), body, writer)
-        except (OSError, asyncio.IncompleteReadError):
+        except (OSError, RuntimeError, asyncio.IncompleteReadError):
+            # uvloop raises RuntimeError where a client has closed the connection.
             pass
         finally:
             writer.close()

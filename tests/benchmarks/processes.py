@@ -20,32 +20,38 @@ class Memory:
     """The memory of both servers: measured before the first request, and again for the rows."""
 
     def __init__(self, ours: RunningServer, theirs: RunningServer) -> None:
-        self._sides = ours, theirs
+        self._sides = ours, theirs, ours.twin
         self._idle = self._now()
 
-    def _now(self) -> tuple[float, float]:
-        ours, theirs = self._sides
-        return ours.memory, theirs.memory
+    def _now(self) -> tuple[float, ...]:
+        return tuple(side.memory for side in self._sides if side is not None)
 
     def rows(self) -> Iterator[Row]:
         """Measure the memory after the load and yield the rows."""
-        for name, (one, other) in (("idle", self._idle), ("after that load", self._now())):
+        for name, (one, other, *twin) in (("idle", self._idle), ("after that load", self._now())):
             goal = at_most(0.5) if name != "idle" else None
-            yield build_ratio_row(f"memory, {name}", [one], "AgentOS", [other], " MB", goal)
+            row = build_ratio_row(f"memory, {name}", [one], "AgentOS", [other], " MB", goal)
+            yield row.with_postgres(twin, [one], " MB") if twin else row
 
 
-def compare_starts(work: Work) -> Iterator[Row]:
-    """Compare the times from the start of the process to the first response."""
+def compare_starts(work: Work, twin: Work) -> Iterator[Row]:
+    """Compare the times from the start of the process to the first response.
+
+    Args:
+        twin: the same work on PostgreSQL.
+    """
     found = run_rounds(
         {
             "ours": _measure_start(work, serve_agentctl),
             "theirs": _measure_start(work, serve_agentos),
+            "twin": _measure_start(twin, serve_agentctl),
         },
         4,
     )
     goal = at_most(0.6)
     name = "start to the first answer"
-    yield build_ratio_row(name, found["ours"], "AgentOS", found["theirs"], " s", goal)
+    row = build_ratio_row(name, found["ours"], "AgentOS", found["theirs"], " s", goal)
+    yield row.with_postgres(found["twin"], found["ours"], " s")
 
 
 def _measure_start(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tests.benchmarks.client import Client
 from tests.benchmarks.load import Batch, Load, compare_loads
@@ -60,7 +61,11 @@ def repeat_cancel(place: RunningServer) -> Load:
     """Return the load of cancelling a final run: AgentOS does the same work for any run."""
     with Client(place.port, place.work.headers) as client:
         run = client.run(AGENT)
-    return place.post(f"/agents/{AGENT}/runs/{run['run_id']}/cancel?session_id={run['session_id']}")
+    path = f"/agents/{AGENT}/runs/{run['run_id']}/cancel?session_id={run['session_id']}"
+    load = replace(place, twin=None).post(path)
+    if place.twin is not None:
+        load.twin = repeat_cancel(place.twin)
+    return load
 
 
 def compare_with_floors(ours: RunningServer, floors: RunningServer) -> Iterator[Row]:

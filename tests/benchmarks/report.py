@@ -24,7 +24,10 @@ A ratio is agentctl to the other side, computed within a round; sides take turns
 so that a shared or slow machine affects both. The table has medians, and the spread of the ratios.
 Absolute numbers are specific to that machine and hour. "/s" is requests per second: more is better,
 and so is a ratio above 1; for times and memory less is better. "By CPU" is the ratio of the work
-that both servers do in the same CPU time, which hardly changes on a busy machine.
+that both servers do in the same CPU time, which hardly changes on a busy machine. The last two
+columns are agentctl on PostgreSQL, in the same rounds, and its ratio to agentctl on SQLite: by CPU,
+without that of the database server, where the row has that, and of the figures otherwise. They are
+empty for work that needs no database, and for rows of which only one engine is measured.
 
 {table}
 

@@ -39,14 +39,17 @@ def compare_first_words(ours: RunningServer, theirs: RunningServer, endpoint: st
         "theirs": _measure_first_word(theirs),
         "model": _measure_first_word_of_model(endpoint),
     }
+    if ours.twin is not None:
+        acts["twin"] = _measure_first_word(ours.twin)
     found = run_rounds(acts, 7)
     over = {
         name: [one - own for one, own in zip(found[name], found["model"], strict=True)]
-        for name in ("ours", "theirs")
+        for name in acts
     }
-    yield build_ratio_row(
+    row = build_ratio_row(
         "first word over the model's own", over["ours"], "AgentOS", over["theirs"], " ms"
     )
+    yield row.with_postgres(over["twin"], over["ours"], " ms") if ours.twin is not None else row
 
 
 def _measure_first_word(place: RunningServer) -> Callable[[], float]:
@@ -78,11 +81,13 @@ def _measure_first_word_of_model(endpoint: str) -> Callable[[], float]:
 
 def compare_appends(ours: RunningServer, theirs: RunningServer) -> Iterator[Row]:
     """Compare the 1,000th run of a session with the first, one after the other."""
-    found = run_rounds(
-        {"new": _measure_append(ours, 9), "long": _measure_append(ours, 9, "append-999")}, 7
-    )
+    acts = {"new": _measure_append(ours, 9), "long": _measure_append(ours, 9, "append-999")}
+    if ours.twin is not None:
+        acts["twin"] = _measure_append(ours.twin, 9, "append-999")
+    found = run_rounds(acts, 7)
     work, goal = "1,000th run of a session", at_most(1.2)
-    yield build_ratio_row(work, found["long"], "its 1st", found["new"], " ms", goal)
+    row = build_ratio_row(work, found["long"], "its 1st", found["new"], " ms", goal)
+    yield row.with_postgres(found["twin"], found["long"], " ms") if ours.twin is not None else row
     found = run_rounds(
         {"new": _measure_append(theirs, 1), "long": _measure_append(theirs, 1, "append-999")}, 3
     )

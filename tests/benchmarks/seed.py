@@ -28,6 +28,7 @@ from tests.benchmarks.population import RUN_COLUMNS, SESSION_COLUMNS, Batch, Pop
 
 __all__ = ["fill_database"]
 
+_APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES"
 _SQLITE = "sqlite:///"
 _TABLES = "('sessions', 'runs')"
 CACHE_KB = 1_500_000
@@ -103,7 +104,7 @@ class _Sqlite:
 
     async def end(self) -> None:
         for migration in load_migrations("sqlite"):
-            await self.run(f"INSERT INTO schema_version VALUES ({migration.number}, {now()})")
+            await self.run(f"{_APPLIED} ({migration.number}, {now()})")
         self._connection.pragma("journal_mode", "WAL")
         self._connection.close()
 
@@ -170,7 +171,7 @@ class _Postgres:
         for table in ("sessions", "runs"):
             await self.run(f"VACUUM (ANALYZE) {table}")
         for migration in load_migrations("postgres"):
-            await self.run(f"INSERT INTO schema_version VALUES ({migration.number}, {now()})")
+            await self.run(f"{_APPLIED} ({migration.number}, {now()})")
         await self._connection.close()
 
 

@@ -36,11 +36,12 @@ STOP_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that listens."""
+    """A server that listens; `twin` does the same work on PostgreSQL."""
 
     port: int
     process_id: int
     work: Work
+    twin: RunningServer | None = None
 
     @property
     def url(self) -> str:
@@ -53,12 +54,15 @@ class RunningServer:
 
     def get(self, path: str, *, seconds: int = 1) -> Load:
         """Return the load of one GET request."""
-        return Load(self.url + path, self.process_id, self.work.headers, seconds=seconds)
+        twin = None if self.twin is None else self.twin.get(path, seconds=seconds)
+        url, headers = self.url + path, self.work.headers
+        return Load(url, self.process_id, headers, seconds=seconds, twin=twin)
 
     def post(self, path: str, form: str | None = None, *, seconds: int = 1) -> Load:
         """Return the load of one POST request, with a urlencoded form or without a body."""
+        twin = None if self.twin is None else self.twin.post(path, form, seconds=seconds)
         url, headers = self.url + path, self.work.headers
-        return Load(url, self.process_id, headers, form=form, post=True, seconds=seconds)
+        return Load(url, self.process_id, headers, form=form, post=True, seconds=seconds, twin=twin)
 
 
 @contextmanager

@@ -133,6 +133,11 @@ class Stream:
         text = "".join(event.data["content"] for event in said)
         assert text == last.data["content"] == self._reply.answer
 
+    @property
+    def received(self) -> int:
+        """The number of events so far."""
+        return len(self._found)
+
     async def _next(self) -> bool:
         """Read a chunk of complete events; return False at the end."""
         while size := int(await self._reader.readline(), 16):

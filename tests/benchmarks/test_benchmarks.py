@@ -44,8 +44,14 @@ def test_a_row_has_the_ratios_of_its_rounds_and_tells_what_is_reached() -> None:
     table = format_text([rate, time, figure])
     assert "300/s" in table
     assert "1.50 to 3.00" in table
+    on_postgres = rate.with_postgres([270.0, 285.0], found["ours"], "/s")
+    assert on_postgres.cells[-2:] == ["278/s", "0.93"]
+    assert rate.with_postgres([270.0], [300.0], "/s", 0.81).cells[-1] == "0.81"
     document = report.format_document([rate, time, figure], 60, "tokens")
-    assert "| starts | 6.00 ms | theirs | 2.50 ms | 2.25 | 1.50 to 3.00 |  | ≤ 2 | NO |" in document
+    assert (
+        "| starts | 6.00 ms | theirs | 2.50 ms | 2.25 | 1.50 to 3.00 |  | ≤ 2 | NO |  |  |"
+        in document
+    )
 
 
 def test_a_process_is_found_at_rest_and_has_memory() -> None:

@@ -53,6 +53,7 @@ from tests.benchmarks.servers import (
 )
 from tests.benchmarks.streams import Usage, raise_file_limit
 from tests.benchmarks.work import create_work, sized_sessions
+from tests.postgres import running_postgres
 
 __all__ = ["measure_tokens"]
 
@@ -203,6 +204,11 @@ def measure_tokens(folder: Path, model_url: str, rounds: int = ROUNDS) -> Iterat
             "agentctl": Side(own, lambda message: build_run(own, message)),
             "a pass-through": Side(floor, lambda message: build_call(floor, message)),
         }
+        url = stack.enter_context(running_postgres(durable=True))
+        twin = create_work(folder / "twin", model_url, sized_sessions((1,)), database=url)
+        seed_database(twin)
+        on_postgres = stack.enter_context(serve_agentctl(twin))
+        sides["PostgreSQL"] = Side(on_postgres, lambda message: build_run(on_postgres, message))
         if AGENTOS_PYTHON.exists():
             seed_agentos(work)
             other = stack.enter_context(serve_agentos(work))
@@ -222,13 +228,14 @@ def compare_sides(
         for name in sides if count % 2 == 0 else reversed(sides):
             found[name].append(uvloop.run(run_load(sides[name], load)).cpu * 1e6)
     work = f"{load.name}: CPU of a token"
-    own = found.pop("agentctl")
+    own, twin = found.pop("agentctl"), found.pop("PostgreSQL")
     for name, theirs in found.items():
         if name == "AgentOS":
             times = f"{load.name}: CPU of a token of AgentOS"
             yield build_ratio_row(times, theirs, "agentctl", own, " us", at_least(least))
         else:
-            yield build_ratio_row(work, own, name, theirs, " us", at_most(most))
+            row = build_ratio_row(work, own, name, theirs, " us", at_most(most))
+            yield row.with_postgres(twin, own, " us")
 
 
 def find_capacity(side: Side) -> Row:

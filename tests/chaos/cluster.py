@@ -1,4 +1,4 @@
-"""The servers of an experiment and their database, on PostgreSQL or on SQLite.
+"""The servers of an experiment and their database: PostgreSQL, also behind PgBouncer, or SQLite.
 
 A server can be killed and started again on the same port.
 """
@@ -24,15 +24,18 @@ import asyncpg
 
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import start_endpoint
+from tests.poolers.pgbouncer import MISSING, PgBouncer, find_pgbouncer, running_pgbouncer
 from tests.postgres_server import PostgresServer, run_postgres_server
 from tests.process import ServerProcess, start_server
 from tests.server.worker_server import is_alive
 
 __all__ = ["Cluster", "Engine", "PostgresCluster", "Server", "SqliteCluster", "start_cluster"]
 
-Engine = Literal["postgresql", "sqlite"]
+Engine = Literal["postgresql", "pgbouncer", "sqlite"]
 
 SCHEMA = "chaos"
+
+SCHEMAS = (SCHEMA, f"{SCHEMA}_second")
 
 WORKERS = 3
 """Worker processes of the server on SQLite."""
@@ -109,9 +112,10 @@ class Cluster(ABC):
 
 @dataclass
 class PostgresCluster(Cluster):
-    """Two servers on one PostgreSQL."""
+    """Two servers on one PostgreSQL, perhaps behind PgBouncer."""
 
     postgres: PostgresServer
+    pooler: PgBouncer | None = None
 
     async def live_workers(self) -> list[int]:
         """Return the process ids of the servers."""
@@ -122,6 +126,13 @@ class PostgresCluster(Cluster):
         await asyncio.to_thread(self.postgres.stop)
         await asyncio.sleep(seconds)
         await asyncio.to_thread(self.postgres.start)
+
+    async def restart_pooler(self, seconds: float) -> None:
+        """Kill PgBouncer and start it again after `seconds`."""
+        assert self.pooler is not None
+        await asyncio.to_thread(self.pooler.stop)
+        await asyncio.sleep(seconds)
+        await asyncio.to_thread(self.pooler.start)
 
     async def cut_connections(self) -> None:
         """Close all connections of the servers to the database."""
@@ -206,7 +217,16 @@ async def start_cluster(
             cluster = _create_sqlite_cluster(folder, endpoint.base_url, extra)
         else:
             postgres = context.enter_context(run_postgres_server(durable=durable))
-            cluster = _create_postgres_cluster(folder, endpoint.base_url, postgres, extra)
+            pooler = None
+            if engine == "pgbouncer":
+                program = find_pgbouncer()
+                assert program is not None, MISSING
+                await _create_users(postgres)
+                settings = ("server_login_retry = 1",)
+                pooler = context.enter_context(
+                    running_pgbouncer(program, postgres.url, *settings, users=SCHEMAS)
+                )
+            cluster = _create_postgres_cluster(folder, endpoint.base_url, postgres, pooler, extra)
         for server in cluster.servers:
             for name, text in (files or {}).items():
                 (server.deployment.folder / name).write_text(text)
@@ -228,13 +248,27 @@ def _create_sqlite_cluster(folder: Path, model_url: str, extra: str) -> SqliteCl
     return SqliteCluster([server], _mint_token(deployment), folder / "main.db")
 
 
+async def _create_users(postgres: PostgresServer) -> None:
+    """Create a user for each schema, because PgBouncer drops the `search_path` of connections."""
+    connection = await asyncpg.connect(postgres.url)
+    for schema in SCHEMAS:
+        await connection.execute(f"CREATE ROLE {schema} SUPERUSER LOGIN")
+        await connection.execute(f"ALTER ROLE {schema} SET search_path = '{schema}'")
+    await connection.close()
+
+
 def _create_postgres_cluster(
-    folder: Path, model_url: str, postgres: PostgresServer, extra: str
+    folder: Path, model_url: str, postgres: PostgresServer, pooler: PgBouncer | None, extra: str
 ) -> PostgresCluster:
-    databases = {
-        "main": DATABASE.format(url=postgres.url, schema=SCHEMA),
-        "second": DATABASE.format(url=postgres.url, schema=f"{SCHEMA}_second"),
-    }
+    databases = {}
+    for name, schema in zip(("main", "second"), SCHEMAS, strict=True):
+        databases[name] = DATABASE.format(url=postgres.url, schema=schema)
+        if pooler is not None:
+            direct, pooled = (
+                url.replace("postgres@", f"{schema}@") for url in (postgres.url, pooler.url)
+            )
+            text = DATABASE.format(url=pooled, schema=schema)
+            databases[name] = f'{text}\nlisten_url = "{direct}"'
     for name in ("a", "b"):
         (folder / name).mkdir()
     deployment = create_deployment(
@@ -242,7 +276,7 @@ def _create_postgres_cluster(
     )
     shutil.copytree(folder / "a", folder / "b", dirs_exist_ok=True)
     servers = [Server("a", deployment), Server("b", Deployment(folder / "b"))]
-    return PostgresCluster(servers, _mint_token(deployment), postgres)
+    return PostgresCluster(servers, _mint_token(deployment), postgres, pooler)
 
 
 def _mint_token(deployment: Deployment) -> str:

@@ -92,6 +92,13 @@ def _list_postgres_faults(cluster: PostgresCluster, dice: random.Random) -> list
         await _wait_for_answers(cluster)
         return "server a and the database", await restart
 
+    async def restart_pooler() -> tuple[str, float]:
+        seconds = dice.choice((0.0, 0.5, 2.0))
+        await cluster.restart_pooler(seconds)
+        return f"pooler killed, down for {seconds:g} s", await _wait_for_answers(cluster)
+
+    if cluster.pooler is not None:
+        return [crash_database, restart_pooler, kill_a, cut_connections, restart_pooler]
     return [crash_database, kill_a, cut_connections, crash_database, kill_b, kill_and_crash]
 
 

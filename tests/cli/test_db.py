@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import sqlite3
@@ -112,11 +113,45 @@ def test_an_old_schema_is_rejected_with_the_command_to_migrate(
 def test_a_newer_schema_is_rejected(agentctl: Agentctl, config: Path, file: Path) -> None:
     where = ("--config", str(config))
     assert agentctl("db", "migrate", *where).code == 0
-    change(file, "INSERT INTO schema_version VALUES (99, 0)")
+    change(file, "INSERT INTO schema_version VALUES (99, 0, 99)")
     for command in (["db", "status"], ["db", "migrate"], ["sessions", "list"]):
         ended = agentctl(*command, *where)
         assert ended.code == 1
-        assert f"{file} has schema 99; this agentctl knows {SCHEMA_VERSION}" in ended.stderr
+        needed = f"{file} has schema 99, for agentctl with schema 99 or later"
+        assert f"{needed}; this agentctl has {SCHEMA_VERSION}" in ended.stderr
+        assert "the way back to this version is a backup" in ended.stderr
+
+
+def test_a_newer_compatible_schema_is_used_and_not_changed(
+    agentctl: Agentctl, config: Path, file: Path
+) -> None:
+    where = ("--config", str(config))
+    assert agentctl("db", "migrate", *where).code == 0
+    change(
+        file,
+        "ALTER TABLE runs ADD COLUMN added TEXT; CREATE TABLE added (id TEXT);"
+        f"INSERT INTO schema_version VALUES (99, 0, {SCHEMA_VERSION})",
+    )
+    before = hashlib.sha256(file.read_bytes()).digest()
+    what = f"schema 99 is newer than this agentctl ({SCHEMA_VERSION}) and compatible with versions"
+    ended = agentctl("db", "migrate", *where)
+    assert (ended.code, len(ended.lines)) == (0, 1)
+    assert ended.stderr == (
+        f"main ({file}) was not changed: {what} from schema {SCHEMA_VERSION} on\n"
+    )
+    (record,) = json.loads(agentctl("db", "status", "-o", "json", *where).stdout)
+    assert (record["state"], record["problem"], record["pending"]) == ("ahead", None, [])
+    assert (record["schema"], record["newest"]) == (99, SCHEMA_VERSION)
+    assert record["compatible_from"] == SCHEMA_VERSION
+    assert agentctl("sessions", "list", *where).code == 0
+    assert hashlib.sha256(file.read_bytes()).digest() == before
+    checked = agentctl("db", "check", "-o", "json", *where)
+    verdicts = {each["verdict"] for each in json.loads(checked.stdout)}
+    assert (checked.code, verdicts) == (0, {"ok", "note"})
+    assert what in checked.stdout
+    ran = agentctl("runs", "start", "--agent", "echo", "--message", "hi", *where)
+    assert (ran.code, what in ran.stderr) == (0, False)
+    assert agentctl("db", "check", *where).code == 0
 
 
 Damage = Callable[[Path], None]

@@ -69,7 +69,11 @@ def test_database_errors_are_reported(config: Path, agentctl: Agentctl) -> None:
     for command in READS:
         ended = agentctl(*command, *here)
         assert (ended.code, "Traceback" in ended.stderr) in ((0, False), (5, False)), command
-    sql(config, "INSERT INTO schema_version VALUES (99, 1)")
+    sql(config, "INSERT INTO schema_version VALUES (98, 1, 15)")
+    assert agentctl("runs", "list", *here).code == 0
+    ended = agentctl("db", "migrate", *here)
+    assert (ended.code, "was not changed: schema 98 is newer" in ended.stderr) == (0, True)
+    sql(config, "INSERT INTO schema_version VALUES (99, 1, 99)")
     newer = agentctl("runs", "list", *here)
     assert (newer.code, "newer than this agentctl" in newer.stderr) == (1, True)
     sql(config, "DELETE FROM schema_version WHERE version > 1")

@@ -77,6 +77,19 @@ def test_environment_without_pip_uses_uv(installed: Path, monkeypatch: pytest.Mo
     assert command[:5] == ["uv", "pip", "install", "--python", "/opt/my env/bin/python"]
 
 
+def test_container_is_built_again(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    (tmp_path / extras.IMAGE_MARK).touch()
+    command = shlex.split(build_extra_command("pydantic-ai"))
+    assert command[:4] == ["buildah", "build", "--format", "docker"]
+    assert "EXTRAS=pydantic-ai-slim[openai]<3,>=2.68" in command
+    text = (ROOT / command[command.index("-f") + 1]).read_text()
+    assert f"touch /opt/agentctl/{extras.IMAGE_MARK}" in text
+    assert "ARG EXTRAS" in text
+
+
 def test_every_extra_that_a_hint_names_exists() -> None:
     named = {traits.extra for traits in PROVIDERS.values() if traits.extra}
     named |= {"agno", "langgraph", "mcp", "metrics", "openai-agents"}

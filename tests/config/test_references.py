@@ -179,6 +179,18 @@ WRONG = {
     database("main", "postgresql://me@host/name") + "tls_ca_file = 'ca.pem'\n": (
         'databases.main.tls_ca_file: has no effect with tls = "prefer"'
     ),
+    database("main", "postgresql://me@host/name") + "listen_url = 'postgresql://me:x@h/name'\n": (
+        "databases.main.listen_url: must not contain a password"
+    ),
+    database("main", "postgresql://me@host/name") + "listen_url = 'sqlite:///a.db'\n": (
+        "databases.main.listen_url: must be a URL of PostgreSQL"
+    ),
+    database("main", "postgresql://me@host/name") + "listen_url = 'postgresql://me@host/name'\n": (
+        "databases.main.listen_url: is the url"
+    ),
+    database("main", "sqlite:///a.db") + "listen_url = 'postgresql://me@host/name'\n": (
+        "databases.main.listen_url: has no effect for SQLite"
+    ),
     database("main", "sqlite:///a.db") + "pool_size = 5\n": (
         "databases.main.pool_size: has no effect for SQLite"
     ),

@@ -47,6 +47,8 @@ COLUMNS = {
     "elsewhere": "continue on another server",
     "rejection": "rejected call",
     "edit": "edited call",
+    "retry": "retry after the finished calls",
+    "fork": "fork to a new session",
 }
 """The columns with their names in the table; `test_COLUMN` of test_kinds.py tests each."""
 
@@ -59,6 +61,12 @@ REASONS = {
         "agno-workflow",
         "history",
     ): "the steps of a workflow get the earlier runs as text, if it asks for them",
+    **dict.fromkeys(
+        [(kind, "retry") for kind in KINDS if kind != "configured"],
+        "the code of the agent runs again from its beginning, after a confirmation",
+    ),
+    ("agno-workflow", "fork"): "the steps of a workflow get the earlier runs as text, if it asks "
+    "for them",
     ("langgraph-checkpointer", "elsewhere"): "a checkpointer in memory is not on the other server; "
     "one with a database is",
 }

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from agentctl.errors import NeedsConfirmation
 from agentctl.operations import Operations
 from agentctl.records.kinds import ComponentKind
+from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import CancelRequest, RunRequest
 from tests.conformance.server import (
     PAYMENT,
@@ -335,6 +337,48 @@ async def test_edit(server: ConformanceServer, kind: str) -> None:
             assert run["status"] == "COMPLETED"
             # Some kinds report the change to the model, too.
             assert run["content"].endswith("paid 5 to carl")
+
+
+@every_kind
+async def test_retry(server: ConformanceServer, kind: str) -> None:
+    async with server.connect() as operations:
+        run = await run_component(operations, "agent", f"{kind}-tool", '{"a": 1, "b": 2}')
+        place = ("agent", f"{kind}-tool", run["run_id"])
+        if is_yes(kind, "retry"):
+            retried = (await operations.retry_run(*place, RetryRequest())).value  # type: ignore[arg-type]
+            assert retried["tools"] == []
+        else:
+            with pytest.raises(NeedsConfirmation) as refused:
+                await operations.retry_run(*place, RetryRequest())  # type: ignore[arg-type]
+            plan = refused.value.plan
+            assert (plan["at"], plan["runs_code"]) == (0, True)
+            request = RetryRequest(confirm=str(plan["confirm"]))
+            retried = (await operations.retry_run(*place, request)).value  # type: ignore[arg-type]
+    assert (retried["status"], retried["content"]) == ("COMPLETED", "3")
+    assert retried["origin_run_id"] == run["run_id"]
+
+
+@every_kind
+async def test_fork(server: ConformanceServer, kind: str) -> None:
+    agent = f"{kind}-history"
+    async with server.connect() as operations:
+        run = await run_component(operations, "agent", agent, "one")
+        request = ForkRequest(at=len(run["messages"]), message="two")
+        forked = (await operations.fork_run("agent", agent, run["run_id"], request)).value
+        session = forked["session_id"]
+        later = await run_component(operations, "agent", agent, "three", session_id=session)
+    assert forked["status"] == later["status"] == "COMPLETED"
+    assert session != run["session_id"]
+    if not is_yes(kind, "fork"):
+        assert len([each for each in json.loads(forked["content"]) if each[0] != "system"]) == 1
+        return
+    conversation = [
+        ["user", "one"], ["assistant", run["content"]], ["user", "two"],
+        ["assistant", forked["content"]], ["user", "three"],
+    ]  # fmt: skip
+    for length, record in ((3, forked), (5, later)):
+        said = [each for each in json.loads(record["content"]) if each[0] != "system"]
+        assert said == conversation[:length]
 
 
 def test_table_of_the_page_is_current() -> None:

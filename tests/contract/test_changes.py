@@ -11,6 +11,7 @@ import orjson
 from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.operations import Operations
 from agentctl.records.kinds import ComponentKind
+from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     AccountFilter,
     BulkDeletion,
@@ -360,6 +361,46 @@ async def _compare_backends(backends: Backends, story: Story, *scopes: str) -> l
 async def test_session_changes_are_equal(separate: Backends) -> None:
     outcomes = await _compare_backends(separate, sessions_story, *WRITER)
     assert [kind for kind, _ in outcomes].count("answered") > 12
+
+
+async def repeats_story(operations: Operations) -> list[Outcome]:
+    """Retry and fork runs in every way, with errors."""
+    outcomes = list[Outcome]()
+
+    async def do(call: OperationCall) -> None:
+        outcomes.append(await call_operation(operations, call))
+
+    agent: tuple[ComponentKind, str] = ("agent", "tool-add")
+    request = RunRequest('{"a": 1, "b": 2}', "s1")
+    await do(lambda p: p.create_run(*agent, request))
+    kind, raw = outcomes[0]
+    run = orjson.loads(raw)["run_id"] if kind == "answered" else "none"  # type: ignore[arg-type]
+    await do(lambda p: p.retry_run(*agent, run, RetryRequest()))
+    await do(lambda p: read_events(p.stream_retried_run(*agent, run, RetryRequest(confirm="x"))))
+    await do(lambda p: p.retry_run("agent", "echo", run, RetryRequest()))
+    await do(lambda p: p.retry_run(*agent, "missing", RetryRequest()))
+    await do(lambda p: p.fork_run(*agent, run, ForkRequest(at=1)))
+    await do(lambda p: p.fork_run(*agent, run, ForkRequest(at=9)))
+    await do(lambda p: p.fork_run(*agent, run, ForkRequest(at=5, agent_id="missing")))
+    forked = ForkRequest(at=5, message="next", agent_id="echo", session_id="s2")
+    await do(lambda p: p.fork_run(*agent, run, forked))
+    await do(lambda p: p.fork_run(*agent, run, forked))
+    to_team = ForkRequest(at=5, message="ask echo", team_id="crew", idempotency_key="k")
+    await do(lambda p: read_events(p.stream_forked_run(*agent, run, to_team)))
+    await do(lambda p: read_events(p.stream_forked_run(*agent, run, to_team)))
+    again = ForkRequest(at=5, message="other", team_id="crew", idempotency_key="k")
+    await do(lambda p: read_events(p.stream_forked_run(*agent, run, again)))
+    await do(lambda p: p.get_session_runs("s1"))
+    await do(lambda p: p.get_session_by_id("s2"))
+    return outcomes
+
+
+async def test_repeats_of_runs_are_equal(separate: Backends) -> None:
+    outcomes = await _compare_backends(separate, repeats_story, *WRITER)
+    assert [number for number, (kind, _) in enumerate(outcomes) if kind == "failed"] == [
+        2, 3, 4, 5, 6, 7, 9, 12,
+    ]  # fmt: skip
+    assert outcomes[10] == outcomes[11]
 
 
 async def test_runs_are_equal(separate: Backends) -> None:

@@ -40,7 +40,7 @@ def test_pages_state_the_number_of_model_providers() -> None:
 
 def test_no_text_installs_the_package_from_an_index() -> None:
     programs = r"(?:pip install|pipx|uvx|uv tool)(?: -\S+| install| run)*"
-    command = re.compile(rf"""{programs} ['"]?agentctl\b(?!-[\d.]+-py3)""")
+    command = re.compile(rf"""{programs} ['"]?agentctl\b(?!-[\d.*]+-py3)""")
     assert command.search("pip install --upgrade 'agentctl[mcp]'")
     folders = (ROOT / "docs", ROOT / "agentctl")
     files = [*ROOT.glob("*.*"), *(file for folder in folders for file in folder.rglob("*.*"))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from agentctl.auth.principal import local_principal
 from agentctl.requests import RunRequest
 from agentctl.service.service import Service
-from agentctl.store.database import Work
+from agentctl.store.database import Steps, Work
 from tests.gated.site import Site, answer, call
 
 TABLES = ("run_steps", "run_checkpoints")
@@ -24,7 +23,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements of this process that name a table of durable runs."""
     seen, begin, last = list[str](), Work.__iter__, list[object]()
 
-    def record(work: Work[Any]) -> Iterator[Any]:
+    def record(work: Work[Any]) -> Steps[Any]:
         steps, rows = begin(work), None
         while True:
             try:

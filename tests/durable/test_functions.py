@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 from agentctl.requests import RunRequest
+from tests.durable.test_kills import is_called
 from tests.gated.site import Site, kill
 from tests.loops import wait_until
 
@@ -13,12 +17,12 @@ async def test_finished_steps_are_not_made_again(site: Site) -> None:
     messages = ["careful False", "careless True"]
     with site.serve("first") as server, site.serve("second") as other:
         async with site.connect(server) as operations:
-            runs = [
+            runs: list[dict[str, Any]] = [
                 dict((await operations.create_run("agent", "function", request)).value)
                 for request in (RunRequest(message, background=True) for message in messages)
             ]
         for run, message in zip(runs, messages, strict=True):
-            await wait_until(lambda r=run, m=message: m.split()[0] in site.tools_called(r))
+            await wait_until(partial(is_called, site, run, message.split()[0]))
         kill(server)
         hold.unlink()
         await site.wait_for_end(other, runs[0]["run_id"], "PAUSED")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import time
+from functools import partial
 
 from agentctl.remote.client import RemoteOperations
 from agentctl.requests import RunRequest, StreamEvent
 from tests.durable.forwarding import forward
-from tests.durable.test_kills import NOTES, start
+from tests.durable.test_kills import NOTES, is_called, start
 from tests.gated.site import SCOPES, Site, answer, call
 from tests.loops import wait_until
 from tests.process import ServerProcess
@@ -78,7 +79,7 @@ async def test_stream_goes_on_through_another_server(site: Site) -> None:
                 seen.append(event)
                 run = json.loads(seen[0].data)
                 if event.name == "ToolCallStarted" and b"linger" in event.data:
-                    await wait_until(lambda run=run: "linger" in site.tools_called(run))
+                    await wait_until(partial(is_called, site, run, "linger"))
                     server.process.send_signal(signal.SIGTERM)
                     await wait_until(lambda: "stopping" in log(site, "first"))
                     hold.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from agentctl.requests import RunRequest
@@ -61,7 +62,7 @@ async def test_person_is_asked_about_a_call_that_had_begun(site: Site) -> None:
     with site.serve("first") as server:
         runs = [await start(site, server, plan) for _ in verbs]
         for run in runs:
-            await wait_until(lambda run=run: "linger" in site.tools_called(run))
+            await wait_until(partial(is_called, site, run, "linger"))
             await wait_until_done(site, run, 2)
         kill(server)
     hold.unlink()
@@ -82,6 +83,10 @@ async def test_person_is_asked_about_a_call_that_had_begun(site: Site) -> None:
     calls = [site.tools_called(run) for run in runs]
     once = ["linger", "note", "note", "note", "refund"]
     assert calls == [once, once, ["linger", *once]]
+
+
+def is_called(site: Site, run: dict[str, Any], tool: str) -> bool:
+    return tool in site.tools_called(run)
 
 
 async def wait_until_done(site: Site, run: dict[str, Any], count: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import tempfile
 import threading
@@ -15,6 +16,10 @@ __all__ = ["Proxy", "ProxyApart", "proxied", "proxied_apart"]
 
 _NAME = ".s.PGSQL.5432"
 _COMMIT = b"COMMIT\x00"
+_LISTEN = re.compile(rb'\bLISTEN "(\w+)"')
+
+_SHORTCUT = re.compile(rb"(__asyncpg_\w+)\x00WITH (?:taken|ended) AS")
+"""A prepared statement that is a transaction by itself, with its name."""
 
 
 class Proxy:
@@ -22,11 +27,14 @@ class Proxy:
 
     Attributes:
         url: the URL of the proxy.
-        at_commit: called once, when a connection sends a COMMIT. It returns "before" to cut the
+        at_commit: called once, when a connection sends a COMMIT, or a statement that starts or
+            ends a plain run. It returns "before" to cut the
             connection before the server receives the COMMIT, or "after" to cut it before the
             response.
         dropped: names of startup parameters that the server does not receive, as with a
             connection pooler.
+        is_deafening: True if the server does not receive LISTEN, as with a connection pooler in
+            transaction mode.
         cut_commits: number of cut commits.
         connections: number of open connections.
     """
@@ -40,6 +48,7 @@ class Proxy:
         self.url = f"postgresql://postgres@/postgres?host={folder}"
         self.at_commit: Callable[[], Awaitable[str]] | None = None
         self.dropped = frozenset[bytes]()
+        self.is_deafening = False
         self.cut_commits = 0
 
     @property
@@ -97,12 +106,17 @@ class Proxy:
         decided: asyncio.Lock,
     ) -> None:
         begins = True
+        shortcuts = set[bytes]()
         while data := await _read(reader):
             await self._flows.wait()
             if begins and self.dropped:
                 data = _drop_parameters(data, self.dropped)
             begins = False
-            if self.at_commit is not None and _COMMIT in data:
+            executed = any(b"\x00%b\x00" % name in data for name in shortcuts)
+            shortcuts |= set(_SHORTCUT.findall(data))
+            if self.is_deafening:
+                data = _LISTEN.sub(rb"SELECT '\1'", data)
+            if self.at_commit is not None and (executed or _COMMIT in data):
                 ask, self.at_commit = self.at_commit, None
                 async with decided:
                     when = await ask()
@@ -188,6 +202,10 @@ class ProxyApart:
         """Drop startup parameters of later connections."""
         dropped = frozenset(name.encode() for name in names)
         self._do(lambda: setattr(self._proxy, "dropped", dropped))
+
+    def deafen(self, on: bool) -> None:
+        """Drop each LISTEN from now on, or forward it again."""
+        self._do(lambda: setattr(self._proxy, "is_deafening", on))
 
     def _do(self, work: Callable[[], None]) -> None:
         done = threading.Event()

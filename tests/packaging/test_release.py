@@ -203,6 +203,32 @@ def follow_hint(hint: str, programs: Path) -> None:
 
 
 @needs_packaging_mode
+@pytest.mark.parametrize("installer", ["uv tool", "pipx"])
+def test_hints_work_for_installers_of_programs(
+    release: Path, tmp_path: Path, installer: str
+) -> None:
+    tools = ROOT / ".peers/installers/bin"
+    if not tools.exists():
+        pytest.skip("needs pipx and uv: make .peers/installers/.installed")
+    path = f"{tmp_path}/bin:{tools}:{os.environ['PATH']}"
+    places = {name: str(tmp_path / name) for name in ("PIPX_HOME", "UV_TOOL_DIR")}
+    places |= {name: str(tmp_path / "bin") for name in ("PIPX_BIN_DIR", "UV_TOOL_BIN_DIR")}
+    env = os.environ | places | {"PATH": path, "HOME": str(tmp_path), "NO_COLOR": "1"}
+    wheel = str(next(release.glob("*.whl")))
+    install = [*installer.split(), "install", "--python", sys.executable, wheel]
+    subprocess.run(install, env=env, check=True, capture_output=True)
+    refused = ["agentctl", "serve", "--demo", "--reload", "--port", "0"]
+    done = subprocess.run(refused, cwd=tmp_path, env=env, capture_output=True, check=False)
+    hint = done.stderr.decode().partition("hint: ")[2]
+    assert "watchfiles" in hint, done.stderr
+    subprocess.run(shlex.split(hint), env=env, check=True, capture_output=True)
+    with start_server(
+        *refused[2:], log=tmp_path / "log", environment=env, program=["agentctl"]
+    ) as server:
+        server.wait_for("reload: for development")
+
+
+@needs_packaging_mode
 def test_source_archive_builds_the_same_wheel(release: Path, tmp_path: Path) -> None:
     with tarfile.open(next(release.glob("*.tar.gz"))) as content:
         epoch = str(int(content.getmembers()[0].mtime))

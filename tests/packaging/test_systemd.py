@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import os
 import re
 import shlex
 import signal
@@ -25,6 +23,7 @@ from tests.cli.demo import serving
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
+from tests.packaging.service_manager import Instance, Manager, build_shell_command
 from tests.process import AGENTCTL, STOP_SECONDS, base_environment, run_agentctl
 
 __all__ = ["model_endpoint"]
@@ -66,88 +65,6 @@ def test_services_are_confined(units: Path) -> None:
         assert done.returncode == 0, done.stdout.decode()
 
 
-class Manager:
-    """A service manager: it keeps a listening socket, and receives states of the servers."""
-
-    def __init__(self, folder: Path) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.folder = folder
-        self._instances = list[Instance]()
-
-    def start(
-        self, deployment: Deployment, *options: str, watchdog_microseconds: int = 60_000_000
-    ) -> Instance:
-        """Start a server with the socket as descriptor 3, and wait until it is ready."""
-        number = len(self._instances)
-        instance = Instance(self, deployment, options, number, watchdog_microseconds)
-        self._instances.append(instance)
-        instance.wait_for("READY=1")
-        return instance
-
-    def close(self) -> None:
-        for instance in self._instances:
-            instance.process.kill()
-            instance.process.wait()
-            instance.socket.close()
-        self.listener.close()
-
-
-class Instance:
-    """A server that a `Manager` has started.
-
-    Attributes:
-        states: the states that it has sent.
-    """
-
-    def __init__(
-        self,
-        manager: Manager,
-        deployment: Deployment,
-        options: tuple[str, ...],
-        number: int,
-        watchdog_microseconds: int,
-    ) -> None:
-        self.log = manager.folder / f"server-{number}.log"
-        address = manager.folder / f"notify-{number}"
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.bind(str(address))
-        self.states = list[str]()
-        command = [*AGENTCTL, "serve", "--config", str(deployment.path), *options]
-        env = {"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": str(watchdog_microseconds)}
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                build_shell_command(command, manager.listener),
-                pass_fds=[manager.listener.fileno()],
-                env=base_environment() | env,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-            )
-
-    def wait_for(self, state: str, count: int = 1) -> None:
-        """Wait until the server has sent a state this number of times."""
-        deadline = time.monotonic() + DEADLINE
-        while self.states.count(state) < count:
-            assert time.monotonic() < deadline, (self.states, self.log.read_text())
-            self.socket.settimeout(0.2)
-            with contextlib.suppress(TimeoutError):
-                self.states += self.socket.recv(4096).decode().splitlines()
-            alive = self.process.poll() is None
-            assert alive or state == "STOPPING=1", self.log.read_text()
-
-    def stop(self) -> None:
-        """Stop the server, and wait until it has ended."""
-        self.process.send_signal(signal.SIGTERM)
-        self.wait_for("STOPPING=1")
-        assert self.process.wait(STOP_SECONDS) == 0, self.log.read_text()
-
-
-def build_shell_command(command: list[str], listener: socket.socket) -> list[str]:
-    """Return a command that starts another one with a socket as systemd does."""
-    passing = f"exec 3<&{listener.fileno()}; export LISTEN_PID=$$ LISTEN_FDS=1"
-    return ["bash", "-c", f"{passing}; exec {shlex.join(command)}"]
-
-
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
     created = Manager(tmp_path)
@@ -184,77 +101,45 @@ def test_server_works_with_a_service_manager(
     server.stop()
 
 
-@needs_packaging_mode
-async def test_rolling_restarts_lose_nothing(manager: Manager, deployment: Deployment) -> None:
-    """Two instances with one socket: no connection is refused, and no run is lost or made twice."""
-    restarts, streams, background = (
-        (20, 200, 50) if "AGENTCTL_TEST_LONG" in os.environ else (4, 20, 10)
-    )
-    text = deployment.path.read_text()
-    deployment.path.write_text(text.replace("drain_seconds = 1", "drain_seconds = 60"))
-    servers = [await asyncio.to_thread(manager.start, deployment) for _ in range(2)]
-    token = deployment.token("ada", ADMIN, seconds=3600)
-    ended, refused, stop = list[int](), list[int](), asyncio.Event()
+def test_server_that_leaves_serves_open_connections(
+    manager: Manager, deployment: Deployment
+) -> None:
+    """The clients of open connections cannot know that the server leaves: none gets a reset."""
+    server = manager.start(deployment)
+    headers = {"Authorization": f"Bearer {deployment.token('ada', ADMIN)}"}
+    run = {"message": "hello", "stream": "false"}
+    with socket.create_connection(manager.listener.getsockname()) as unused:
+        with httpx2.Client(base_url=manager.url, headers=headers) as kept:
+            assert kept.post("/agents/echo/runs", data=run).headers.get("connection") is None
+            server.process.send_signal(signal.SIGTERM)
+            wait_for_leave(manager, server)
+            # On the connection that is kept: another one would wait for the next process.
+            answer = kept.post("/agents/echo/runs", data=run)
+            assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+        assert "STOPPING=1" not in server.states
+        unused.sendall(b"GET /ready HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        answered = unused.recv(4096).decode().lower()
+        assert answered.startswith("http/1.1 200 ok")
+        assert "connection: close" in answered
+    server.wait_for("STOPPING=1")
+    assert server.process.wait(STOP_SECONDS) == 0
 
-    async def call(number: int) -> None:
-        body = {"message": '{"seconds": 2}', "session_id": f"s{number}"}
-        in_background = number < background
-        body |= {"stream": "false", "background": "true"} if in_background else {"stream": "true"}
-        turn = 0
-        while not stop.is_set():
-            # A connection for each request, as from the proxies in packaging.
-            async with httpx2.AsyncClient(
-                base_url=manager.url,
-                headers={
-                    "Authorization": f"Bearer {token}",
-                    "Connection": "close",
-                    "Idempotency-Key": f"{number}-{turn}",
-                },
-                timeout=120,
-            ) as client:
-                try:
-                    response = await client.post("/agents/tool-wait/runs", data=body)
-                except (httpx2.ReadError, httpx2.RemoteProtocolError):
-                    # The key makes it safe to repeat: the run of the first request is continued.
-                    refused.append(number)
-                    continue
-            if response.status_code == 503:
-                # The server had accepted the connection when it began to drain. No run was started.
-                assert response.headers["Retry-After"]
-                refused.append(number)
-                await asyncio.sleep(0.1)
-                continue
-            assert response.status_code < 300, response.text
-            if in_background:
-                await asyncio.sleep(1)
-            else:
-                assert response.text.count("event: RunCompleted") == 1, response.text
-            ended.append(number)
-            turn += 1
 
-    async with asyncio.TaskGroup() as group:
-        for number in range(background + streams):
-            group.create_task(call(number))
-        for restart in range(restarts):
-            place = restart % 2
-            await asyncio.to_thread(servers[place].stop)
-            servers[place] = await asyncio.to_thread(manager.start, deployment)
-        stop.set()
-    assert len(refused) <= restarts * 10, "new connections go to the other instance"
-    async with httpx2.AsyncClient(
-        base_url=manager.url, headers={"Authorization": f"Bearer {token}"}, timeout=60
-    ) as client:
-        deadline = time.monotonic() + DEADLINE
-        while (await client.get("/runs?live=true&limit=1")).json()["meta"]["total_count"]:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.2)
-        for status in ("ERROR", "CANCELLED"):
-            page = (await client.get(f"/runs?status={status}&limit=5")).json()
-            assert page["meta"]["total_count"] == 0, page["data"]
-        page = (await client.get("/runs?status=COMPLETED&limit=1")).json()
-        assert page["meta"]["total_count"] == len(ended)
-    for server in servers:
-        await asyncio.to_thread(server.stop)
+def wait_for_leave(manager: Manager, server: Instance) -> None:
+    """Wait until a server has closed its descriptor of the listening socket."""
+    listener = Path(f"/proc/self/fd/{manager.listener.fileno()}").readlink()
+    folder, deadline = Path(f"/proc/{server.process.pid}/fd"), time.monotonic() + DEADLINE
+    while listener in read_links(folder):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def read_links(folder: Path) -> set[Path]:
+    found = set[Path]()
+    for file in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(file.readlink())
+    return found
 
 
 @pytest.mark.parametrize(

@@ -468,6 +468,11 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        "Retry and fork of a run",
+        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
+        commands=("runs retry", "runs fork"),
+    ),
+    Row(
         "Webhooks",
         refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
         commands=(

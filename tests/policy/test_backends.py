@@ -21,6 +21,7 @@ from agentctl.operations import ROUTES, Operations
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import PAGE_ROUTES, operation_ids
+from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     AccountFilter,
     AuditFilter,
@@ -196,6 +197,18 @@ def approval_rows_of_component(kind: ComponentKind, name: str) -> Iterator[Row]:
         f"POST {path}/runs/{ABSENT_RUN}/continue",
         lambda p: p.continue_run(kind, name, ABSENT_RUN, ContinueRequest()),
         {"stream": False},
+    )
+    yield Row(
+        ids.retry_run,
+        f"POST {path}/runs/{ABSENT_RUN}/retry",
+        lambda p: p.retry_run(kind, name, ABSENT_RUN, RetryRequest()),
+        {"stream": False},
+    )
+    yield Row(
+        ids.fork_run,
+        f"POST {path}/runs/{ABSENT_RUN}/fork",
+        lambda p: p.fork_run(kind, name, ABSENT_RUN, ForkRequest(at=1)),
+        {"stream": False, "at": 1},
     )
 
 

@@ -14,6 +14,7 @@ from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, 
 from agentctl.operations import Operations
 from agentctl.records.document import Document
 from agentctl.remote import RemoteOperations
+from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     AccountFilter,
     AuditFilter,
@@ -235,6 +236,33 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
          "decisions": [{"decision": "reject", "approval_id": "a"},
                        {"decision": "answer", "answer": 1, "tool_call_id": "c"}]},
     ),
+    (
+        lambda o: o.retry_run("workflow", "w", "r", RetryRequest()),
+        "POST", "/workflows/w/runs/r/retry", {"stream": False},
+    ),
+    (
+        lambda o: o.retry_run(
+            "agent", "x", "r",
+            RetryRequest(background=True, confirm="h", output_schema={"a": 1},
+                         dependencies={"d": 4}, idempotency_key="key"),
+        ),
+        "POST", "/agents/x/runs/r/retry",
+        {"stream": False, "background": True, "confirm": "h", "output_schema": {"a": 1},
+         "dependencies": {"d": 4}},
+    ),
+    (
+        lambda o: o.fork_run("team", "t", ODD, ForkRequest(at=0)),
+        "POST", f"/teams/t/runs/{ODD_QUOTED}/fork", {"stream": False, "at": 0},
+    ),
+    (
+        lambda o: o.fork_run(
+            "agent", "x", "r",
+            ForkRequest(at=2, message="m", agent_id="a", team_id="t", session_id="s", confirm="h"),
+        ),
+        "POST", "/agents/x/runs/r/fork",
+        {"stream": False, "at": 2, "message": "m", "agent_id": "a", "team_id": "t",
+         "session_id": "s", "confirm": "h"},
+    ),
     (lambda o: o.create_session(NewSession()), "POST", "/sessions?type=agent", {}),
     (
         lambda o: o.create_session(
@@ -373,4 +401,7 @@ def test_every_operation_is_tested() -> None:
     assert named <= set(dir(operations))
     calls = [call for call, _ in READS] + [call for call, *_ in WRITES]
     tried = {name for call in calls for name in call.__code__.co_names}
-    assert named - tried == {"stream_run", "stream_continued_run", "resume_run", "follow_run"}
+    assert named - tried == {
+        "stream_run", "stream_continued_run", "stream_retried_run", "stream_forked_run",
+        "resume_run", "follow_run",
+    }  # fmt: skip

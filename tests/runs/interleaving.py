@@ -18,7 +18,7 @@ from agentctl import errors
 from agentctl.runs.admission import IdempotentReplay
 from agentctl.store.database import Work
 from agentctl.store.postgres import connection as postgres_connection
-from agentctl.store.postgres import database
+from agentctl.store.postgres import database, failures
 
 __all__ = ["Barrier", "Change", "together", "undone"]
 
@@ -81,7 +81,7 @@ def undone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         through = connection if barrier is None else _BarrierConnection(connection, barrier)
         try:
             return await postgres_connection.run_write(through, work)
-        except postgres_connection.CONFLICTS as conflict:
+        except failures.CONFLICTS as conflict:
             found.append(type(conflict).__name__)
             raise
 

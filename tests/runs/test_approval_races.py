@@ -132,9 +132,7 @@ async def race(
     won = await asyncio.gather(*map(write, delays, writers))
     assert sum(won) == 1
     for service in services:
-        await continue_waiting_runs(
-            service.hosting.databases, service.hosting.engine.claims.claim_waiting
-        )
+        await continue_waiting_runs(service.hosting.databases, service.hosting.engine.claims)
 
     async def is_final() -> bool:
         record = (await admin(first).get_run(run_id)).value

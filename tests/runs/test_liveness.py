@@ -18,7 +18,7 @@ from agentctl.runs.process import identify_this_process
 from agentctl.runs.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
-from agentctl.store.repositories.workers import WorkerRow
+from agentctl.store.repositories.workers import Heartbeat, WorkerRow
 from tests.loops import wait_until
 from tests.runs.shared_databases import SharedDatabases, wait_for_heartbeats
 
@@ -224,3 +224,35 @@ async def _write_something(databases: Databases) -> None:
     await databases.system.write(workers.register(build_remote_worker("other")))
     await databases.system.write(workers.remove("other"))
     await asyncio.sleep(0)
+
+
+async def test_new_observer_knows_the_age_of_heartbeats_from_its_own(
+    shared: SharedDatabases,
+) -> None:
+    """A process that begins to sweep has not seen the heartbeats of others before."""
+    clock = Clock()
+    async with shared.open() as databases:
+        monitor = WorkerMonitor(databases, clock=clock)
+        second = 1_000_000
+        for name, beat in (("gone", 100 * second), ("here", 119 * second)):
+            row = build_remote_worker(name, beat=beat)
+            await databases.system.write(workers.register(row))
+        for seconds in range(100, 121, 3):
+            await _write_something(databases)
+            monitor.observe(Heartbeat(seconds * second, False, False, None), clock.now)
+            clock.now += 3
+        assert await monitor.check_all() == {"gone": WorkerDeath.NO_HEARTBEAT, "here": None}
+
+
+async def test_outage_before_a_sweep_makes_no_worker_dead(shared: SharedDatabases) -> None:
+    """The own heartbeats of the process show that the database was away for an hour."""
+    clock = Clock()
+    async with shared.open() as databases:
+        monitor = WorkerMonitor(databases, clock=clock)
+        row = build_remote_worker("far", beat=100_000_000)
+        await databases.system.write(workers.register(row))
+        for beat in (100_000_000, 3_700_000_000):
+            await _write_something(databases)
+            monitor.observe(Heartbeat(beat, False, False, None), clock.now)
+            clock.now += 3_600
+        assert await monitor.check_all() == {"far": None}

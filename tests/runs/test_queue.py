@@ -321,9 +321,7 @@ async def test_the_end_of_a_lost_run_lets_the_next_one_begin(
         run = await start(other, "lined", "2")
         database = other.hosting.databases.system
         await recover_runs(database, lost.hosting.engine.worker_id)
-        await continue_waiting_runs(
-            other.hosting.databases, other.hosting.engine.claims.claim_waiting
-        )
+        await continue_waiting_runs(other.hosting.databases, other.hosting.engine.claims)
         await wait_for(other, run["run_id"], "COMPLETED")
         worker.held.clear()
 
@@ -370,11 +368,11 @@ async def test_a_run_that_waits_too_long_ends_with_an_error(
         await start(service, "lined", "1")
         runs = [await start(service, "lined", message) for message in "23"]
         claims, database = service.hosting.engine.claims, service.hosting.databases.system
-        await claims.sweep(database)
+        await claims.sweep_queue(database)
         assert (await read(service, runs[0]["run_id"]))["status"] == "PENDING"
         age = Sql("UPDATE runs SET queued_at = queued_at - 1100000 WHERE run_id = :run_id")
         await database.write(age.execute(run_id=runs[0]["run_id"]))
-        await claims.sweep(database)
+        await claims.sweep_queue(database)
         ended = await read(service, runs[0]["run_id"])
         assert (ended["status"], ended["error"]["code"]) == ("ERROR", "QUEUE_TIMEOUT")
         assert ended["messages"][0]["content"] == "2"
@@ -398,7 +396,7 @@ async def test_the_sweep_finds_a_run_that_no_one_has_let_begin(
         worker.held.clear()
         await wait_for(service, first["run_id"], "COMPLETED")
         assert (await read(service, second["run_id"]))["status"] == "PENDING"
-        await claims.sweep(database)
+        await claims.sweep_queue(database)
         await wait_for(service, second["run_id"], "COMPLETED")
 
 

@@ -63,7 +63,8 @@ NOT_LISTED = {
     "agentctl.interop.agentos.server.bodies.MAXIMUM_BYTES",
     "agentctl.interop.agentos.server.bodies.MAXIMUM_ENTRY_BYTES",
     "agentctl.remote.connection.MAXIMUM_PROBE_BYTES",
-    "agentctl.runs.sweep.MAXIMUM_UNITS",
+    "agentctl.records.repeats.MAXIMUM_SHOWN_ARGUMENTS",
+    "agentctl.records.repeats.MAXIMUM_SHOWN_CALLS",
     "agentctl.runtime.models.stream_transport.MAXIMUM_IDLE",
     "agentctl.runtime.runners.langgraph_space.MAXIMUM_ARGUMENTS",
     "agentctl.server.observability.metrics_channel.MAXIMUM_PENDING_REQUESTS",
@@ -71,7 +72,10 @@ NOT_LISTED = {
     "agentctl.service.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
     "agentctl.store.database.MAXIMUM_LISTS",
     "agentctl.store.listing.MAXIMUM_SURPLUS",
+    "agentctl.store.postgres.listener.MAXIMUM_MESSAGE",
     "agentctl.store.repositories.events.MAXIMUM_BATCHES",
+    "agentctl.store.repositories.events.MAXIMUM_FOLLOWED",
+    "agentctl.store.repositories.events.MAXIMUM_FOLLOWED_ROWS",
     "agentctl.store.sqlite.inspect.MAXIMUM_DAMAGES",
 }
 """Sizes of caches and of batches, pauses, and names that are drawn: no caller meets them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -303,6 +304,17 @@ def test_signing_key_unknown_to_the_server_is_noted(tmp_path: Path) -> None:
     assert checked_keys.has_third_party_keys(settings)
 
 
+def test_signing_key_of_another_user_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server needs the public key only."""
+    settings = create_signing_settings(tmp_path, entries=lambda ours: [ours])
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    findings = list(checked_keys.check_keys(settings))
+    assert "which a server does not need" in texts_of(findings, "ok")
+    assert texts_of(findings, "wrong") == ""
+
+
 def test_rejected_keys_are_wrong(tmp_path: Path) -> None:
     settings = create_signing_settings(tmp_path, entries=lambda ours: [{**ours, "d": "AA"}])
     settings.signing.key_file.chmod(0o640)
@@ -458,7 +470,11 @@ def test_other_journal_mode_is_wrong(tmp_path: Path) -> None:
 def test_newer_schema_is_wrong(tmp_path: Path) -> None:
     path = create_database(tmp_path)
     connection = apsw.Connection(str(path))
-    connection.execute("INSERT INTO schema_version VALUES (99, 1)")
+    connection.execute("INSERT INTO schema_version VALUES (98, 1, 15)")
+    findings = check_file(path)
+    assert "schema 98 is newer than this agentctl" in texts_of(findings, "note")
+    assert not texts_of(findings, "wrong")
+    connection.execute("INSERT INTO schema_version VALUES (99, 1, 99)")
     connection.close()
     assert "newer than this agentctl" in texts_of(check_file(path), "wrong")
 

@@ -84,7 +84,7 @@ async def test_valid_postgres_database_is_ok(postgres_url: str) -> None:
         assert "it responds, as PostgreSQL " in found
         assert "its clock agrees with the clock of this machine" in found
         assert "it is writable" in found
-        assert f"a server may open {entry.pool_size + 2} connections" in found
+        assert f"a server may open {entry.pool_size + 1} connections" in found
 
 
 async def test_missing_privileges_have_a_remedy(postgres_url: str) -> None:
@@ -104,10 +104,10 @@ async def test_missing_privileges_have_a_remedy(postgres_url: str) -> None:
 
 
 async def test_too_few_connections_are_reported(postgres_url: str) -> None:
-    async with created_database(postgres_url) as entry, as_user(entry, ALL_RIGHTS, limit=20) as few:
-        assert "may open 12 connections, and 20 are free" in texts_of(await run_checks(few), "ok")
+    async with created_database(postgres_url) as entry, as_user(entry, ALL_RIGHTS, limit=8) as few:
+        assert "may open 5 connections, and 8 are free" in texts_of(await run_checks(few), "ok")
         found = texts_of(await run_checks(few, processes=2), "wrong")
-        assert "may open 24 connections, but the limit is 20 -> lower pool_size" in found
+        assert "may open 10 connections, but the limit is 8 -> lower pool_size" in found
 
 
 async def test_missing_database_is_reported_once(postgres_url: str) -> None:

@@ -43,7 +43,7 @@ def short_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "WAIT_MILLISECONDS", 20)
     monkeypatch.setattr(writer, "WAIT_SECONDS", 0.02)
     monkeypatch.setattr(finish, "RETRY_SECONDS", (0.05,))
-    monkeypatch.setattr(runs, "DISCONNECT_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(runs, "LEAVE_SECONDS", 0.1)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from agentctl.service.doctor.databases import check_database as examine
 from agentctl.store.databases import open_database
 from agentctl.store.migrating import migrate, read_version
 from agentctl.store.postgres.schema import find_schema_differences
-from agentctl.store.schema import SCHEMA_VERSION, Migration, load_migrations
+from agentctl.store.schema import SCHEMA_VERSION, Migration, StoredVersion, load_migrations
 from agentctl.store.sqlite import schema
 from tests.process import without_coverage
 from tests.store.old_databases import old_file, old_schema
@@ -33,6 +33,7 @@ from tests.store.old_databases import old_file, old_schema
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+CURRENT = StoredVersion(SCHEMA_VERSION, 15)
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 NEWER = [migration.name for migration in load_migrations("sqlite")[1:]]
 
@@ -82,7 +83,7 @@ def test_one_of_several_processes_migrates_a_file(path: Path) -> None:
 
     asyncio.run(race())
     assert sorted(applied) == NEWER
-    assert asyncio.run(read_version(entry(path))) == SCHEMA_VERSION
+    assert asyncio.run(read_version(entry(path))) == CURRENT
 
 
 def test_a_migration_waits_for_writers_and_can_be_cancelled(path: Path) -> None:
@@ -102,13 +103,13 @@ def test_a_migration_waits_for_writers_and_can_be_cancelled(path: Path) -> None:
             await asyncio.wait_for(waits, 10)
 
     asyncio.run(wait())
-    assert asyncio.run(read_version(entry(path))) == SCHEMA_VERSION
+    assert asyncio.run(read_version(entry(path))) == CURRENT
 
 
 def test_a_newer_or_foreign_database_is_not_changed(path: Path) -> None:
     open_database(entry(path), create=True).close_blocking()  # type: ignore[attr-defined]
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("INSERT INTO schema_version VALUES (99, 0)")
+        connection.execute("INSERT INTO schema_version VALUES (99, 0, 99)")
         connection.commit()
     before = path.read_bytes()
     with pytest.raises(errors.SchemaMismatch, match="newer"):
@@ -172,7 +173,7 @@ def test_one_of_several_processes_migrates_postgres(postgres_url: str) -> None:
         async with old_postgres(postgres_url) as (entry, connection):
             each = (migrate(entry, lambda step: applied.append(step.name)) for _ in range(3))
             await asyncio.gather(*each)
-            assert applied == NEWER
+            assert sorted(applied) == NEWER
             assert await find_schema_differences(connection, SCHEMA_VERSION) == []
             assert await connection.fetchval("SELECT count(*) FROM runs") == 1
             await connection.execute("DROP INDEX runs_parent")
@@ -202,10 +203,10 @@ def test_a_killed_postgres_migration_changes_nothing(postgres_url: str) -> None:
             await asyncio.wait([migrating], timeout=10)
             assert isinstance(migrating.exception(), errors.Unavailable)
             await transaction.rollback()
-            assert await read_version(entry) == 1
+            assert await read_version(entry) == StoredVersion(1, 1)
             assert await find_schema_differences(connection, 1) == []
             await migrate(entry, lambda _: None)
-            assert await read_version(entry) == SCHEMA_VERSION
+            assert await read_version(entry) == CURRENT
 
     asyncio.run(kill())
 

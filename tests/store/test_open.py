@@ -117,12 +117,12 @@ def test_another_schema_version_is_rejected_with_both_versions(
     open_database(entry(path), create=True).close_blocking()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("DELETE FROM schema_version")
-        connection.execute("INSERT INTO schema_version VALUES (?, 0)", (stored,))
+        connection.execute("INSERT INTO schema_version VALUES (?, 0, ?)", (stored, stored))
         connection.commit()
     error = refused(path)
     assert isinstance(error, errors.SchemaMismatch)
     assert age in error.detail
-    assert f"schema {stored};" in (error.cause or "")
+    assert f" has schema {stored}" in (error.cause or "")
     assert str(SCHEMA_VERSION) in (error.cause or "")
     assert age == "newer" or error.hint == "agentctl db migrate"
 

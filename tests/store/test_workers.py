@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agentctl.records.times import now
-from agentctl.store.repositories import workers
+from agentctl.store.repositories import runs, sessions, workers
 from agentctl.store.repositories.workers import WorkerRow
+from agentctl.store.sqlite.database import SqliteDatabase
 from tests.store.conftest import Store
-from tests.store.rows import START
+from tests.store.rows import START, a_run, a_session
 
 ONE = WorkerRow("w1", "höst", "boot/4026531836", 2**22, 123_456, START, START)
 
@@ -58,3 +59,51 @@ def test_the_heartbeat_of_a_removed_worker_fails(store: Store) -> None:
     assert not store.write(workers.remove("w1"))
     assert not store.write(workers.record_heartbeat("w1", START + 3))
     assert [row.worker_id for row in store.read(workers.list_workers())] == ["w2"]
+
+
+def test_one_worker_has_the_lease_of_the_sweep(store: Store) -> None:
+    at = now()
+    for worker_id in ("w1", "w2"):
+        store.write(workers.register(replace(ONE, worker_id=worker_id)))
+    assert store.write(workers.acquire_sweep("w1", at))
+    assert store.write(workers.acquire_sweep("w1", at + 1))
+    assert not store.write(workers.acquire_sweep("w2", at + 1))
+    assert not store.write(workers.acquire_sweep("w2", at + 1, exited="w3"))
+    heartbeat = store.write(workers.record_heartbeat("w2", at + 1))
+    assert heartbeat is not None
+    assert heartbeat.sweeper == store.read(workers.get_sweeper(at + 1)) == "w1"
+    # The process of the first one is known to have exited.
+    assert store.write(workers.acquire_sweep("w2", at + 1, exited="w1"))
+    assert store.write(workers.remove("w2"))
+    assert store.read(workers.get_sweeper(at + 1)) is None
+    assert store.write(workers.acquire_sweep("w1", at + 2))
+    store.write(workers.remove("w1"))
+
+
+def test_a_lease_that_is_not_extended_expires(sqlite: SqliteDatabase) -> None:
+    at, later = START, START + workers.LEASE_SECONDS * 1_000_000 + 1
+    assert sqlite.write_blocking(workers.acquire_sweep("w1", at))
+    assert not sqlite.write_blocking(workers.acquire_sweep("w2", later - 1))
+    assert sqlite.write_blocking(workers.acquire_sweep("w2", later))
+    # A clock that is set back by an hour does not keep a lease for an hour.
+    assert sqlite.write_blocking(workers.acquire_sweep("w3", at - 3_600_000_000))
+
+
+def test_a_heartbeat_shows_what_its_worker_must_do(store: Store) -> None:
+    store.write(workers.register(ONE))
+    store.write(sessions.create(a_session()))
+    for run_id, owner in (("mine", "w1"), ("other", "w2")):
+        store.write(runs.create(a_run(run_id, owner=owner)))
+        store.write(runs.claim(run_id, 1, owner, START))
+    found = store.write(workers.record_heartbeat("w1", START))
+    assert found is not None
+    assert (found.has_cancel_requests, found.has_waiting_runs) == (False, False)
+    store.write(runs.request_cancel("other", START, "me", None))
+    found = store.write(workers.record_heartbeat("w1", START))
+    assert found is not None
+    assert not found.has_cancel_requests
+    store.write(runs.request_cancel("mine", START, "me", None))
+    found = store.write(workers.record_heartbeat("w1", START))
+    assert found is not None
+    assert found.has_cancel_requests
+    store.write(workers.remove("w1"))

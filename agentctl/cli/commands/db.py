@@ -34,6 +34,7 @@ _STATUS = Columns(
     tsv=[
         *plain_columns("db_id", "engine", "state", "schema", "newest", "pending"),
         *plain_columns("bytes", "wal_bytes", "sessions", "runs", "estimated", "url", "problem"),
+        *plain_columns("compatible_from"),
     ],
     table=[
         Column("db_id", heading="id"),
@@ -45,6 +46,7 @@ _STATUS = Columns(
                 "" if record["schema"] is None else f"{record['schema']} of {record['newest']}"
             ),
         ),
+        Column("compatible_from", heading="works from"),
         Column("pending", lambda record: ", ".join(record["pending"]), look="text"),
         Column("bytes", lambda record: _format_size(record["bytes"]), heading="size"),
         Column("wal_bytes", lambda record: _format_size(record["wal_bytes"]), heading="log"),
@@ -70,6 +72,7 @@ _BACKUP = [
 def show_status(config: Config = None, db: OnlyDatabase = None, output: Output = None) -> None:
     """Show the state, schema version, pending migrations and size of each database.
 
+    A database with a schema that is newer than this version and compatible with it is `ahead`.
     Exit code 7 if a database is missing or cannot be used, else 1 if a schema version is too old or
     too new.
     """
@@ -104,8 +107,8 @@ def migrate(
 ) -> None:
     """Apply pending migrations; create missing databases.
 
-    Each migration is applied completely or not at all. Back up the database first, and stop the
-    servers: they wait while a migration is applied.
+    Each migration is applied completely or not at all. Back up the database first. Servers of the
+    previous version continue: they wait while a migration is applied.
     """
     output_format = resolve_format(output)
     entries = select_databases(config, db)
@@ -122,6 +125,7 @@ async def _migrate(
 ) -> None:
     from agentctl.config.databases import display_url
     from agentctl.service.databases import MigrationPlan, migrate, plan_migration
+    from agentctl.store.schema import SCHEMA_VERSION, describe_newer
 
     def applied(plan: MigrationPlan, migration: Migration) -> None:
         records.append(_migration_row(plan.entry, migration, "applied"))
@@ -130,8 +134,10 @@ async def _migrate(
     for entry in entries:
         plan, where = await plan_migration(entry), f"{entry.id} ({display_url(entry.url)})"
         counter = Counter(f"migrations of {entry.id}", len(plan.migrations))
-        if not plan.migrations:
-            note(f"{where} is up to date, schema version {plan.version}")
+        if plan.version is not None and plan.version.is_newer:
+            note(f"{where} was not changed: {describe_newer(plan.version)}")
+        elif not plan.migrations:
+            note(f"{where} is up to date, schema version {SCHEMA_VERSION}")
         elif dry_run:
             records += [_migration_row(entry, one, "pending") for one in plan.migrations]
             note(f"{where} would be {_describe_plan(plan)}; nothing was changed")
@@ -146,7 +152,7 @@ def _describe_plan(plan: Any) -> str:
     if plan.version is None:
         return "created"
     migrations = "1 migration" if count == 1 else f"{count} migrations"
-    return f"migrated, {migrations} from schema version {plan.version}"
+    return f"migrated, {migrations} from schema version {plan.version.number}"
 
 
 def _migration_row(entry: Database, migration: Migration, outcome: str) -> dict[str, object]:

@@ -10,7 +10,7 @@ from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import describe_run, describe_wait
 from agentctl.records.times import format_elapsed, format_span
 from agentctl.transcripts.model import count_seconds, find_tokens, parse_time
-from agentctl.transcripts.texts import get_look
+from agentctl.transcripts.texts import describe_origin, get_look
 
 RELATIVE_SECONDS = 7 * 86_400
 """Ages under 7 days are shown as such, others as a date."""
@@ -43,6 +43,18 @@ def _format_state(record: Record) -> str:
     if phase["name"] == "queued" and (place := record.get("queue_position")) is not None:
         more = f"#{place}"
     return f"{glyph} {phase['words']}{f' {more}' if more else ''}{warning}"
+
+
+def _describe_origin(run: Record) -> str | None:
+    origin = describe_origin(run)
+    return None if origin is None else f"{origin[0]} of {origin[1]}"
+
+
+def _describe_message(message: Record) -> str:
+    """Return a message in one line: its text, or the calls of an answer."""
+    calls = ", ".join(f"ƒ {call['name']}" for call in message.get("tool_calls") or ())
+    result = f"ƒ {message['tool_name']}: " if message.get("tool_name") else ""
+    return " ".join(filter(None, [f"{result}{' '.join(str(message['content']).split())}", calls]))
 
 
 def _describe_wait(run: Record) -> str | None:
@@ -140,6 +152,7 @@ _RUNS = [
     *plain_columns("request_id", "paused_at"),
     Column("waits_for", _describe_wait),
     *plain_columns("queued_at", "queue_position"),
+    *plain_columns("origin_run_id", "origin_kind", "origin_at"),
 ]
 _RUNS_OF_SESSION = [
     Column("run_id", heading="run", look="id"),
@@ -157,6 +170,7 @@ _RUNS_OF_SESSION = [
         style=lambda _: "red",
     ),
     Column("user_id", heading="user"),
+    Column("origin", _describe_origin, look="text"),
 ]
 RUNS_OF_SESSION = Columns(tsv=_RUNS, table=_RUNS_OF_SESSION)
 RUNS = Columns(
@@ -179,7 +193,16 @@ RUN = [
     Column("waits_for", _describe_wait),
     Column("input_object"),
     *plain_columns("queued_at", "queue_position"),
+    *plain_columns("origin_run_id", "origin_kind", "origin_at"),
 ]
+MESSAGES = Columns(
+    tsv=plain_columns("number", "role", "content", "tool_name", "tool_call_id", "origin_run_id"),
+    table=[
+        Column("number", heading="#", right=True),
+        Column("role"),
+        Column("content", _describe_message, look="text"),
+    ],
+)
 CANCELS = [
     *plain_columns("run_id", "session_id", "cancel", "status"),
     *plain_columns("cancel_requested_at", "finished_at", "reason", "cancel_requested_by"),

@@ -45,6 +45,8 @@ class AgentOSBackend(PartialOperations):
             "pass --session ID, and --agent, --team or --workflow ID where the command takes them;"
             f" {_OF_SESSION.format('its')}",
         ),
+        "retry_run": ("retries of runs", None),
+        "fork_run": ("forks of runs", None),
         "summarize_session": ("a summary on demand", None),
     }
 

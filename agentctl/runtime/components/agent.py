@@ -18,15 +18,9 @@ from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.conversation import Conversation, WaitingCall
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import Journal, Parked
+from agentctl.runtime.models.answering import call_model
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
-from agentctl.runtime.models.calls import (
-    UNKNOWN_REASON,
-    Message,
-    ModelAnswer,
-    ModelCall,
-    ModelFailure,
-)
-from agentctl.runtime.models.provider import classify_failure
+from agentctl.runtime.models.calls import UNKNOWN_REASON, Message, ModelAnswer, ModelCall
 from agentctl.runtime.models.structured_output import InvalidAnswer
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.tools.memories import add_memories
@@ -40,18 +34,12 @@ if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.models.structured_output import OutputSchema
 
+
 _log = logging.getLogger("agentctl.runtime")
 
 MAXIMUM_MODEL_CALLS = 50
 """Maximum model calls of one run. If the model then still calls tools, the run ends with
 MODEL_REJECTED."""
-
-_EMPTY_ANSWER_REASONS = {
-    "length": "the answer was cut off before it began",
-    "content_filter": "the answer was filtered",
-    "tool_call": "the answer ends with tool calls and has none",
-}
-"""Finish reasons with which an empty answer is a failure."""
 
 
 async def run_agent(agent: Component, context: RunEnvironment, catalog: Catalog) -> None:
@@ -99,7 +87,8 @@ async def run_conversation(
         Paused: the run waits for people; its state is for `continue_conversation`.
     """
     turns = _Turns(runner if output is None else replace(runner, output=output), conversation)
-    turns.messages.append(_build_prompt(prompt))
+    if conversation.has_prompt:
+        turns.messages.append(_build_prompt(prompt))
     await turns.take()
 
 
@@ -131,7 +120,8 @@ class _Turns:
         self._runner = runner
         self._conversation = conversation
         self._attempts = Attempts(context.spec.run_id, runner.models, runner.counters)
-        self._call_ids: set[str] = set()
+        kept = () if context.spec.origin is None else context.spec.origin.messages
+        self._call_ids = {call["id"] for each in kept for call in each.get("tool_calls", ())}
         self._count = 0
         self._corrected = False
         self._journal = context.journal
@@ -148,7 +138,7 @@ class _Turns:
             self._attempts.begin_call()
             choice = self._choose_tool() if self._count == 0 else None
             self._count += 1
-            answer = await _call_model(runner, self._attempts, self.messages, conversation, choice)
+            answer = await self._call_model(choice)
             answer = self._identify_calls(answer)
             conversation.end_answer(answer.calls, answer.finish_reason or UNKNOWN_REASON)
             self.messages.append(answer.message)
@@ -246,6 +236,22 @@ class _Turns:
         if is_parking:
             raise Parked
 
+    async def _call_model(self, tool_choice: str | None) -> ModelAnswer:
+        runner, conversation = self._runner, self._conversation
+
+        def build_call(model: PreparedModel) -> ModelCall:
+            conversation.context.checkpoint()
+            return ModelCall(
+                conversation.instructions,
+                self.messages,
+                runner.tools,
+                model.settings,
+                tool_choice,
+                runner.output,
+            )
+
+        return await call_model(self._attempts, build_call, conversation)
+
     def _choose_tool(self) -> str | None:
         requested = self._conversation.context.spec.tool_choice
         return requested or (REQUIRED if self._runner.routes else None)
@@ -314,63 +320,6 @@ def _take_output(
         raise ExecutionError("OUTPUT_INVALID") from None
     conversation.publish_held_text()
     return None
-
-
-async def _call_model(
-    runner: ConfiguredRunner,
-    attempts: Attempts,
-    messages: Sequence[Message],
-    conversation: Conversation,
-    tool_choice: str | None,
-) -> ModelAnswer:
-    """Call the model, again after temporary failures while nothing of the answer has arrived.
-
-    Raises:
-        ExecutionError: the last attempt failed.
-    """
-    while True:
-        model = attempts.model
-        call = ModelCall(
-            conversation.instructions,
-            messages,
-            runner.tools,
-            model.settings,
-            tool_choice,
-            runner.output,
-        )
-        try:
-            return await _attempt_call(model, call, conversation)
-        except ModelFailure as error:
-            secret = model.connection.secret
-            failure = classify_failure(error, conversation.context.spec.run_id, secret)
-            if conversation.has_answer_begun or not await attempts.wait_after(error):
-                raise failure from error
-
-
-async def _attempt_call(
-    model: PreparedModel, call: ModelCall, conversation: Conversation
-) -> ModelAnswer:
-    """Call the model once. However the call ends, its text and usage so far are kept.
-
-    Raises:
-        ModelFailure: the call failed, the answer is not complete, or it is empty because the
-            provider cut or filtered it.
-    """
-    conversation.context.checkpoint()
-    conversation.begin_answer(model.id)
-    try:
-        answer = await model.connection.answer(call, conversation)
-    except ModelFailure:
-        conversation.context.transcript.fail_answer()
-        raise
-    if answer.finish_reason is None:
-        raise ModelFailure("MODEL_UNAVAILABLE", "the stream ended without a finish reason")
-    if answer.finish_reason == "error":
-        raise ModelFailure("MODEL_UNAVAILABLE", "the provider ended the answer with an error")
-    reason = _EMPTY_ANSWER_REASONS.get(answer.finish_reason)
-    if reason and not answer.calls and not answer.text.strip():
-        raise ModelFailure("MODEL_REJECTED", reason)
-    return answer
 
 
 async def _gather(calls: Iterable[Coroutine[Any, Any, str | None]]) -> list[str | None]:

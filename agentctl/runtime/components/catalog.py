@@ -16,6 +16,7 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.connections import HostedRunners, ModelConnections
 from agentctl.runtime.mcp.servers import McpServers
+from agentctl.runtime.models.access import ModelAccess, current_access
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -226,6 +227,11 @@ class Catalog:
             return self.hosted_runner(component).kind
         except InvalidConfiguration:
             return None
+
+    def give_models(self, run_id: str) -> None:
+        """Let the code of a run, in the current context, call the configured models."""
+        run_bytes = self.settings.limits.run_bytes
+        current_access.set(ModelAccess(self._models, self.models, run_id, run_bytes))
 
     def load_code(self) -> None:
         """Import the modules of all tools and of all agents in code, and check `approve`.

@@ -64,6 +64,7 @@ async def execute_component(
     install_executor()
     # The task of a member has a copy of the context of the call that started it.
     current_call.set(None)
+    catalog.give_models(context.spec.run_id)
     try:
         with watch_threads(context.transcript.unstopped):
             if context.spec.purpose is not None:
@@ -124,6 +125,10 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
         Paused: a step waits for people.
     """
     output, first, run_id = context.spec.input, 0, None
+    origin = context.spec.origin
+    if origin is not None and origin.step_input is not None:
+        output, first = origin.step_input, origin.at
+        context.transcript.replace_content(output)
     if context.leg is not None:
         state = context.leg.state
         output, first, run_id = state["input"], state["step"], state["run_id"]

@@ -71,13 +71,13 @@ class Attempts:
 
     A run that has changed to a fallback continues with it.
 
-    Args:
+    Attributes:
         models: the model of the component and its fallbacks, in order.
     """
 
     def __init__(self, run_id: str, models: Sequence[PreparedModel], counters: ModelCounters):
-        self._run_id = run_id
-        self._models = models
+        self.run_id = run_id
+        self.models = models
         self._counters = counters
         self._index = 0
         self._failed = 0
@@ -86,11 +86,11 @@ class Attempts:
     @property
     def model(self) -> PreparedModel:
         """The model of the next attempt."""
-        return self._models[self._index]
+        return self.models[self._index]
 
     def choose(self, model_id: str) -> None:
         """Go on with a model of an earlier leg of the run, if it is still configured."""
-        ids = [model.id for model in self._models]
+        ids = [model.id for model in self.models]
         self._index = ids.index(model_id) if model_id in ids else 0
 
     def begin_call(self) -> None:
@@ -103,7 +103,7 @@ class Attempts:
         if failure.code not in _TEMPORARY:
             return False
         self._failed += 1
-        has_fallback = self._index + 1 < len(self._models)
+        has_fallback = self._index + 1 < len(self.models)
         seconds = self._wait_seconds(failure)
         patience = FALLBACK_PATIENCE_SECONDS if has_fallback else float("inf")
         if seconds is not None and seconds <= patience:
@@ -111,7 +111,7 @@ class Attempts:
             self._counters.retries[self.model.id] += 1
             _log.info(
                 "run %s: model %s is called again, attempt %d after %.1f s",
-                self._run_id, self.model.id, self._failed + 1, seconds,
+                self.run_id, self.model.id, self._failed + 1, seconds,
             )  # fmt: skip
             return True
         if has_fallback:
@@ -121,7 +121,7 @@ class Attempts:
             self._counters.fallbacks[failed] += 1
             _log.warning(
                 "run %s: model %s is not available, its fallback %s is called",
-                self._run_id, failed, self.model.id,
+                self.run_id, failed, self.model.id,
             )  # fmt: skip
         return has_fallback
 

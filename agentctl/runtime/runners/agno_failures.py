@@ -12,8 +12,8 @@ from typing import Any
 
 from agno.models.base import Model
 
-from agentctl.runtime.failures import ExecutionError, FailureCode
-from agentctl.runtime.runners.library_failures import find_failure_code, read_status
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.runners.library_failures import find_failure, find_failure_code, read_status
 
 _PROVIDER = frozenset({"model_provider_error", "model_authentication_error"})
 """The types of the errors of model calls."""
@@ -35,16 +35,16 @@ def keep_failures() -> Iterator[dict[str, BaseException]]:
 
 def to_failure(event: Any, failed: dict[str, BaseException]) -> ExecutionError:
     """Return the failure that an event of agno reports, without the text of its exception."""
+    error = failed.get(event.run_id)
+    if error is not None and (failure := find_failure(error)):
+        return failure
     if event.error_type not in _PROVIDER:
         return ExecutionError("AGENT_FAILED")
-    return ExecutionError(_find_code(failed.get(event.run_id)))
-
-
-def _find_code(error: BaseException | None) -> FailureCode:
-    """Return the code of the client's exception, or else that of the status agno found."""
     if error is None:
-        return "MODEL_UNAVAILABLE"
-    return find_failure_code(error) or read_status(getattr(error, "status_code", 502))
+        return ExecutionError("MODEL_UNAVAILABLE")
+    # The code of the client's exception, or else that of the status agno found.
+    code = find_failure_code(error) or read_status(getattr(error, "status_code", 502))
+    return ExecutionError(code)
 
 
 def _watch_models() -> None:

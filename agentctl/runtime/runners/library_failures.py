@@ -51,11 +51,18 @@ class ToolCalls:
             detail = f"The tool {name} failed ({type(error).__name__})"
             self.end(call_id, detail, failed=True)
             return ExecutionError("TOOL_FAILED", detail)
+        if failure := find_failure(error):
+            return failure
         code = find_failure_code(error)
         if code is None:
             return error
         _log.warning("run %s: the model failed", run_id, exc_info=error)
         return ExecutionError(code)
+
+
+def find_failure(error: BaseException) -> ExecutionError | None:
+    """Return the failure of a model of the configuration that is or caused an exception."""
+    return next((cause for cause in _causes(error) if isinstance(cause, ExecutionError)), None)
 
 
 def find_failure_code(error: BaseException) -> FailureCode | None:

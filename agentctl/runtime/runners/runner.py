@@ -101,6 +101,8 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
     transcript, message = environment.transcript, environment.spec.input
     if environment.leg is None:
         transcript.forget_usage()
+        if environment.spec.origin is not None:
+            transcript.add_kept(environment.spec.origin.messages)
         transcript.add_user(message)
     try:
         runner = await opening

@@ -195,9 +195,16 @@ class ServerMetrics:
         ):
             values = [((name, load.kind), getattr(load, field)) for name, load in loads.items()]
             yield _build_gauge(f"database_{field}", text, ("database", "kind"), values)
+        notified = [
+            ((name,), float(load.is_notified))
+            for name, load in loads.items()
+            if load.is_notified is not None
+        ]
+        text = "1 if notifications of other servers arrive, 0 if this process has to poll."
+        yield _build_gauge("database_notified", text, ("database",), notified)
         oldest = self.observer.oldest_heartbeat
         ages = [] if oldest is None else [((), max(now() - oldest, 0) / 1_000_000)]
-        text = "Age of the oldest heartbeat of a process that uses the same databases."
+        text = "Age of the oldest heartbeat of all processes; only the one that sweeps has it."
         yield _build_gauge("oldest_beat_age_seconds", text, (), ages)
 
 

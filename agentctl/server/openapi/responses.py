@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentctl.records.repeats import ConfirmationBody
 from agentctl.records.sessions import ExportFormat
 from agentctl.server.bodies import JSON
 from agentctl.server.routing import Responses
@@ -24,6 +25,42 @@ RUN_RESPONSES: Responses = {
     },
 }
 """Responses of an operation that starts a run, in addition to the run record."""
+
+REPEAT_RESPONSES: Responses = {
+    **RUN_RESPONSES,
+    409: {
+        "model": ConfirmationBody,
+        "description": "Conflict, or effects that have to be confirmed",
+        "content": {
+            JSON: {
+                "example": {
+                    "detail": "The retry may repeat 1 tool call: confirm it",
+                    "error_code": "NEEDS_CONFIRMATION",
+                    "plan": {
+                        "run_id": "019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d09",
+                        "kind": "retry",
+                        "at": 4,
+                        "calls": [
+                            {
+                                "run_id": "019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d09",
+                                "tool_call_id": "call_2",
+                                "tool_name": "publish",
+                                "arguments": '{"headline":"Rain stops play"}',
+                                "state": "unknown",
+                            }
+                        ],
+                        "calls_total": 1,
+                        "runs_code": False,
+                        "calls_unknown": False,
+                        "retries": [],
+                        "confirm": f"sha256:{'9b6c4a4f' * 8}",
+                    },
+                }
+            }
+        },
+    },
+}
+"""Responses of an operation that repeats a run, in addition to the run record."""
 
 CONTINUE_RESPONSES: Responses = {
     200: {

@@ -156,7 +156,7 @@ class _ReloadingSupervisor(Supervisor):
         self._report("reload: new requests are served by the new process")
         if previous not in self._workers:
             return
-        previous.leave()
+        previous.give_way()
         if count := await previous.count_live_runs(COUNT_SECONDS):
             runs = "1 live run" if count == 1 else f"{count} live runs"
             seconds = self._settings.server.drain_seconds

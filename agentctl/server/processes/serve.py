@@ -20,7 +20,7 @@ from agentctl.server.observability.loop_lag import LoopLag
 from agentctl.server.observability.metrics_endpoint import serve_metrics
 from agentctl.server.observability.traffic import RequestCounters
 from agentctl.server.processes.listener import base_url, open_listeners
-from agentctl.server.processes.service_manager import ServiceManager, take_socket
+from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
 from agentctl.server.transport.server import HttpServer
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ GRACEFUL_SECONDS = 8
 STEP_TOLERANCE_SECONDS = 1.0
 """Time by which another process of the same server may finish a step of the shutdown later."""
 
-ACCEPTED_SECONDS = 3.0
-"""Time for the first request of a connection that was accepted before the port was released."""
-
 PAUSE_SECONDS = 0.05
-"""Interval of looking for such connections."""
+"""Interval of looking for connections that wait for a request."""
+
+QUIET_LOOKS = 2
+"""Looks in sequence that find none, before a server that leaves drains."""
 
 GC_THRESHOLDS = (10_000, 20, 20)
 """Allocations that start a collection of the young generation, and the collections of one
@@ -206,6 +206,7 @@ class DrainingServer(HttpServer):
         self._signals = 0
         self._leaving: asyncio.Task[None] | None = None
         self._draining: asyncio.Task[None] | None = None
+        self._has_clients = self.awaits_requests
 
     def handle_signal(self) -> None:
         """Drain on the first signal, end at once on the second.
@@ -219,38 +220,58 @@ class DrainingServer(HttpServer):
         elif take_socket() is None:
             self.drain()
         else:
-            self.drain_without_listening()
+            self.leave()
 
     def drain(self) -> None:
         """Accept no new runs, wait for live runs, then end. Other requests are still served."""
         if not self.started:
             self.end()
         elif self._draining is None:
+            self.stop_keeping_alive()
             self._draining = asyncio.create_task(self._drain())
 
     def end(self) -> None:
         """Cancel live runs and end."""
         self.request_exit(force=self.started)
 
-    def drain_without_listening(self) -> None:
-        """Drain, and release the port at once.
+    def leave(self) -> None:
+        """Release the port, serve the clients of open connections once more, then drain.
 
-        Requests of connections that were accepted before are served: their clients have reached
-        this process, although another one listens on the same socket.
+        Another process accepts new connections on the same socket. The clients of open ones have
+        reached this process, and do not know that it leaves: each response closes its connection,
+        and one that is kept alive without a request ends at its usual time.
         """
+        self._leave(self.awaits_requests)
+
+    def give_way(self) -> None:
+        """Release the port, serve connections on which no request has come yet, then drain.
+
+        Requests on other connections are for the process that has replaced this one.
+        """
+        self._leave(self.awaits_first_requests)
+
+    def _leave(self, has_clients: Callable[[], bool]) -> None:
         self.close_listeners()
         if not self.started:
             self.end()
         elif self._leaving is None:
-            self._leaving = asyncio.create_task(self._leave())
+            self.stop_keeping_alive()
+            self._has_clients = has_clients
+            self._leaving = asyncio.create_task(self._drain_without_clients())
 
-    async def _leave(self) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + ACCEPTED_SECONDS
-        await asyncio.sleep(PAUSE_SECONDS)  # The kernel may have handed over more connections.
-        while self.has_unused_connections() and loop.time() < deadline:
-            await asyncio.sleep(PAUSE_SECONDS)
+    async def _drain_without_clients(self) -> None:
+        await self._wait_for_clients()
         self.drain()
+
+    async def _wait_for_clients(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LEAVE_SECONDS
+        quiet = 0
+        # Look twice: the kernel may have handed over more connections, and a request that has just
+        # come starts its run soon.
+        while quiet < QUIET_LOOKS and loop.time() < deadline:
+            await asyncio.sleep(PAUSE_SECONDS)
+            quiet = 0 if self._has_clients() else quiet + 1
 
     async def _drain(self) -> None:
         """Drain in step with the other processes.
@@ -273,6 +294,8 @@ class DrainingServer(HttpServer):
                 _log.warning(text, len(live), run_ids, more)
             await engine.cancel_runs()
             await self._controller.wait_for_others(STEP_TOLERANCE_SECONDS)
+            if self._leaving is not None:
+                await self._wait_for_clients()
         finally:
             self.request_exit(force=False)
 

@@ -24,6 +24,11 @@ _FIRST_DESCRIPTOR = 3
 _BEATS_PER_INTERVAL = 2
 """Signs of life in the time after which the manager kills the server."""
 
+LEAVE_SECONDS = 10.0
+"""Time for requests on connections that are open when the port is released, and once more for those
+that are open when the runs have ended. A connection ends earlier by itself: one without a first
+request after `limits.header_seconds`, one that is kept alive after five seconds."""
+
 _SEND_SECONDS = 0.2
 """Time to wait for a manager that does not read its states."""
 

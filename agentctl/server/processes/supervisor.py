@@ -23,7 +23,7 @@ from agentctl.event_loop import handle_signals, stop_signals
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_channel import gather_metrics
 from agentctl.server.processes.listener import base_url, open_listeners
-from agentctl.server.processes.service_manager import ServiceManager, take_socket
+from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
 from agentctl.server.processes.worker_handle import Backoff, WorkerHandle
 
 if TYPE_CHECKING:
@@ -223,9 +223,11 @@ class Supervisor:
         self._signals += 1
         first = self._signals == 1
         self._manager.notify("STOPPING=1", "STATUS=waits for the end of the runs")
+        leave = take_socket() is not None
         for worker in self._workers:
-            worker.stop(at_once=not first, leave=take_socket() is not None)
+            worker.stop(at_once=not first, leave=leave)
         seconds = END_SECONDS + (self._settings.server.drain_seconds if first else 0)
+        seconds += 2 * LEAVE_SECONDS if leave and first else 0
         asyncio.get_running_loop().call_later(seconds, self._kill_late_workers)
         self._stopping.set()
 

@@ -1,10 +1,10 @@
 """The messages between the supervisor and a worker: lines over a pair of sockets.
 
-The supervisor sends the settings, once, and later `DRAIN`, `LEAVE`, `PROCEED` and `END`. A worker
-sends JSON objects: `{"ready": true}` when it accepts requests, `{"stopping": runs}` when it starts
-to drain, `{"waiting": true}` at the end of a step of the shutdown that all workers do together, and
-`{"failed": {...}}` with the error that ends it. Both sides detect the end of the other process by
-the end of the channel.
+The supervisor sends the settings, once, and later `DRAIN`, `LEAVE`, `GIVE_WAY`, `PROCEED` and
+`END`. A worker sends JSON objects: `{"ready": true}` when it accepts requests, `{"stopping": runs}`
+when it starts to drain, `{"waiting": true}` at the end of a step of the shutdown that all workers
+do together, and `{"failed": {...}}` with the error that ends it. Both sides detect the end of the
+other process by the end of the channel.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ DRAIN = b"drain"
 """Accept no new runs, wait for live runs, then end."""
 
 LEAVE = b"leave"
+"""Accept no new connections, serve the clients of open ones, then as `DRAIN`."""
+
+GIVE_WAY = b"give way"
 """Accept no new connections, then as `DRAIN`: another process has taken the place of this one."""
 
 PROCEED = b"proceed"

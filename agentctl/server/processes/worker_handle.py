@@ -15,7 +15,14 @@ from collections.abc import Callable
 
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.server.observability.metrics_channel import MetricsChannel
-from agentctl.server.processes.worker_channel import DRAIN, END, LEAVE, PROCEED, error_from_message
+from agentctl.server.processes.worker_channel import (
+    DRAIN,
+    END,
+    GIVE_WAY,
+    LEAVE,
+    PROCEED,
+    error_from_message,
+)
 
 MINIMUM_PAUSE = 0.1
 MAXIMUM_PAUSE = 5.0
@@ -170,9 +177,9 @@ class WorkerHandle:
         else:
             self._process.terminate()
 
-    def leave(self) -> None:
-        """Have a ready worker accept no new connections, drain and end."""
-        self._writer.write(LEAVE + b"\n")
+    def give_way(self) -> None:
+        """Have a ready worker accept no new connections, drain and end: it has been replaced."""
+        self._writer.write(GIVE_WAY + b"\n")
 
     def proceed(self, steps: int) -> None:
         """Release the worker after this number of steps of the shutdown, once."""

@@ -21,7 +21,14 @@ from agentctl.event_loop import finish_process
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_channel import answer_metrics_requests
 from agentctl.server.processes.listener import adopt_socket
-from agentctl.server.processes.worker_channel import DRAIN, END, LEAVE, PROCEED, error_to_message
+from agentctl.server.processes.worker_channel import (
+    DRAIN,
+    END,
+    GIVE_WAY,
+    LEAVE,
+    PROCEED,
+    error_to_message,
+)
 
 if TYPE_CHECKING:
     from agentctl.server.processes.serve import DrainingServer
@@ -109,11 +116,12 @@ class _SupervisorChannel:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._supervisor_died = True
             self._may_proceed.set()
-            server.drain_without_listening()
+            server.leave()
         *lines, self._unread = self._unread.split(b"\n")
         commands: dict[bytes, Callable[[], object]] = {
             DRAIN: server.drain,
-            LEAVE: server.drain_without_listening,
+            LEAVE: server.leave,
+            GIVE_WAY: server.give_way,
             PROCEED: self._may_proceed.set,
             END: server.end,
         }

@@ -20,6 +20,7 @@ from agentctl.server.openapi.responses import (
     EVENT_STREAM_RESPONSES,
     EXPORT_RESPONSES,
     NOT_READY_RESPONSES,
+    REPEAT_RESPONSES,
     RUN_RESPONSES,
 )
 from agentctl.server.requests import ADAPTERS, BODIES
@@ -33,6 +34,8 @@ _ENDPOINTS: dict[str, Endpoint] = {
     "explain_auth": documents.explain_auth,
     "create_run": runs.create_run,
     "continue_run": runs.continue_run,
+    "retry_run": runs.retry_run,
+    "fork_run": runs.fork_run,
     "resume_run": runs.resume_run,
     "follow_run": runs.follow_run,
     "get_session_by_id": documents.get_session_by_id,
@@ -43,6 +46,8 @@ _ENDPOINTS: dict[str, Endpoint] = {
 _RESPONSES: dict[str, Responses] = {
     "get_readiness": NOT_READY_RESPONSES,
     "create_run": RUN_RESPONSES,
+    "retry_run": REPEAT_RESPONSES,
+    "fork_run": REPEAT_RESPONSES,
     "continue_run": CONTINUE_RESPONSES,
     "resume_run": EVENT_STREAM_RESPONSES,
     "follow_run": EVENT_STREAM_RESPONSES,

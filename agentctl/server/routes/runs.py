@@ -11,6 +11,7 @@ from agentctl.declarations import Header, Query
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
+from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import BEFORE_FIRST_EVENT, MAXIMUM_EVENT_NUMBER, OfSession, ResumeRequest
 from agentctl.run_operations import ComponentId, RunId
 from agentctl.runs.item_stream import stream_items
@@ -20,7 +21,12 @@ from agentctl.server.answers import (
     document_response,
     wait_for_first_events,
 )
-from agentctl.server.requests import BODIES, build_continue_request, build_run_request
+from agentctl.server.requests import (
+    BODIES,
+    build_continue_request,
+    build_repeat_request,
+    build_run_request,
+)
 from agentctl.server.state import Call
 
 T = TypeVar("T")
@@ -48,19 +54,18 @@ EventsView = Annotated[
 ]
 
 
+StartKey = Annotated[
+    str | None,
+    Header(
+        "A unique name of this request; a repeated request with the same key returns the same run",
+        alias="Idempotency-Key",
+        pattern=IDEMPOTENCY_KEY,
+    ),
+]
+
+
 async def create_run(
-    kind: ComponentKind,
-    call: Call,
-    component_id: ComponentId,
-    idempotency_key: Annotated[
-        str | None,
-        Header(
-            "A unique name of this request; a repeated request with the same key returns the same"
-            " run",
-            alias="Idempotency-Key",
-            pattern=IDEMPOTENCY_KEY,
-        ),
-    ] = None,
+    kind: ComponentKind, call: Call, component_id: ComponentId, idempotency_key: StartKey = None
 ) -> Response:
     """Handle `POST /agents/{agent_id}/runs` and the same of the other kinds."""
     operations = call.operations
@@ -93,6 +98,44 @@ async def continue_run(
         return EventStreamResponse(None, operations.follow_continuation(goes_on))
     run = await operations.read_continuation(kind, component_id, run_id, request, goes_on)
     return document_response(run, 202 if goes_on is not None and request.background else 200)
+
+
+async def retry_run(
+    kind: ComponentKind,
+    call: Call,
+    component_id: ComponentId,
+    run_id: RunId,
+    idempotency_key: StartKey = None,
+) -> Response:
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/retry` and the same of the other kinds."""
+    operations = call.operations
+    body = await _read_body("retry_run", call, kind, component_id, run_id)
+    request = build_repeat_request(RetryRequest, body, idempotency_key)
+    if body.get("stream", True):
+        events = operations.stream_retry_portions(kind, component_id, run_id, request)
+        return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
+    work = operations.retry_run(kind, component_id, run_id, request)
+    run = await cancel_on_disconnect(call.receive, work)
+    return document_response(run, 202 if request.background else 200)
+
+
+async def fork_run(
+    kind: ComponentKind,
+    call: Call,
+    component_id: ComponentId,
+    run_id: RunId,
+    idempotency_key: StartKey = None,
+) -> Response:
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/fork` and the same of the other kinds."""
+    operations = call.operations
+    body = await _read_body("fork_run", call, kind, component_id, run_id)
+    request = build_repeat_request(ForkRequest, body, idempotency_key)
+    if body.get("stream", True):
+        events = operations.stream_fork_portions(kind, component_id, run_id, request)
+        return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
+    work = operations.fork_run(kind, component_id, run_id, request)
+    run = await cancel_on_disconnect(call.receive, work)
+    return document_response(run, 202 if request.background else 200)
 
 
 async def resume_run(

@@ -22,6 +22,9 @@ LINGER_SECONDS = 2.0
 PEER_CHECK_SECONDS = 1.0
 """Interval of the checks for a disconnect while no bytes are read from a connection."""
 
+READ_SECONDS = 0.02
+"""Time until the bytes that a connection has received are read."""
+
 _DISCONNECTED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 IDLE, HEAD, BODY = range(3)
@@ -34,10 +37,12 @@ class TimedConnection(HttpToolsProtocol):
     Attributes:
         limits: the settings `[limits]`; its times are used here.
         stalled_seconds: time until a client that reads nothing of a response is disconnected.
+        keeps_alive: False if each further response closes its connection.
     """
 
     limits: ClassVar[Limits] = Limits()
     stalled_seconds: ClassVar[float] = 30.0
+    keeps_alive: ClassVar[bool] = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -102,6 +107,39 @@ class TimedConnection(HttpToolsProtocol):
             self._peer_timer = self.loop.call_later(PEER_CHECK_SECONDS, self._check_peer)
 
     # Close
+
+    @property
+    def awaits_first_request(self) -> bool:
+        """True if no request has come yet, or a part of one."""
+        return not self._closing and (self.cycle is None or self._phase != IDLE)
+
+    @property
+    def awaits_request(self) -> bool:
+        """True if the first or another request may come, now or after a response."""
+        is_kept = self.cycle is None or self.cycle.keep_alive
+        return not self._closing and (is_kept or self._phase != IDLE)
+
+    def stop_keeping_alive(self) -> None:
+        """Have a response that has not begun announce the end of the connection."""
+        if self.cycle is not None and not self.cycle.response_started:
+            self.cycle.keep_alive = False
+
+    def shutdown(self) -> None:
+        """Close the connection after its response, or now if no request has been received.
+
+        To close a socket with unread bytes resets the connection, and the client cannot know if its
+        request had an effect. So a request that has been received gets its response.
+        """
+        if self._closing or self.transport.is_closing():
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+        elif self._phase == IDLE and has_unread_bytes(
+            self.transport.get_extra_info("socket").fileno()
+        ):
+            self.loop.call_later(READ_SECONDS, self.shutdown)
+        else:
+            self._close_transport()
 
     def _close_after_response(self) -> None:
         if self._phase == IDLE and not self.pipeline:
@@ -200,6 +238,13 @@ class TimedConnection(HttpToolsProtocol):
     def _cancel_timer(self, timer: TimerHandle | None) -> None:
         if timer is not None:
             timer.cancel()
+
+
+def has_unread_bytes(descriptor: int) -> bool:
+    """Return True if a socket has received bytes that were not read, or its end."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def is_disconnected(descriptor: int) -> bool:

@@ -207,7 +207,7 @@ class HttpProtocol(TimedConnection):
             self.server_state.default_headers,
             asyncio.Event(),
             body.awaited,
-            version == "1.1" and self.parser.should_keep_alive(),
+            version == "1.1" and self.keeps_alive and self.parser.should_keep_alive(),
             self.on_response_complete,
         )
         cycle.length = body.length

@@ -32,11 +32,12 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, graceful_seconds: int) -> None:
+        self._protocol = build_protocol_class(limits)
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="none",
-                http=build_protocol_class(limits),
+                http=self._protocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -68,14 +69,23 @@ class HttpServer(uvicorn.Server):
         for listening in self.servers if self.started else ():
             listening.close()
 
-    def has_unused_connections(self) -> bool:
-        """Return True if a connection is open on which no request has come yet."""
-        connections = list(self.server_state.connections)
-        return any(
-            connection.cycle is None
-            for connection in connections
-            if isinstance(connection, HttpProtocol)
-        )
+    def stop_keeping_alive(self) -> None:
+        """Have each response close its connection, so that clients open another one."""
+        self._protocol.keeps_alive = False
+        for connection in self._connections():
+            connection.stop_keeping_alive()
+
+    def awaits_first_requests(self) -> bool:
+        """Return True if a connection is open on which no complete request has come yet."""
+        return any(connection.awaits_first_request for connection in self._connections())
+
+    def awaits_requests(self) -> bool:
+        """Return True if a connection is open on which the first or another request may come."""
+        return any(connection.awaits_request for connection in self._connections())
+
+    def _connections(self) -> list[HttpProtocol]:
+        found = list(self.server_state.connections)
+        return [connection for connection in found if isinstance(connection, HttpProtocol)]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

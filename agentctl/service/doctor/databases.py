@@ -19,8 +19,8 @@ from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wro
 from agentctl.store.database import get_newest_time
 from agentctl.store.databases import open_database
 from agentctl.store.migrating import read_version
-from agentctl.store.postgres.inspect import ServerFacts, read_server_facts
-from agentctl.store.schema import SCHEMA_VERSION
+from agentctl.store.postgres.inspect import ServerFacts, read_server_facts, receives_notifications
+from agentctl.store.schema import SCHEMA_VERSION, StoredVersion, describe_newer
 from agentctl.store.sqlite import inspect
 from agentctl.store.sqlite.connection import WAL_BYTES
 from agentctl.store.threads import call_in_thread
@@ -62,7 +62,7 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
         return
     try:
         yield await _check_newest_record(entry, check)
-        yield ok(check, f"{path} is a database of agentctl, schema {SCHEMA_VERSION}")
+        yield _check_schema(check, str(path), await read_version(entry))
         damage = await inspect.check_integrity(path)
         if damage is None:
             yield ok(check, f"no damage in {format_bytes(path.stat().st_size)}")
@@ -82,16 +82,25 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
 async def _check_server(entry: Database, check: str, processes: int) -> AsyncIterator[Finding]:
     where = display_url(entry.url)
     try:
-        if await read_version(entry) is None:
+        version = await read_version(entry)
+        if version is None:
             remedy = "agentctl db migrate or agentctl serve creates them"
             yield note(check, f"{where} has no tables yet", remedy)
             return
         yield await _check_newest_record(entry, check)
-        yield ok(check, f"{where} is a database of agentctl, schema {SCHEMA_VERSION}")
+        yield _check_schema(check, where, version)
         async for finding in check_postgres_server(entry, check, processes):
             yield finding
     except AgentctlError as failure:
         yield from_failure(check, failure)
+
+
+def _check_schema(check: str, where: str, version: StoredVersion | None) -> Finding:
+    """Describe the schema of a database that this version works with."""
+    if version is not None and version.is_newer:
+        remedy = "upgrade this installation; until then the older version works, too"
+        return note(check, describe_newer(version), remedy)
+    return ok(check, f"{where} is a database of agentctl, schema {SCHEMA_VERSION}")
 
 
 async def _check_newest_record(entry: Database, check: str) -> Finding:
@@ -136,8 +145,8 @@ def _check_location(check: str, path: Path) -> Iterator[Finding]:
 MINIMUM_VERSION = 130_000
 """PostgreSQL 13, as `server_version_num`."""
 
-EXTRA_CONNECTIONS = 2
-"""Connections of a process outside its pool: the listener and the heartbeat."""
+EXTRA_CONNECTIONS = 1
+"""Connections of a process outside its pool, for the heartbeat and notifications."""
 
 _FAR_AHEAD = 300
 _AHEAD = 2
@@ -169,6 +178,12 @@ async def check_postgres_server(
         yield finding
     for finding in _check_encryption(check, facts, entry):
         yield finding
+    if await receives_notifications(entry.at_listen_url()):
+        yield ok(check, "notifications between servers arrive")
+    else:
+        text = "notifications between servers do not arrive; followers of other servers wait longer"
+        remedy = f"listen_url in [[databases]] {entry.id}, the server behind the connection pooler"
+        yield note(check, text, remedy)
 
 
 def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:

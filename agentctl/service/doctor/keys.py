@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -34,10 +35,11 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
         except InvalidKey as failure:
             yield from_failure(_CHECK, failure)
         else:
-            count = len(keys.keys)
+            count, remote = len(keys.keys), has_remote_keys(authorization)
             number = "1 key verifies" if count == 1 else f"{count} keys verify"
-            yield ok(_CHECK, f"{number} {keys.spec.name} tokens")
-            if has_remote_keys(authorization):
+            if count or not remote:
+                yield ok(_CHECK, f"{number} {keys.spec.name} tokens")
+            if remote:
                 yield _check_remote_keys(settings)
             for entry in keys.skipped:
                 name = "without kid" if entry.kid is None else f"{entry.kid!r}"
@@ -46,6 +48,9 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
     yield from check_permissions(_CHECK, signing, "the signing key")
     if not signing.exists():
         yield ok(_CHECK, f"there is no {signing}: tokens are minted elsewhere")
+        return
+    if not os.access(signing, os.R_OK):
+        yield ok(_CHECK, f"this user cannot read {signing}, which a server does not need")
         return
     try:
         key = load_signing_key(read_private_key(signing), get_algorithm(authorization.algorithm))

@@ -74,7 +74,7 @@ def _check_settings(settings: Settings) -> Iterator[Finding]:
         yield note(_CHECK, text, 'listen = "127.0.0.1:9107" in [metrics]')
     quotas = settings.quotas
     if not (quotas.sessions_per_user or quotas.bytes_per_user):
-        text = "no quota: one user can fill the disk"
+        text = "no quota: one user can fill the disk, for sessions are kept until they are deleted"
         yield note(_CHECK, text, "bytes_per_user = 1000000000 in [quotas]")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import orjson
 
@@ -16,6 +16,7 @@ from agentctl.config.settings import Limits
 from agentctl.errors import ValidationFailed
 from agentctl.records.ids import is_session_id, is_unique_id
 from agentctl.records.kinds import KINDS, ComponentKind, Record, RunStatus
+from agentctl.records.run_spec import OriginKind
 from agentctl.records.sessions import (
     TOKEN_COUNTERS,
     AgentSessionDetailSchema,
@@ -241,8 +242,19 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
         holding=_dump(record.get("holding") or None),
         spans=_dump(record.get("spans") or None),
         request_id=_read_text(record, "request_id", at, MAXIMUM_NAME_LENGTH),
+        **_read_origin(record, at),
         **times,
     )
+
+
+def _read_origin(record: Record, at: str) -> dict[str, Any]:
+    kind, number = record.get("origin_kind"), record.get("origin_at")
+    if kind not in (None, *get_args(OriginKind)):
+        raise ValidationFailed(f"{at}.origin_kind has an unknown value")
+    if number is not None and (type(number) is not int or not 0 <= number < 1 << 53):
+        raise ValidationFailed(f"{at}.origin_at must be a number of messages")
+    run_id = _read_text(record, "origin_run_id", at, MAXIMUM_NAME_LENGTH)
+    return {"origin_run_id": run_id, "origin_kind": kind, "origin_at": number}
 
 
 _TIMES = ("created_at", "started_at", "paused_at", "finished_at", "stopped_at")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
+import secrets
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,8 +14,8 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
-from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.store.database import Row, Work, compile_for_postgres
+from agentctl.store.postgres.failures import CONFLICTS, CONNECTION_LOST, to_public_error
 
 T = TypeVar("T")
 
@@ -28,24 +28,61 @@ class PooledConnection(asyncpg.Connection):
     Attributes:
         born: the time at which it was opened, in seconds.
         used: the time at which it was returned to the pool last, in seconds.
+        answer_seconds: the time that a statement has, for the pool; infinite outside it.
+        deadline: the time at which the pool terminates the connection, unless the response to its
+            statement has arrived, in seconds.
+        timed_out: True if that has happened.
+        is_shared: True if a connection pooler gives its session to others between transactions.
+        local_settings: statements that follow each BEGIN, for settings that the pooler drops.
     """
 
-    __slots__ = ("_last_crash", "born", "used")
+    __slots__ = (
+        "_clock",
+        "_last_crash",
+        "answer_seconds",
+        "born",
+        "deadline",
+        "is_shared",
+        "local_settings",
+        "timed_out",
+        "used",
+    )
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.born = self.used = asyncio.get_running_loop().time()
+        self._clock = asyncio.get_running_loop().time
+        self.born = self.used = self._clock()
+        self.answer_seconds = self.deadline = float("inf")
+        self.timed_out = False
         self._last_crash: str | None = None
+        self.is_shared = False
+        self.local_settings = ""
+
+    def _get_unique_id(self, prefix: str) -> str:
+        # asyncpg numbers its statements in each process alike. A pooler that does not keep prepared
+        # statements would execute the statement of another process that has the same name.
+        name: str = super()._get_unique_id(prefix)  # type: ignore[misc]  # not in its stubs
+        return f"{name}{_PROCESS}"
+
+    async def begin(self, statement: str) -> None:
+        """Begin a transaction, with the settings that the connection has lost."""
+        await self.execute(statement + self.local_settings)
+
+    def begin_statement(self) -> None:
+        """Set the deadline of a statement. A timer of its own costs more than the statement."""
+        self.deadline = self._clock() + self.answer_seconds
 
     async def last_crash(self) -> str:
         """Return the time of the last recovery of the server after a crash.
 
-        The value is cached: no connection survives a crash.
+        The value is cached, because no connection survives a crash. One to a pooler does.
         """
-        if self._last_crash is None:
+        if self._last_crash is None or self.is_shared:
             self._last_crash = str(await self.fetchval(f"SELECT {LAST_CRASH}"))
         return self._last_crash
 
+
+_PROCESS = secrets.token_hex(8)
 
 STATEMENTS = 1_024
 """Prepared statements that a connection keeps: more than the repositories use at a time."""
@@ -53,108 +90,31 @@ STATEMENTS = 1_024
 ANSWER_SECONDS = 1.0
 """Additional seconds to wait for the response to a statement, for the network."""
 
-CONNECTION_LOST = (
-    OSError,
-    EOFError,
-    TimeoutError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.DatabaseDroppedError,
-    asyncpg.IdleSessionTimeoutError,
-    asyncpg.IdleInTransactionSessionTimeoutError,
-)
-"""The errors after which the connection, or its server, is lost."""
-
-CONFLICTS = (
-    asyncpg.SerializationError,
-    asyncpg.DeadlockDetectedError,
-    asyncpg.InvalidCachedStatementError,
-)
-"""The errors of a transaction that PostgreSQL has undone because of others: it can be repeated."""
-
 # A crash resets the statistics of PostgreSQL, a clean stop does not.
 LAST_CRASH = "pg_stat_get_bgwriter_stat_reset_time()::text"
 """An SQL expression: the time of the last recovery after a crash."""
 
-_SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY($1)"
+_SESSION = """
+SELECT name, setting, source, pg_backend_pid() AS pid FROM pg_settings WHERE name = ANY($1)
+"""
 
 _NAME_SETTING = "application_name"
 """A setting that may differ: poolers replace it."""
 
+_TIMEOUTS = ("statement_timeout", "idle_in_transaction_session_timeout")
+"""Settings that each transaction can set for itself."""
+
+_SCHEMA = "search_path"
+
+_REFUSED_SETTING = "unsupported startup parameter"
+"""The words of PgBouncer for a setting that it does not pass on."""
+
+_refusing: set[str] = set()
+"""URLs of poolers that refuse settings at the start of a connection."""
+
+_ANY = "SELECT 1"
+
 _WRITTEN = "SELECT pg_current_xact_id_if_assigned()::text"
-
-_BUSY = ("The database is busy", "try again; see pool_size of [[databases]]")
-_AWAY = ("The database does not answer", "check that the server runs and that the url is right")
-
-_FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str, str]], ...] = (
-    (CONFLICTS, ("The database is busy", "many requests change the same rows; try again")),
-    (
-        asyncpg.QueryCanceledError,
-        ("The database takes too long", "see statement_seconds of [[databases]]"),
-    ),
-    (
-        asyncpg.TooManyConnectionsError,
-        ("The database has no connection left", "lower pool_size, or raise its max_connections"),
-    ),
-    (asyncpg.DiskFullError, ("The database disk is full", "free some space")),
-    (
-        asyncpg.PostgresSystemError,
-        ("The database cannot use its files", "see the log of the database server"),
-    ),
-    (asyncpg.InsufficientResourcesError, _BUSY),
-    (asyncpg.LockNotAvailableError, _BUSY),
-    (
-        asyncpg.ReadOnlySQLTransactionError,
-        ("The database is read-only", "the url names a standby; name the primary"),
-    ),
-    (
-        asyncpg.InvalidAuthorizationSpecificationError,
-        ("The database refuses the user", "check the user of the url, and password_env"),
-    ),
-    (
-        asyncpg.InvalidCatalogNameError,
-        ("The database does not exist", "create it with createdb, or change the url"),
-    ),
-    (
-        asyncpg.InsufficientPrivilegeError,
-        ("The database user lacks a privilege", "GRANT the privileges in docs/postgresql.md"),
-    ),
-    (
-        (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.InvalidSchemaNameError),
-        ("The database does not have the tables", "run `agentctl db migrate`"),
-    ),
-    (asyncpg.DataCorruptedError, ("The database is damaged", "restore it from a backup")),
-    (asyncpg.IndexCorruptedError, ("The database is damaged", "restore it from a backup")),
-    (
-        ssl.SSLError,
-        (
-            "The connection to the database is not secure",
-            "see tls and tls_ca_file of [[databases]]",
-        ),
-    ),
-    (
-        asyncpg.ProtocolViolationError,
-        (
-            "The connection pooler refuses the settings of the connection",
-            "see docs/postgresql.md, section Connection poolers",
-        ),
-    ),
-    (
-        (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError),
-        (
-            "The connection pooler does not keep prepared statements",
-            "use PgBouncer 1.21 or later with max_prepared_statements",
-        ),
-    ),
-    (CONNECTION_LOST, _AWAY),
-)
-
-log = logging.getLogger("agentctl.store")
-_limited_log = RateLimitedLog(log, level=logging.ERROR)
 
 
 class InDoubt(Exception):
@@ -196,6 +156,10 @@ class InDoubt(Exception):
         return True if status == "committed" else None
 
 
+class StatementInDoubt(Exception):
+    """The connection was lost during a shortcut: it is not known here if it was executed."""
+
+
 def build_unknown_outcome() -> errors.OutcomeUnknown:
     """Build the error for a commit with an unknown outcome."""
     return errors.OutcomeUnknown(
@@ -203,6 +167,11 @@ def build_unknown_outcome() -> errors.OutcomeUnknown:
         cause="the connection to the database was lost during the commit",
         hint="check before you repeat it; the same Idempotency-Key never starts a second run",
     )
+
+
+def count_answer_seconds(entry: Entry) -> float:
+    """Return the time to wait for the response to a statement, in seconds."""
+    return entry.statement_seconds + ANSWER_SECONDS
 
 
 async def connect(entry: Entry, **arguments: Any) -> PooledConnection:
@@ -213,37 +182,62 @@ async def connect(entry: Entry, **arguments: Any) -> PooledConnection:
 
     Raises:
         InvalidConfiguration: the password or the certificates are missing, or a connection pooler
-            has dropped a setting.
+            has dropped a setting that transactions cannot set for themselves.
         Exception: other errors, for `to_public_error`.
     """
     arguments = build_connect_arguments(entry) | arguments
-    connection = cast(PooledConnection, await asyncpg.connect(**arguments))
+    expected: dict[str, str] = arguments["server_settings"]
+    connection = await _open(entry.url, arguments)
     try:
-        await _verify_settings(connection, entry, arguments["server_settings"])
+        await _verify_settings(connection, entry, expected)
     except BaseException:
         connection.terminate()
         raise
     return connection
 
 
+async def _open(url: str, arguments: dict[str, Any]) -> PooledConnection:
+    if url not in _refusing:
+        try:
+            return cast(PooledConnection, await asyncpg.connect(**arguments))
+        except asyncpg.ProtocolViolationError as error:
+            if _REFUSED_SETTING not in str(error):
+                raise
+            _refusing.add(url)
+    settings: dict[str, str] = arguments["server_settings"]
+    # PgBouncer passes these two on, whatever its configuration.
+    passed = {name: settings[name] for name in (_NAME_SETTING, "TimeZone")}
+    return cast(PooledConnection, await asyncpg.connect(**arguments | {"server_settings": passed}))
+
+
 async def _verify_settings(
     connection: PooledConnection, entry: Entry, expected: dict[str, str]
 ) -> None:
-    """Refuse a connection that lacks settings: poolers in transaction mode may drop them.
+    """Verify the settings of a connection: poolers in transaction mode may drop them.
 
-    Without `search_path`, deployments in several schemas of a database would share the tables of
-    one schema.
+    A lost time limit is set by each transaction. A lost `search_path` is an error: deployments in
+    several schemas of a database would share the tables of one schema. So is one that someone has
+    set for a session of a pooler: the next transaction may have another session.
 
     Raises:
-        InvalidConfiguration: a setting is lost.
+        InvalidConfiguration: a setting is lost, or set by others.
     """
-    rows = await connection.fetch(_SETTINGS, list(expected))
+    rows = await connection.fetch(_SESSION, [*expected, _SCHEMA])
+    # A pooler makes up the process id that it sends to its clients.
+    connection.is_shared = rows[0]["pid"] != connection.get_server_pid()
     found: dict[str, str] = {row["name"]: row["setting"] for row in rows}
-    lost = [
-        name
-        for name, value in expected.items()
-        if name != _NAME_SETTING and found.get(name) != value
-    ]
+    sources: dict[str, str] = {row["name"]: row["source"] for row in rows}
+    if connection.is_shared and sources[_SCHEMA] == "session":
+        raise errors.InvalidConfiguration(
+            f"The sessions of database {entry.id!r} are changed by others: SET {_SCHEMA}",
+            cause="another program uses the same user and database of the connection pooler",
+            hint="give agentctl a user of its own; see docs/postgresql.md",
+        )
+    kept = {name for name, value in expected.items() if found.get(name) == value}
+    connection.local_settings = "".join(
+        f"; SET LOCAL {name} = {expected[name]}" for name in _TIMEOUTS if name not in kept
+    )
+    lost = [name for name in expected if name not in {*kept, *_TIMEOUTS, _NAME_SETTING}]
     if not lost:
         return
     changes = "; ".join(f"ALTER ROLE … SET {name} = '{expected[name]}'" for name in lost)
@@ -252,6 +246,27 @@ async def _verify_settings(
         cause="a connection pooler has dropped what a new connection asks for",
         hint=f"set them for the user of the database: {changes}; see docs/postgresql.md",
     )
+
+
+async def verify_statements(connection: PooledConnection, entry: Entry) -> None:
+    """Verify that prepared statements survive a change of the session by a connection pooler.
+
+    PgBouncer before 1.21 fails here at once, and not only under load.
+
+    Raises:
+        Exception: the errors of `connect` and of the statements, for `to_public_error`.
+    """
+    if not connection.is_shared:
+        return
+    other = await connect(entry)
+    try:
+        await connection.fetchval(_ANY)
+        # The other one gets the session that was used last, so this one gets another.
+        async with other.transaction():
+            await other.execute(_ANY)
+            await connection.fetchval(_ANY)
+    finally:
+        other.terminate()
 
 
 @asynccontextmanager
@@ -284,7 +299,7 @@ def build_connect_arguments(entry: Entry) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "dsn": entry.url,
         "timeout": entry.wait_seconds,
-        "command_timeout": entry.statement_seconds + ANSWER_SECONDS,
+        "command_timeout": count_answer_seconds(entry),
         "statement_cache_size": STATEMENTS,
         "max_cached_statement_lifetime": 0,
         "server_settings": settings,
@@ -320,28 +335,7 @@ def _tls(entry: Entry) -> ssl.SSLContext | str:
     return context
 
 
-def to_public_error(error: Exception, name: str) -> errors.AgentctlError:
-    """Return the error for a caller, and log the text of asyncpg or of the network.
-
-    Args:
-        error: the error that was raised.
-        name: the id of the database.
-
-    Returns:
-        Unavailable, or InternalError for a fault of this package.
-    """
-    if isinstance(error, errors.AgentctlError):
-        return error
-    # The cause of an outage fails every request: the log must not repeat it for each.
-    for kinds, (detail, hint) in _FAILURES:
-        if isinstance(error, kinds):
-            _limited_log.log("database %s: %s: %s", name, type(error).__name__, error)
-            return errors.Unavailable(detail, cause=f"database {name!r}", hint=hint)
-    log.error("database %s: %s: %s", name, type(error).__name__, error)
-    return errors.InternalError()
-
-
-async def run_unit(connection: Connection, work: Work[T]) -> T:
+async def run_unit(connection: PooledConnection, work: Work[T]) -> T:
     """Run a unit on a connection, in the open transaction if there is one.
 
     Args:
@@ -362,6 +356,7 @@ async def run_unit(connection: Connection, work: Work[T]) -> T:
             if work.single and rows is not None:
                 raise RuntimeError("a single unit has a second statement")
             text, names = compile_for_postgres(sql)
+            connection.begin_statement()
             rows = cast(
                 "list[Row]", await connection.fetch(text, *[parameters[name] for name in names])
             )
@@ -377,7 +372,7 @@ async def run_unit(connection: Connection, work: Work[T]) -> T:
         steps.close()
 
 
-async def run_write(connection: Connection, work: Work[T]) -> T:
+async def run_write(connection: PooledConnection, work: Work[T]) -> T:
     """Run a unit in one transaction; a repeatable one as a statement by itself.
 
     Raises:
@@ -386,16 +381,39 @@ async def run_write(connection: Connection, work: Work[T]) -> T:
     """
     if work.repeatable:
         return await run_unit(connection, work)
-    last_crash = await cast(PooledConnection, connection).last_crash()
-    await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+    last_crash = await connection.last_crash()
+    await connection.begin("BEGIN ISOLATION LEVEL READ COMMITTED")
     result = await run_unit(connection, work)
+    connection.begin_statement()
     written = await connection.fetchval(_WRITTEN)
+    connection.begin_statement()
     try:
         await connection.execute("COMMIT")
     except CONNECTION_LOST:
         if written is not None:
             raise InDoubt(written, last_crash, result) from None
     return result
+
+
+async def run_shortcut(connection: PooledConnection, statement: Work[T]) -> T | None:
+    """Run the statement of a shortcut as a transaction by itself.
+
+    Returns:
+        None also if the statement failed: the unit that runs instead reports why.
+
+    Raises:
+        StatementInDoubt: the connection was lost after the statement may have been sent.
+        Exception: the errors that any statement would have, such as those of `CONFLICTS`.
+    """
+    try:
+        return await run_unit(connection, statement)
+    except (*CONFLICTS, asyncpg.QueryCanceledError):
+        raise
+    except CONNECTION_LOST:
+        connection.terminate()
+        raise StatementInDoubt from None
+    except asyncpg.PostgresError:
+        return None
 
 
 def _unstorable_text() -> errors.ValidationFailed:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,19 +21,19 @@ import asyncpg
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.event_loop import retrieve_exception
-from agentctl.store.database import FAILURE_SECONDS, ListTotals, Load, ReadSize, Sql, Work
+from agentctl.store.database import FAILURE_SECONDS, ListTotals, Load, ReadSize, Shortcut, Sql, Work
 from agentctl.store.outbox import Outbox
 from agentctl.store.postgres.connection import (
-    CONFLICTS,
-    CONNECTION_LOST,
     LAST_CRASH,
-    Connection,
     InDoubt,
+    PooledConnection,
+    StatementInDoubt,
     build_unknown_outcome,
+    run_shortcut,
     run_unit,
     run_write,
-    to_public_error,
 )
+from agentctl.store.postgres.failures import CONFLICTS, CONNECTION_LOST, to_public_error
 from agentctl.store.postgres.listener import Listener
 from agentctl.store.postgres.pool import Pool
 from agentctl.store.postgres.schema import prepare_schema
@@ -84,8 +84,9 @@ class PostgresDatabase:
         self._schema_checked = False
         self._pool = Pool(entry)
         self._thread_connection = ThreadConnection(entry)
-        self._listener = Listener(entry)
+        self._listener = Listener(entry, self._thread_connection)
         self._writes: set[asyncio.Task[Any]] = set()
+        self._changes = 0
 
     @property
     def lock_folder(self) -> Path | None:
@@ -112,11 +113,11 @@ class PostgresDatabase:
     async def read(self, work: Work[T], *, size: ReadSize = "small") -> T:
         """Run a unit that only reads, on one snapshot.
 
-        The statements of a read that is not `small` are planned for their values. At most half of
-        the connections execute `large` reads.
+        The statements of a read of `unknown` or `large` size are planned for their values: those
+        are lists. At most half of the connections execute `large` reads.
         """
         if size != "large":
-            read = self._read if size == "small" else self._read_with_custom_plans
+            read = self._read_with_custom_plans if size == "unknown" else self._read
             return await self._run_with_retries(read, work)
         async with self._pool.reserve_for_large_read():
             return await self._run_with_retries(self._read_with_custom_plans, work)
@@ -130,11 +131,15 @@ class PostgresDatabase:
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
         task.add_done_callback(retrieve_exception)
-        return await asyncio.shield(task)
+        result = await asyncio.shield(task)
+        self._changes += 1
+        return result
 
     def write_blocking(self, work: Work[T]) -> T:
         """Do the same as `write`, without retries, for a thread without an event loop."""
-        return self._thread_connection.write(work)
+        result = self._thread_connection.write(work)
+        self._changes += 1
+        return result
 
     async def clock(self) -> int:
         """Return the time of the database server, in microseconds UTC."""
@@ -142,9 +147,9 @@ class PostgresDatabase:
         return present
 
     def changes(self) -> int:
-        """Return a number that changes after each write to the database, by any server."""
+        """Return a number that changes after each write of this process."""
         self._refuse_when_closed()
-        return self._listener.count_changes()
+        return self._changes
 
     def watch(self, topic: str) -> Callable[[], int]:
         """Return a function whose number changes with the notifications of a topic.
@@ -154,9 +159,19 @@ class PostgresDatabase:
         self._refuse_when_closed()
         return self._listener.watch(topic)
 
+    def announce(self, run_id: str) -> None:
+        """Notify the followers of a run in other processes, if there are any."""
+        self._listener.announce(run_id)
+
+    def request_announcements(self, owner: str, run_ids: Iterable[str]) -> None:
+        """Request the notifications of `announce` from the worker of some runs, for a minute."""
+        self._refuse_when_closed()
+        self._listener.request_announcements(owner, run_ids)
+
     def load(self) -> Load:
         pool = self._pool
-        return Load("postgres", pool.waiting, pool.in_use, self._entry.pool_size)
+        is_notified = self._listener.is_heard
+        return Load("postgres", pool.waiting, pool.in_use, self._entry.pool_size, is_notified)
 
     async def close(self) -> None:
         self._closed = True
@@ -208,6 +223,8 @@ class PostgresDatabase:
             return await _run_on_snapshot(connection, work, _LARGE_SNAPSHOT)
 
     async def _write(self, work: Work[T]) -> T:
+        if work.shortcut is not None:
+            return await self._write_shortcut(work.shortcut)
         try:
             async with (await self._open_pool()).borrow() as connection:
                 return await run_write(connection, work)
@@ -216,6 +233,34 @@ class PostgresDatabase:
                 result: T = doubt.result
                 return result
             raise ConnectionResetError from None
+
+    async def _write_shortcut(self, shortcut: Shortcut[T]) -> T:
+        try:
+            async with (await self._open_pool()).borrow() as connection:
+                found = await run_shortcut(connection, shortcut.statement)
+        except StatementInDoubt:
+            return await self._write_in_doubt(shortcut.otherwise)
+        return await self._write(shortcut.otherwise) if found is None else found
+
+    async def _write_in_doubt(self, work: Work[T]) -> T:
+        """Run the unit that finds the changes of a lost statement, or makes them.
+
+        Raises:
+            OutcomeUnknown: the database did not answer within `statement_seconds`.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._entry.statement_seconds
+        self._pool.discard_open_connections()
+        while clock() < deadline:
+            try:
+                return await self._write(work)
+            except (*CONNECTION_LOST, errors.Unavailable):
+                self._pool.discard_open_connections()
+            except (*CONFLICTS, asyncpg.UniqueViolationError):
+                # The lost statement was still running. Its changes are found now.
+                pass
+            await asyncio.sleep(_OUTCOME_RETRY_SECONDS)
+        raise build_unknown_outcome()
 
     async def _was_committed(self, doubt: InDoubt) -> bool:
         """Return True if a transaction was committed. Ask until the database is back.
@@ -254,8 +299,9 @@ class PostgresDatabase:
         return self._pool
 
 
-async def _run_on_snapshot(connection: Connection, work: Work[T], begin: str) -> T:
-    await connection.execute(begin)
+async def _run_on_snapshot(connection: PooledConnection, work: Work[T], begin: str) -> T:
+    await connection.begin(begin)
     result = await run_unit(connection, work)
+    connection.begin_statement()
     await connection.execute("COMMIT")
     return result

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
+from uuid import uuid4
+
+import asyncpg
 
 from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
 from agentctl.store.postgres.connection import open_connection
 from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.sqlite.schema import expected_columns
+
+NOTIFICATION_SECONDS = 2.0
+"""Time in which a notification must arrive."""
 
 _FACTS = """
 SELECT current_setting('server_version'), current_setting('server_version_num')::int,
@@ -86,3 +93,30 @@ async def read_server_facts(entry: Entry) -> ServerFacts:
     ahead = clock - min(max(clock, before), answered)
     missing = [name for (name,) in lacking]
     return ServerFacts._make([version.split()[0], number, ahead, *rest, missing])
+
+
+async def receives_notifications(entry: Entry) -> bool:
+    """Return True if a connection receives its own notification.
+
+    Raises:
+        Unavailable: the server does not answer.
+        InvalidConfiguration: the password or the certificates are missing.
+    """
+    channel = f"agentctl_{uuid4().hex}"
+    received = asyncio.Event()
+    async with open_connection(entry) as connection:
+        # A pooler may use the same session again, which receives its own notification.
+        if connection.is_shared:
+            return False
+        try:
+            await connection.add_listener(channel, lambda *_: received.set())
+            await connection.execute("SELECT pg_notify($1, '')", channel)
+        except asyncpg.PostgresError:
+            # A standby refuses to listen.
+            return False
+        try:
+            async with asyncio.timeout(NOTIFICATION_SECONDS):
+                await received.wait()
+        except TimeoutError:
+            return False
+    return True

@@ -1,41 +1,78 @@
-"""The listener for changes of a PostgreSQL database by any server.
+"""The listener of a process: notifications from and to the other servers of a PostgreSQL database.
 
-Triggers send a notification for the changes that a server may wait for (see the migrations). It
-names its topic, so that a change wakes only the callers that it concerns. In addition the listener
-polls the current snapshot of the database, which moves with every commit.
+A notification is a message on one channel: the schema, a kind and names. Triggers and listeners
+send them:
+
+    run ID                  the status of a run has changed
+    runs ID ...             events of these runs were stored
+    worker ID               the cancel of a run of this worker was requested
+    followers OWNER ID ...  this worker shall announce the stored events of these runs
+    ping                    nothing
+
+Other topics pass unchanged to those that watch them. A message without a topic concerns everyone.
+
+Stored events are announced after their commit, for runs with followers in other processes only, and
+at most once per `SEND_SECONDS` for all runs together. The commit of a message waits for that of all
+others in the cluster, so it does not wait for the disk (docs/decisions/0093).
+
+A message may be lost: a caller must read again after some time. A pooler in transaction mode
+loses all of them. So a listener that has received nothing for a while sends a ping, and if that
+does not arrive it reports itself as deaf.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from weakref import WeakValueDictionary
 
 from agentctl.config.settings import Database as Entry
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.store.postgres.connection import connect
+from agentctl.store.database import run_topic, worker_topic
+from agentctl.store.postgres.thread import ThreadConnection
 
-POLL_SECONDS = 0.5
-"""Seconds between two polls while callers wait for a change, and maximum duration of a poll."""
+SEND_SECONDS = 0.1
+"""Mean time between two messages of a process; a few may follow each other at once."""
 
-IDLE_POLL_SECONDS = 2.0
-"""Seconds between two polls while no caller waits, except the sweep for dead workers."""
+BURST = 2
+"""Number of messages that may follow each other at once."""
+
+INTEREST_SECONDS = 60.0
+"""Time for which the stored events of a run are announced after a request."""
+
+PING_SECONDS = 60.0
+"""Maximum time without a message until a listener sends a ping. Half of it is random, so that one
+ping of any server is enough for all."""
+
+PING_WAIT_SECONDS = 5.0
+"""Time in which a ping must arrive."""
+
+COMMAND_SECONDS = 5.0
 
 RETRY_SECONDS = 0.5
 
-CLOSE_SECONDS = 1.0
+MAXIMUM_MESSAGE = 7_900
+"""Maximum size of a message in bytes: PostgreSQL takes less than 8,000."""
 
 CHANNEL = "agentctl"
 
-_SNAPSHOT = "SELECT pg_current_snapshot()::text"
+_SCHEMA = "SELECT current_schema()"
+_SEND = f"""
+SELECT set_config('synchronous_commit', 'off', true), pg_notify('{CHANNEL}', message)
+FROM unnest($1::text[]) AS message
+"""
 
-_limited_log = RateLimitedLog(logging.getLogger("agentctl.store"))
+_log = logging.getLogger("agentctl.store")
+_limited_log = RateLimitedLog(_log)
 
 
 class _Topic:
-    """Counts the notifications of a topic. Its method keeps it alive while someone watches."""
+    """Counts the messages of a topic. Its method keeps it alive while someone watches."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -45,39 +82,56 @@ class _Topic:
 
 
 class Listener:
-    """Counts the changes of one database, on a separate connection.
+    """Receives and sends the messages of one process, on the connection of the heartbeat.
+
+    It connects when it is first needed, on the running event loop.
 
     Args:
         entry: the configuration of the database.
+        connection: the connection, which the heartbeat shares.
 
     Attributes:
-        changes: a number that grows with every detected change.
+        is_heard: False if the messages of this process do not arrive; None while that is not known.
     """
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, connection: ThreadConnection) -> None:
         self._entry = entry
+        self._connection = connection
         self._task: asyncio.Task[None] | None = None
-        self._lost = asyncio.Event()
+        self._is_lost = False
+        self._changed = asyncio.Event()
         self._schema: str | None = None
-        self._snapshot: str | None = None
         self._failed = False
-        self._asked_at = 0.0
         self._topics: WeakValueDictionary[str, _Topic] = WeakValueDictionary()
-        self.changes = 0
-
-    def count_changes(self) -> int:
-        """Return `changes`. The first call starts to listen; it needs a running event loop."""
-        self._start()
-        self._asked_at = asyncio.get_running_loop().time()
-        return self.changes
+        # By run: the time until which its events are announced, on the clock of the event loop.
+        self._interest: dict[str, float] = {}
+        self._stored: set[str] = set()
+        self._requested: defaultdict[str, set[str]] = defaultdict(set)
+        self._next_send = 0.0
+        self._received_at = 0.0
+        self._pinged_at: float | None = None
+        self._next_ping = 0.0
+        self.is_heard: bool | None = None
 
     def watch(self, topic: str) -> Callable[[], int]:
-        """Return a function that counts the notifications of a topic; see `count_changes`."""
+        """Return a function that counts the messages of a topic."""
         self._start()
         watched = self._topics.get(topic)
         if watched is None:
             watched = self._topics[topic] = _Topic()
         return watched.count
+
+    def announce(self, run_id: str) -> None:
+        """Announce stored events of a run, if another process has requested that."""
+        if run_id in self._interest:
+            self._stored.add(run_id)
+            self._changed.set()
+
+    def request_announcements(self, owner: str, run_ids: Iterable[str]) -> None:
+        """Request the announcements of runs from their worker, for `INTEREST_SECONDS`."""
+        self._start()
+        self._requested[owner].update(run_ids)
+        self._changed.set()
 
     def _start(self) -> None:
         if self._task is None:
@@ -103,44 +157,137 @@ class Listener:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _listen_once(self) -> None:
-        connection = await connect(self._entry, command_timeout=POLL_SECONDS)
+        clock = asyncio.get_running_loop().time
+        connection = await self._connection.share()
         try:
-            self._lost.clear()
-            connection.add_termination_listener(lambda _: self._lost.set())
-            self._schema = await connection.fetchval("SELECT current_schema()")
-            await connection.add_listener(CHANNEL, self._on_notification)
-            # Notifications may have been lost before.
-            self._announce_all()
-            while not self._lost.is_set():
-                snapshot = await connection.fetchval(_SNAPSHOT)
-                if snapshot != self._snapshot:
-                    self._snapshot = snapshot
-                    self.changes += 1
-                self._failed = False
-                await self._wait_for_next_poll()
+            self._is_lost, self._pinged_at, self._next_ping = False, None, 0.0
+            await connection.on_loss(self._on_termination)
+            self._schema = await connection.fetchval(_SCHEMA, timeout=COMMAND_SECONDS)
+            if connection.is_shared:
+                self._report_pooler()
+            else:
+                await connection.listen(CHANNEL, self._on_message)
+            # Messages may have been lost before.
+            self._wake_all()
+            while not self._is_lost:
+                self._changed.clear()
+                self._judge_ping(clock())
+                if messages := self._take_messages(clock()):
+                    await connection.execute(_SEND, messages, timeout=COMMAND_SECONDS)
+                    self._failed = False
+                await self._wait_for_change(clock())
         finally:
             connection.terminate()
 
-    async def _wait_for_next_poll(self) -> None:
-        now = asyncio.get_running_loop().time()
-        is_awaited = now - self._asked_at <= POLL_SECONDS
+    def _report_pooler(self) -> None:
+        if self.is_heard is not False:
+            _log.warning(
+                "database %s: a connection pooler does not pass on notifications; this process"
+                " polls instead; set listen_url in [[databases]]",
+                self._entry.id,
+            )
+        # A ping could return, because a pooler may use the same session again.
+        self.is_heard, self._next_ping = False, math.inf
+
+    def _on_termination(self, _: object) -> None:
+        self._is_lost = True
+        self._changed.set()
+
+    async def _wait_for_change(self, now: float) -> None:
+        """Wait for something to send, or until the next ping or its end is due."""
+        until = self._next_ping
+        if self._pinged_at is not None:
+            until = self._pinged_at + PING_WAIT_SECONDS
+        if self._stored or self._requested:
+            await asyncio.sleep(self._next_send - now)
+            return
         try:
-            async with asyncio.timeout(POLL_SECONDS if is_awaited else IDLE_POLL_SECONDS):
-                await self._lost.wait()
+            async with asyncio.timeout(until - now):
+                await self._changed.wait()
         except TimeoutError:
             return
 
-    def _on_notification(self, *notification: Any) -> None:
+    def _take_messages(self, now: float) -> list[str]:
+        messages = []
+        if self._next_ping <= now:
+            self._pinged_at = now
+            self._next_ping = now + PING_SECONDS * random.uniform(0.5, 1)
+            messages.append(f"{self._schema} ping")
+        if self._next_send > now or not (self._stored or self._requested):
+            return messages
+        self._next_send = max(self._next_send, now - BURST * SEND_SECONDS) + SEND_SECONDS
+        wanted = [run_id for run_id in self._stored if self._interest.get(run_id, 0.0) > now]
+        for run_id in self._stored.difference(wanted):
+            self._interest.pop(run_id, None)
+        self._stored.clear()
+        messages += _split(f"{self._schema} runs", wanted)
+        for owner, run_ids in self._requested.items():
+            messages += _split(f"{self._schema} followers {owner}", run_ids)
+        self._requested.clear()
+        return messages
+
+    def _judge_ping(self, now: float) -> None:
+        if self._pinged_at is None:
+            return
+        if self._received_at >= self._pinged_at:
+            if self.is_heard is False:
+                _log.warning("database %s: notifications arrive again", self._entry.id)
+            self.is_heard, self._pinged_at = True, None
+        elif now >= self._pinged_at + PING_WAIT_SECONDS:
+            if self.is_heard is not False:
+                _log.warning(
+                    "database %s: notifications do not arrive, as through a connection pooler in"
+                    " transaction mode; this process polls instead",
+                    self._entry.id,
+                )
+            self.is_heard, self._pinged_at = False, None
+
+    def _on_message(self, *notification: Any) -> None:
+        now = asyncio.get_running_loop().time()
+        # A message of any server shows that this one would be received as well.
+        self._received_at = now
+        if self._pinged_at is None:
+            self._next_ping = now + PING_SECONDS * random.uniform(0.5, 1)
+        else:
+            self._changed.set()
         # The channel is shared by all schemas of the database.
         schema, _, topic = str(notification[-1]).partition(" ")
         if schema != self._schema:
             return
-        self.changes += 1
+        kind, _, names = topic.partition(" ")
         if not topic:
-            self._announce_all()
-        elif (watched := self._topics.get(topic)) is not None:
+            self._wake_all()
+        elif kind == "runs":
+            for run_id in names.split():
+                self._wake(run_topic(run_id))
+        elif kind == "followers":
+            owner, *run_ids = names.split()
+            # Each worker watches its cancel requests.
+            if worker_topic(owner) in self._topics:
+                self._add_interest(run_ids, now)
+        else:
+            self._wake(topic)
+
+    def _add_interest(self, run_ids: Iterable[str], now: float) -> None:
+        self._interest = {name: until for name, until in self._interest.items() if until > now}
+        self._interest |= dict.fromkeys(run_ids, now + INTEREST_SECONDS)
+
+    def _wake(self, topic: str) -> None:
+        watched = self._topics.get(topic)
+        if watched is not None:
             watched.number += 1
 
-    def _announce_all(self) -> None:
+    def _wake_all(self) -> None:
         for watched in list(self._topics.values()):
             watched.number += 1
+
+
+def _split(beginning: str, names: Iterable[str]) -> Iterator[str]:
+    message = beginning
+    for name in names:
+        if len(message.encode()) + len(name) >= MAXIMUM_MESSAGE:
+            yield message
+            message = beginning
+        message += f" {name}"
+    if message != beginning:
+        yield message

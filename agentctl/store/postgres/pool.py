@@ -8,6 +8,7 @@ that was lost before (docs/decisions/0033).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,9 +16,15 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
-from agentctl.store.postgres.connection import CONNECTION_LOST, InDoubt, PooledConnection, connect
+from agentctl.store.postgres.connection import (
+    InDoubt,
+    PooledConnection,
+    connect,
+    count_answer_seconds,
+)
+from agentctl.store.postgres.failures import CONNECTION_LOST
 
-IDLE_SECONDS = 300.0
+IDLE_SECONDS = 60.0
 """Seconds after which an idle connection is closed."""
 
 CLOSE_SECONDS = 2.0
@@ -36,9 +43,12 @@ class Pool:
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
-        self._slots = asyncio.Semaphore(entry.pool_size)
+        self._free = entry.pool_size
+        self._waiters = deque[asyncio.Future[bool]]()
         self._large_slots = asyncio.Semaphore(max(entry.pool_size // 2, 1))
         self._idle: list[PooledConnection] = []
+        self._busy = set[PooledConnection]()
+        self._watching: asyncio.TimerHandle | None = None
         self._trusted_from = float("-inf")
         self.waiting = 0
         self.in_use = 0
@@ -50,27 +60,17 @@ class Pool:
         """
         self._trusted_from = asyncio.get_running_loop().time()
 
-    @asynccontextmanager
-    async def borrow(self) -> AsyncIterator[PooledConnection]:
-        """Borrow a connection that is in no transaction.
+    def borrow(self) -> _Loan:
+        """Borrow a connection that is in no transaction, in an `async with`.
 
         It returns to the pool if it is in no transaction at the end.
 
         Raises:
             Unavailable: all connections were in use for `entry.wait_seconds`.
+            TimeoutError: the response to a statement was late.
             Exception: the errors of `connection.connect`.
         """
-        connection = await self._acquire()
-        try:
-            yield connection
-        except BaseException as error:
-            if isinstance(error, (*CONNECTION_LOST, asyncio.CancelledError, InDoubt)):
-                connection.terminate()
-            elif not connection.is_closed() and connection.is_in_transaction():
-                await _roll_back(connection)
-            raise
-        finally:
-            self._release(connection)
+        return _Loan(self)
 
     @asynccontextmanager
     async def reserve_for_large_read(self) -> AsyncIterator[None]:
@@ -95,23 +95,78 @@ class Pool:
         idle, self._idle = self._idle, []
         await asyncio.gather(*(_close(connection) for connection in idle))
 
-    async def _acquire(self) -> PooledConnection:
-        has_slot = False
-        try:
-            async with asyncio.timeout(self._entry.wait_seconds):
-                self.waiting += 1
-                try:
-                    has_slot = await self._slots.acquire()
-                finally:
-                    self.waiting -= 1
-                connection = self._pop_idle() or await connect(self._entry)
-        except BaseException as error:
-            if has_slot:
-                self._slots.release()
-            elif isinstance(error, TimeoutError):
-                raise self._build_busy() from None
-            raise
+    async def acquire(self) -> PooledConnection:
+        """Take a connection for `borrow`."""
+        deadline = asyncio.get_running_loop().time() + self._entry.wait_seconds
+        if self._free and not self._waiters:
+            self._free -= 1
+        else:
+            await self._wait_for_slot(deadline)
+        connection = self._pop_idle()
+        if connection is None:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    connection = await self._connect()
+            except BaseException:
+                self._pass_slot()
+                raise
         self.in_use += 1
+        self._busy.add(connection)
+        connection.begin_statement()
+        if self._watching is None:
+            self._watch()
+        return connection
+
+    async def give_back(self, connection: PooledConnection, error: BaseException | None) -> None:
+        """End a `borrow`, which has raised an error or not."""
+        try:
+            if isinstance(error, (*CONNECTION_LOST, asyncio.CancelledError, InDoubt)):
+                connection.terminate()
+            elif error and not connection.is_closed() and connection.is_in_transaction():
+                await _roll_back(connection)
+        finally:
+            self._release(connection)
+
+    async def _wait_for_slot(self, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiters.append(waiter)
+        timer = loop.call_at(deadline, _resolve, waiter, False)
+        self.waiting += 1
+        try:
+            if not await waiter:
+                raise self._build_busy()
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.result():
+                self._pass_slot()
+            raise
+        finally:
+            self.waiting -= 1
+            timer.cancel()
+
+    def _pass_slot(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(True)
+                return
+        self._free += 1
+
+    def _watch(self) -> None:
+        """Terminate the connections whose response is late, and look again when one may be."""
+        loop = asyncio.get_running_loop()
+        self._watching, present = None, loop.time()
+        for connection in self._busy:
+            if connection.deadline <= present:
+                connection.timed_out = True
+                connection.terminate()
+        waiting = [each.deadline for each in self._busy if not each.timed_out]
+        if waiting:
+            self._watching = loop.call_at(min(waiting), self._watch)
+
+    async def _connect(self) -> PooledConnection:
+        connection = await connect(self._entry, command_timeout=None)
+        connection.answer_seconds = count_answer_seconds(self._entry)
         return connection
 
     def _pop_idle(self) -> PooledConnection | None:
@@ -125,7 +180,8 @@ class Pool:
     def _release(self, connection: PooledConnection) -> None:
         now = asyncio.get_running_loop().time()
         self.in_use -= 1
-        self._slots.release()
+        self._busy.discard(connection)
+        self._pass_slot()
         if (
             connection.is_closed()
             or connection.is_in_transaction()
@@ -145,6 +201,32 @@ class Pool:
             cause=f"all {entry.pool_size} connections of database {entry.id!r} are in use",
             hint="try again; see pool_size of [[databases]]",
         )
+
+
+class _Loan:
+    """A borrowed connection. A generator as a context manager would cost more than a statement."""
+
+    __slots__ = ("_connection", "_pool")
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def __aenter__(self) -> PooledConnection:
+        self._connection = await self._pool.acquire()
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        connection = self._connection
+        await self._pool.give_back(connection, error)
+        if connection.timed_out and isinstance(error, CONNECTION_LOST):
+            raise TimeoutError from None
+
+
+def _resolve(waiter: asyncio.Future[bool], value: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(value)
 
 
 async def _roll_back(connection: PooledConnection) -> None:

@@ -14,12 +14,13 @@ from agentctl import errors
 from agentctl.config.databases import display_url
 from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
-from agentctl.store.postgres.connection import Connection, connect
+from agentctl.store.postgres.connection import Connection, connect, verify_statements
 from agentctl.store.schema import (
-    SCHEMA_VERSION,
+    COMPATIBLE_SINCE,
     TABLES,
     Migration,
-    build_newer_schema,
+    StoredVersion,
+    check_newer,
     check_version,
     list_pending,
     load_migrations,
@@ -31,7 +32,12 @@ _TABLE_NAMES = """
 SELECT relname FROM pg_class
 WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')
 """
+_IDENTITY = """
+SELECT pg_postmaster_start_time(), current_database(), current_schema(),
+    to_regclass('schema_version')::oid
+"""
 _VERSION = "SELECT max(version) FROM schema_version"
+_COMPATIBLE_FROM = "SELECT max(compatible_from) FROM schema_version"
 _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES ($1, $2)"
 
 
@@ -44,8 +50,8 @@ async def prepare_schema(entry: Entry, *, create: bool) -> None:
 
     Raises:
         Unavailable: there are no tables, or those of another program.
-        SchemaMismatch: the schema is older or newer than this code.
-        Exception: other errors, for `connection.to_public_error`.
+        SchemaMismatch: the schema is older than this code, or newer and not compatible with it.
+        Exception: other errors, for `failures.to_public_error`.
     """
     connection = await connect(entry)
     try:
@@ -58,8 +64,34 @@ async def prepare_schema(entry: Entry, *, create: bool) -> None:
                 hint="create them with `agentctl serve` or `agentctl db migrate`",
             )
         check_version(await read_version(connection), display_url(entry.url))
+        if entry.listen_url:
+            await _compare_databases(connection, entry)
+        await verify_statements(connection, entry)
     finally:
         await connection.close()
+
+
+async def _compare_databases(connection: Connection, entry: Entry) -> None:
+    """Verify that `listen_url` leads to the same tables, and not through a connection pooler.
+
+    Raises:
+        InvalidConfiguration: it does not.
+        Exception: the errors of `connect` and of the statements.
+    """
+    direct = await connect(entry.at_listen_url())
+    try:
+        if direct.is_shared:
+            problem = "leads to a connection pooler, which does not pass on notifications"
+        elif await direct.fetchrow(_IDENTITY) != await connection.fetchrow(_IDENTITY):
+            problem = "leads to another database"
+        else:
+            return
+    finally:
+        direct.terminate()
+    raise errors.InvalidConfiguration(
+        f"The listen_url of database {entry.id!r} {problem}",
+        hint="name the PostgreSQL server behind the pooler, with the same database and user",
+    )
 
 
 async def apply_pending(
@@ -76,33 +108,35 @@ async def apply_pending(
 
     Raises:
         Unavailable: the database has the tables of another program.
-        SchemaMismatch: the schema is newer than this code.
+        SchemaMismatch: the schema is newer than this code, and not compatible with it.
     """
-    where = display_url(entry.url)
-    if entry.search_path:
+    # IF NOT EXISTS requires the privilege on the database even if the schema exists.
+    if entry.search_path and await connection.fetchval("SELECT current_schema() IS NULL"):
         await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{entry.search_path}"')
     while True:
         async with connection.transaction():
             # Local: a connection pooler gives the session to others after the transaction.
             await connection.execute("SET LOCAL statement_timeout = 0")
             await connection.execute(_LOCK)
-            version = await read_version(connection) if await has_tables(connection, entry) else 0
-            todo = list_pending("postgres", version)[: 1 if version else None]
+            exists = await has_tables(connection, entry)
+            version = await read_version(connection) if exists else StoredVersion(0, 0)
+            todo = list_pending("postgres", version)[: 1 if version.number else None]
             for migration in todo:
                 await connection.execute(migration.text)
                 await connection.execute(_APPLIED, migration.number, now())
         if not todo:
-            if version > SCHEMA_VERSION:
-                raise build_newer_schema(version, where)
+            check_newer(version, display_url(entry.url))
             return
         for migration in todo:
             applied(migration)
 
 
-async def read_version(connection: Connection) -> int:
-    """Return the number of the last applied migration, 0 for none."""
-    version: int | None = await connection.fetchval(_VERSION)
-    return version or 0
+async def read_version(connection: Connection) -> StoredVersion:
+    """Return the schema version of a database with the tables of agentctl."""
+    number: int | None = await connection.fetchval(_VERSION)
+    if number is None or number < COMPATIBLE_SINCE:
+        return StoredVersion(number or 0, number or 0)
+    return StoredVersion(number, await connection.fetchval(_COMPATIBLE_FROM))
 
 
 async def has_tables(connection: Connection, entry: Entry) -> bool:
@@ -136,7 +170,9 @@ SELECT t.tgname, t.tgenabled <> 'D' FROM pg_trigger t JOIN pg_class c ON c.oid =
 WHERE c.relnamespace = current_schema()::regnamespace AND NOT t.tgisinternal
 """
 
-_TRIGGER = re.compile(r"CREATE (?:OR REPLACE )?(?:CONSTRAINT )?TRIGGER (\w+)")
+_TRIGGER = re.compile(
+    r"\bDROP TRIGGER (\w+)|\bCREATE (?:OR REPLACE )?(?:CONSTRAINT )?TRIGGER (\w+)"
+)
 
 
 async def find_schema_differences(connection: Connection, version: int) -> list[str]:
@@ -144,13 +180,12 @@ async def find_schema_differences(connection: Connection, version: int) -> list[
     columns = {(str(row[0]), str(row[1])) for row in await connection.fetch(_COLUMNS)}
     indexes = {str(row[0]): bool(row[1]) for row in await connection.fetch(_INDEXES)}
     triggers = {str(row[0]): bool(row[1]) for row in await connection.fetch(_TRIGGERS)}
-    expected_triggers = {
-        name
-        for migration in load_migrations("postgres")
-        if migration.number <= version
-        for statement in migration.statements()
-        for name in _TRIGGER.findall(statement)
-    }
+    expected_triggers = set[str]()
+    for migration in load_migrations("postgres"):
+        for statement in migration.statements() if migration.number <= version else ():
+            for dropped, created in _TRIGGER.findall(statement):
+                expected_triggers.discard(dropped)
+                expected_triggers |= {created} - {""}
     return [
         *(
             f"column {table}.{name} is missing"

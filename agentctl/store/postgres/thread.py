@@ -1,27 +1,30 @@
-"""A PostgreSQL connection for writes from a thread, with a separate event loop.
+"""A PostgreSQL connection for the heartbeat and for notifications, on a thread of its own.
 
 The heartbeat of a worker reports on the event loop of the process. So it must not depend on that
-event loop, nor on the pool, which requests may have exhausted.
+event loop, nor on the pool, which requests may have exhausted. The listener of the process shares
+the connection, so that an idle process needs one connection and one more for requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.store.database import Work
 from agentctl.store.postgres.connection import (
-    CONNECTION_LOST,
-    Connection,
     InDoubt,
+    PooledConnection,
     build_unknown_outcome,
     connect,
     run_write,
-    to_public_error,
 )
+from agentctl.store.postgres.failures import CONNECTION_LOST, to_public_error
 
 T = TypeVar("T")
 
@@ -29,17 +32,20 @@ CLOSE_SECONDS = 1.0
 
 
 class ThreadConnection:
-    """A connection for threads, opened when it is first used and after it was lost.
+    """A connection for other threads, opened when it is first used and after it was lost.
 
     Args:
-        entry: the configuration of the database.
+        entry: the configuration of the database; `listen_url` replaces its `url`.
     """
 
     def __init__(self, entry: Entry) -> None:
-        self._entry = entry
-        self._lock = threading.Lock()
+        self._entry = entry.at_listen_url()
+        self._submitting = threading.Lock()
+        self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._connection: Connection | None = None
+        self._ended = asyncio.Event()
+        self._using = asyncio.Lock()
+        self._connection: PooledConnection | None = None
         self._closed = False
 
     def write(self, work: Work[T]) -> T:
@@ -51,42 +57,79 @@ class ThreadConnection:
             Unavailable: the change was not made.
             OutcomeUnknown: the connection was lost during the commit.
         """
-        with self._lock:
-            if self._closed:
-                cause = f"database {self._entry.id!r}"
-                raise errors.Unavailable("The database is closed", cause=cause)
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-            return self._loop.run_until_complete(self._write(work))
+        return self._submit(self._write(work)).result()
+
+    async def share(self) -> SharedConnection:
+        """Return the connection for the event loop of the caller; open it if necessary.
+
+        Raises:
+            Exception: the errors of `connection.connect`.
+        """
+        connection = await asyncio.wrap_future(self._submit(self._open()))
+        return SharedConnection(connection, self._submit, self._using)
 
     def close(self) -> None:
         """Close the connection. The thread must not run an event loop."""
-        with self._lock:
+        with self._submitting:
+            if self._loop is not None and not self._closed:
+                asyncio.run_coroutine_threadsafe(self._disconnect(), self._loop)
             self._closed = True
-            if self._loop is not None:
-                self._loop.run_until_complete(self._disconnect())
-                self._loop.close()
-                self._loop = None
+        if self._thread is not None:
+            self._thread.join()
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine on the thread.
+
+        Raises:
+            Unavailable: the connection is closed.
+        """
+        with self._submitting:
+            if self._closed:
+                work.close()
+                cause = f"database {self._entry.id!r}"
+                raise errors.Unavailable("The database is closed", cause=cause)
+            if self._loop is None:
+                self._loop = self._start()
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        started: Future[asyncio.AbstractEventLoop] = Future()
+
+        async def serve() -> None:
+            started.set_result(asyncio.get_running_loop())
+            await self._ended.wait()
+
+        name = f"agentctl-database-{self._entry.id}"
+        self._thread = threading.Thread(target=asyncio.run, args=(serve(),), name=name, daemon=True)
+        self._thread.start()
+        return started.result()
+
+    async def _open(self) -> PooledConnection:
+        async with self._using:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await connect(self._entry)
+            return self._connection
 
     async def _write(self, work: Work[T]) -> T:
-        try:
+        async with self._using:
             try:
-                if self._connection is not None:
-                    return await run_write(self._connection, work)
-            except TimeoutError:
-                raise
-            except CONNECTION_LOST:
-                # Lost while it was idle: try again on a new connection.
+                try:
+                    if self._connection is not None:
+                        return await run_write(self._connection, work)
+                except TimeoutError:
+                    raise
+                except CONNECTION_LOST:
+                    # Lost while it was idle: try again on a new connection.
+                    self._abandon()
+                self._connection = await connect(self._entry)
+                return await run_write(self._connection, work)
+            except InDoubt:
                 self._abandon()
-            self._connection = await connect(self._entry)
-            return await run_write(self._connection, work)
-        except InDoubt:
-            self._abandon()
-            raise build_unknown_outcome() from None
-        except Exception as error:
-            # After any error, a new connection is in no transaction.
-            self._abandon()
-            raise to_public_error(error, self._entry.id) from None
+                raise build_unknown_outcome() from None
+            except Exception as error:
+                # After any error, a new connection is in no transaction.
+                self._abandon()
+                raise to_public_error(error, self._entry.id) from None
 
     def _abandon(self) -> None:
         connection, self._connection = self._connection, None
@@ -94,10 +137,89 @@ class ThreadConnection:
             connection.terminate()
 
     async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        try:
-            await connection.close(timeout=CLOSE_SECONDS)
-        except Exception:
-            connection.terminate()
+        async with self._using:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                try:
+                    await connection.close(timeout=CLOSE_SECONDS)
+                except Exception:
+                    connection.terminate()
+        self._ended.set()
+
+
+class SharedConnection:
+    """The connection of a `ThreadConnection`, for the event loop that has asked for it.
+
+    Args:
+        connection: the open connection.
+        submit: runs a coroutine on the thread of the connection.
+        using: the lock for its statements.
+
+    Attributes:
+        is_shared: True if a connection pooler gives its session to others.
+    """
+
+    def __init__(
+        self,
+        connection: PooledConnection,
+        submit: Callable[[Coroutine[Any, Any, Any]], Future[Any]],
+        using: asyncio.Lock,
+    ) -> None:
+        self._connection = connection
+        self._submit = submit
+        self._using = using
+        self._own_loop = asyncio.get_running_loop()
+        self.is_shared = connection.is_shared
+
+    async def fetchval(self, sql: str, *parameters: Any, timeout: float) -> Any:
+        """Return the first value of the first row.
+
+        Raises:
+            TimeoutError: there was no response for `timeout` seconds.
+            Exception: the errors of asyncpg.
+        """
+        return await self._use(lambda: self._connection.fetchval(sql, *parameters, timeout=timeout))
+
+    async def execute(self, sql: str, *parameters: Any, timeout: float) -> None:
+        """Execute a statement. Raises as `fetchval` does."""
+        await self._use(lambda: self._connection.execute(sql, *parameters, timeout=timeout))
+
+    async def listen(self, channel: str, callback: Callable[..., None]) -> None:
+        """Call a function with each notification, on the event loop of the caller."""
+        await self._use(lambda: self._connection.add_listener(channel, self._on_own_loop(callback)))
+
+    async def on_loss(self, callback: Callable[..., None]) -> None:
+        """Call a function when the connection is lost, on the event loop of the caller."""
+
+        async def add() -> None:
+            called = self._on_own_loop(callback)
+            if self._connection.is_closed():
+                called()
+            self._connection.add_termination_listener(called)
+
+        await self._use(add)
+
+    def terminate(self) -> None:
+        """Close the connection as soon as no statement is running."""
+
+        async def terminate() -> None:
+            async with self._using:
+                self._connection.terminate()
+
+        with contextlib.suppress(errors.Unavailable):
+            self._submit(terminate())
+
+    async def _use(self, statement: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        async def use() -> Any:
+            async with self._using:
+                return await statement()
+
+        return await asyncio.wrap_future(self._submit(use()))
+
+    def _on_own_loop(self, callback: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            # The event loop of the process may have ended.
+            with contextlib.suppress(RuntimeError):
+                self._own_loop.call_soon_threadsafe(callback, *arguments)
+
+        return call

@@ -6,12 +6,23 @@ index: later rows have later times, unless a clock was set back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
 from agentctl.requests import AuditFilter
-from agentctl.store.database import Row, Sql, Statement, Steps, Work, build_insert, unit
+from agentctl.store.database import (
+    Row,
+    Sql,
+    Statement,
+    Steps,
+    Value,
+    Work,
+    build_insert,
+    list_statements,
+    unit,
+)
 
 DELETE_BATCH = 500
 """Maximum number of rows that one unit of `delete_older` reads: other writers wait for it."""
@@ -103,6 +114,14 @@ _DELETE_OLDER = Sql(
 def append_entry(entry: NewAuditEntry) -> Work[None]:
     """Append an entry."""
     return _APPEND.execute(**entry._asdict())
+
+
+def find_entry(work: Work[None]) -> Mapping[str, Value] | None:
+    """Return the values of the entry that a unit appends; None if that is not all that it does."""
+    statements = list_statements(work)
+    if len(statements) != 1 or statements[0].sql is not _APPEND:
+        return None
+    return statements[0].parameters
 
 
 @unit

@@ -69,11 +69,57 @@ def _build_append(count: int) -> Sql:
     )
 
 
+MAXIMUM_FOLLOWED_ROWS = 512
+"""Maximum number of rows of one `list_followed`."""
+
+LAST_POSITION = 2**62
+"""A position after all events."""
+
+
+class FollowedRow(NamedTuple):
+    """A run of `list_followed`, with a batch of its events or none.
+
+    Attributes:
+        number: the index of the run in the request.
+    """
+
+    number: int
+    status: str
+    owner: str | None
+    batch: EventRow | None
+
+
+def _build_followed(count: int) -> Sql:
+    """Build the statement that reads the states and the new batches of some runs.
+
+    One statement is one snapshot: a run that has settled in it has all its events in it.
+    """
+    typed = "0, cast(:run_id_0 as text), cast(:seq_0 as bigint)"
+    others = (f"{index}, :run_id_{index}, :seq_{index}" for index in range(1, count))
+    rows = ", ".join(f"({row})" for row in (typed, *others))
+    return Sql(
+        f"WITH asked (number, run_id, known) AS (VALUES {rows}),"
+        " followed AS MATERIALIZED (SELECT number, run_id, known, coalesce((SELECT max(first_seq)"
+        " FROM run_events WHERE run_events.run_id = asked.run_id AND first_seq <= known), known)"
+        " AS start FROM asked)"
+        " SELECT number, status, owner, followed.run_id, first_seq, last_seq, events FROM followed"
+        " JOIN runs ON runs.run_id = followed.run_id LEFT JOIN run_events"
+        " ON run_events.run_id = followed.run_id AND first_seq >= start AND last_seq > known"
+        f" ORDER BY number, first_seq LIMIT {MAXIMUM_FOLLOWED_ROWS}"
+    )
+
+
 # By the number of their batches. Few statements: each connection prepares them once.
 _APPENDS = {1 << power: _build_append(1 << power) for power in range(7)}
 
 MAXIMUM_BATCHES = max(_APPENDS)
 """Maximum number of batches of one `append_batches`."""
+
+# By the number of their runs, in steps of four.
+_FOLLOWED = {1 << power: _build_followed(1 << power) for power in range(0, 11, 2)}
+
+MAXIMUM_FOLLOWED = max(_FOLLOWED)
+"""Maximum number of runs of one `list_followed`."""
 
 # Batches are consecutive, so of those that begin at `seq` or before only the last one can contain
 # later events: the rows that were read before are not read again.
@@ -100,7 +146,8 @@ _OLDER = (
 _ANY_OLDER = Sql(f"{_OLDER} LIMIT 1")
 
 _DELETE_OLDER = Sql(
-    f"DELETE FROM run_events WHERE run_id IN ({_OLDER} LIMIT {DELETE_BATCH}) RETURNING first_seq"
+    f"DELETE FROM run_events WHERE run_id IN ({_OLDER} LIMIT {DELETE_BATCH}"
+    " FOR UPDATE OF run_events SKIP LOCKED) RETURNING first_seq"
 )
 
 
@@ -154,6 +201,26 @@ def list_after(run_id: str, seq: int, limit: int = 64) -> Work[list[EventRow]]:
         limit: maximum number of batches. The next ones follow the `last_seq` of the last.
     """
     return _AFTER.rows(EventRow, run_id=run_id, seq=seq, limit=limit)
+
+
+@single_unit
+def list_followed(positions: Sequence[tuple[str, int]]) -> Steps[list[FollowedRow]]:
+    """Return the states and the new batches of some runs, in their order; deleted runs are missing.
+
+    If there are `MAXIMUM_FOLLOWED_ROWS` rows, the last runs may lack batches, or be missing.
+
+    Args:
+        positions: 1 to `MAXIMUM_FOLLOWED` runs, each with the number of the last known event.
+    """
+    count = next(count for count in _FOLLOWED if count >= len(positions))
+    filled = [*positions, *[("", 0)] * (count - len(positions))]
+    values: dict[str, Value] = {}
+    for index, (run_id, seq) in enumerate(filled):
+        values |= {f"run_id_{index}": run_id, f"seq_{index}": seq}
+    return [
+        FollowedRow(number, status, owner, None if batch[1] is None else EventRow(*batch))
+        for number, status, owner, *batch in (yield Statement(_FOLLOWED[count], values))
+    ]
 
 
 @single_unit

@@ -43,7 +43,7 @@ _ANY_OLDER = Sql("SELECT key FROM idempotency WHERE created_at < :before LIMIT 1
 
 _DELETE_OLDER = Sql(
     "DELETE FROM idempotency WHERE (principal, key) IN (SELECT principal, key FROM idempotency"
-    f" WHERE created_at < :before LIMIT {DELETE_BATCH}) RETURNING key"
+    f" WHERE created_at < :before LIMIT {DELETE_BATCH} FOR UPDATE SKIP LOCKED) RETURNING key"
 )
 
 

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit, unit
 from agentctl.store.listing import ID_GROUP, group_ids
-from agentctl.store.repositories import sessions
-from agentctl.store.repositories.run_reads import IS_LIVE, STATE_COLUMNS
+from agentctl.store.repositories.run_reads import IS_LIVE, IS_NEXT_LEG, STATE_COLUMNS
 from agentctl.store.repositories.run_rows import RunState
 
 AFTER_RUNS = 0
@@ -26,9 +25,6 @@ AFTER_RUNS = 0
 
 AFTER_QUEUE = -1
 """The turn of a run that waits for the begin of the earlier runs that wait in its session."""
-
-IS_NEXT_LEG = "status = 'PENDING' AND owner IS NULL AND coalesce(queue_turn, attempt - 1) > 0"
-"""The condition that any server may claim a run. A partial index has the same one."""
 
 IS_QUEUED = "status = 'PENDING' AND queue_turn IS NOT NULL AND started_at IS NULL"
 """The condition that a run waits in the queue. A partial index has the same one."""
@@ -96,6 +92,8 @@ _STALLED = Sql(
     " AND earlier.seq < runs.seq AND earlier.status = 'PAUSED' AND earlier.parent_run_id IS NULL"
     " AND runs.queue_turn = 0) LIMIT :limit"
 )
+
+_LOCK_SESSION = Sql("SELECT session_id FROM sessions WHERE session_id = :session_id FOR UPDATE")
 
 
 class NextLeg(NamedTuple):
@@ -167,10 +165,15 @@ def list_stalled(limit: int = 100) -> Work[list[str]]:
     return _STALLED.column(limit=limit)
 
 
+def lock_session(session_id: str) -> Work[bool]:
+    """Lock the row of a session until the transaction ends; return False if there is none."""
+    return _LOCK_SESSION.has_rows(session_id=session_id)
+
+
 @unit
 def advance_stalled(session_id: str, at: int) -> Steps[bool]:
     """Do the same as `advance` for a session whose row is not locked."""
-    if not (yield from sessions.lock(session_id)):
+    if not (yield from lock_session(session_id)):
         return False
     return (yield from advance(session_id, at))
 

@@ -45,6 +45,13 @@ STATE_COLUMNS = ", ".join(field.name for field in fields(RunState))
 _GET = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 _GET_SUMMARY = Sql(f"SELECT {SUMMARY_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 _HOLD = Sql(f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
+_GET_ALONE = Sql(
+    f"SELECT {RUN_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}"
+    " AND finished_at IS NOT NULL AND paused_at IS NULL"
+    " AND coalesce(octet_length(history), 0) + coalesce(octet_length(messages), 0)"
+    " + coalesce(octet_length(output), 0) <= cast(:maximum as bigint)"
+    " AND NOT EXISTS (SELECT 1 FROM runs AS children WHERE children.parent_run_id = :run_id)"
+)
 _GET_STATE = Sql(f"SELECT {STATE_COLUMNS} FROM runs WHERE run_id = :run_id AND {IS_VISIBLE}")
 
 _SIZE = Sql(
@@ -73,14 +80,18 @@ def _select_recent(columns: str, size: str) -> Sql:
     """Select the last runs of a session, newest first.
 
     At most :limit runs, as far as their sizes add up to :maximum bytes, but at least one. The rows
-    that are not returned are not read: only the sizes of their texts are.
+    that are not returned are not read: only the sizes of their texts are. A run that was retried is
+    not among them: the retry takes its place when it has ended.
     """
     return Sql(
         f"SELECT {columns} FROM runs WHERE session_id = :session_id AND seq IN (SELECT seq FROM ("
         f"SELECT seq, size, sum(size) OVER (ORDER BY seq DESC) AS total FROM ("
         f"SELECT seq, {size} AS size FROM runs"
         " WHERE session_id = :session_id AND parent_run_id IS NULL AND seq > :after_seq"
-        " AND finished_at IS NOT NULL AND messages IS NOT NULL ORDER BY seq DESC LIMIT :limit"
+        " AND seq < :before_seq AND finished_at IS NOT NULL AND messages IS NOT NULL"
+        " AND NOT EXISTS (SELECT 1 FROM runs AS later WHERE later.origin_run_id = runs.run_id"
+        " AND later.origin_kind = 'retry' AND later.messages IS NOT NULL"
+        " AND later.finished_at IS NOT NULL) ORDER BY seq DESC LIMIT :limit"
         ") AS recent) AS sized WHERE total <= cast(:maximum AS bigint) OR total = size)"
         " ORDER BY seq DESC"
     )
@@ -89,7 +100,9 @@ def _select_recent(columns: str, size: str) -> Sql:
 _RECENT_MESSAGES = _select_recent("messages", "octet_length(messages)")
 
 _RECENT_NATIVE = _select_recent(
-    "messages, CASE WHEN native_kind = :native_kind THEN native_history END",
+    # The native messages of a fork begin after those of its origin.
+    "messages, CASE WHEN native_kind = :native_kind AND origin_kind IS NULL"
+    " THEN native_history END",
     "octet_length(messages) + coalesce(octet_length(native_history), 0)",
 )
 
@@ -104,6 +117,15 @@ _OPEN_IN_SESSION = Sql(
 _PAUSED_CHILDREN = Sql(
     "SELECT run_id FROM runs WHERE parent_run_id = :run_id AND status = 'PAUSED' ORDER BY seq"
 )
+
+IS_NEXT_LEG = "status = 'PENDING' AND owner IS NULL AND coalesce(queue_turn, attempt - 1) > 0"
+"""The condition that any server may claim a run. A partial index has the same one."""
+
+# The bound of the time is true for every run: it lets SQLite choose the index.
+IS_WAITING = (
+    f"{IS_NEXT_LEG} AND coalesce(queue_turn, created_at) >= 0 AND cancel_requested_at IS NULL"
+)
+"""Condition of the runs that any worker may go on with."""
 
 _LEG_EFFECTS = Sql("SELECT leg_effects FROM runs WHERE run_id = :run_id")
 
@@ -120,9 +142,12 @@ _TURNS = Sql(
     " ORDER BY seq LIMIT :limit"
 )
 
+HAS_CANCEL_REQUEST = f"{IS_LIVE} AND cancel_requested_at IS NOT NULL"
+"""Condition of the runs that their worker has to stop."""
+
 _CANCEL_REQUESTS = Sql(
-    f"SELECT {STATE_COLUMNS} FROM runs WHERE owner = :owner AND {IS_LIVE}"
-    " AND cancel_requested_at IS NOT NULL ORDER BY cancel_requested_at"
+    f"SELECT {STATE_COLUMNS} FROM runs WHERE owner = :owner AND {HAS_CANCEL_REQUEST}"
+    " ORDER BY cancel_requested_at"
 )
 
 _LIVE_OWNERS = Sql(f"SELECT DISTINCT owner FROM runs WHERE {IS_LIVE}")
@@ -170,6 +195,10 @@ _NEWEST = Sql(
     f" ({ID_GROUP}))"
 )
 
+_RETRIES = Sql(
+    "SELECT run_id FROM runs WHERE origin_run_id = :run_id AND origin_kind = 'retry' ORDER BY seq"
+)
+
 _COUNT_TURNS = Sql(
     "SELECT count(*) FROM runs WHERE session_id = :session_id AND parent_run_id IS NULL"
 )
@@ -183,6 +212,18 @@ def get(run_id: str, visibility: Visibility, *, summary: bool = False) -> Work[R
     """
     sql = _GET_SUMMARY if summary else _GET
     return sql.first(RunRow, run_id=run_id, **visibility.parameters())
+
+
+def get_alone(run_id: str, visibility: Visibility, maximum: int) -> Work[RunRow | None]:
+    """Return a run that has ended, has no members and never paused: no other row concerns it.
+
+    Args:
+        maximum: size of the largest texts in bytes.
+
+    Returns:
+        None for every other run, and if no visible run has the id.
+    """
+    return _GET_ALONE.first(RunRow, run_id=run_id, maximum=maximum, **visibility.parameters())
 
 
 def measure(run_id: str) -> Work[int | None]:
@@ -269,7 +310,7 @@ def list_histories(session_id: str) -> Work[list[bytes]]:
 
 @single_unit
 def list_recent_messages(
-    session_id: str, limit: int, maximum: int, after_seq: int = 0
+    session_id: str, limit: int, maximum: int, after_seq: int = 0, before_seq: int | None = None
 ) -> Steps[list[str]]:
     """Return the messages of the last top-level runs that have ended, oldest first.
 
@@ -278,18 +319,24 @@ def list_recent_messages(
     Args:
         limit: maximum number of runs.
         maximum: maximum size of all messages in bytes. The last run is returned in any case.
-        after_seq: only runs with a higher number.
+        after_seq, before_seq: only runs with numbers between these.
     """
     rows = yield Statement(
         _RECENT_MESSAGES,
-        {"session_id": session_id, "limit": limit, "maximum": maximum, "after_seq": after_seq},
+        {
+            "session_id": session_id,
+            "limit": limit,
+            "maximum": maximum,
+            "after_seq": after_seq,
+            "before_seq": before_seq or _ALL_SEQS,
+        },
     )
     return [messages for (messages,) in reversed(rows)]
 
 
 @single_unit
 def list_recent_native(
-    session_id: str, limit: int, maximum: int, native_kind: str
+    session_id: str, limit: int, maximum: int, native_kind: str, before_seq: int | None = None
 ) -> Steps[list[tuple[str, str | None]]]:
     """Return the messages of the same runs as `list_recent_messages`, oldest first.
 
@@ -298,6 +345,7 @@ def list_recent_native(
 
     Args:
         native_kind: the kind of runner of that library.
+        before_seq: only runs with a lower number.
     """
     rows = yield Statement(
         _RECENT_NATIVE,
@@ -306,6 +354,7 @@ def list_recent_native(
             "limit": limit,
             "maximum": maximum,
             "after_seq": 0,
+            "before_seq": before_seq or _ALL_SEQS,
             "native_kind": native_kind,
         },
     )
@@ -348,6 +397,11 @@ def list_newest(session_ids: Sequence[str]) -> Steps[dict[str, RunState]]:
 def count_turns(session_id: str) -> Work[int]:
     """Return the number of the top-level runs of a session."""
     return _COUNT_TURNS.value(session_id=session_id)
+
+
+def list_retries(run_id: str) -> Work[list[str]]:
+    """Return the ids of the runs that are retries of a run, oldest first."""
+    return _RETRIES.column(run_id=run_id)
 
 
 def list_background_work(session_id: str, purpose: str) -> Work[list[str]]:

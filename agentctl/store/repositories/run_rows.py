@@ -22,7 +22,8 @@ class RunRow:
     `spans` is a JSON array of the times of its parts, None until the run has ended. `request_id`
     is the id of the request that started it, None if it is not known. `paused_at` is the time of
     its last pause. `queued_at` is the time at which it began to wait in the queue, None if it never
-    did; `queue_turn` is None unless a server may begin it (`repositories.queue`).
+    did; `queue_turn` is None unless a server may begin it (`repositories.queue`). `origin_run_id`,
+    `origin_kind` and `origin_at` name the run that it repeats, see `records.run_spec.Origin`.
     """
 
     run_id: str
@@ -64,6 +65,9 @@ class RunRow:
     paused_at: int | None
     queued_at: int | None = None
     queue_turn: int | None = None
+    origin_run_id: str | None = None
+    origin_kind: str | None = None
+    origin_at: int | None = None
 
 
 @dataclass(slots=True)

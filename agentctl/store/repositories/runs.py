@@ -16,18 +16,19 @@ from typing import NamedTuple
 
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.repositories import queue, sessions
-from agentctl.store.repositories.run_reads import IS_LIVE, IS_OPEN, RUN_COLUMNS
+from agentctl.store.repositories.run_reads import IS_LIVE, IS_NEXT_LEG, IS_OPEN, RUN_COLUMNS
 from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunPause, RunRow
 from agentctl.store.repositories.sessions import parse_counters
 
-_CREATE = Sql(
-    "INSERT INTO runs (run_id, session_id, seq, parent_run_id, component_type, component_id,"
-    " user_id, status, background, attempt, owner, created_at, started_at, late_result, input,"
-    " input_object, metadata, session_state, purpose, request_id, queued_at, queue_turn)"
-    " VALUES (:run_id, :session_id, :seq, :parent_run_id, :component_type, :component_id,"
-    " :user_id, :status, :background, 1, :owner, :created_at, :started_at, 0, :input,"
-    " :input_object, :metadata, :session_state, :purpose, :request_id, :queued_at, :queue_turn)"
-)
+CREATED_COLUMNS = (
+    "run_id", "session_id", "seq", "parent_run_id", "component_type", "component_id", "user_id",
+    "status", "background", "attempt", "owner", "created_at", "started_at", "late_result", "input",
+    "input_object", "metadata", "session_state", "purpose", "request_id", "origin_run_id",
+    "origin_kind", "origin_at", "queued_at", "queue_turn",
+)  # fmt: skip
+"""The columns of a new row; the others are NULL."""
+
+_CREATE = build_insert("runs", CREATED_COLUMNS)
 
 _STORED = tuple(field.name for field in fields(RunRow))
 _get_stored = attrgetter(*_STORED)
@@ -43,7 +44,7 @@ _NEW = (
 _END = tuple(field.name for field in fields(RunEnd))
 _get_new, _get_end = attrgetter(*_NEW), attrgetter(*_END)
 
-_CHANGED = "RETURNING session_id, seq, parent_run_id"
+CHANGED = "RETURNING session_id, seq, parent_run_id"
 
 
 def _not_before(value: str, floor: str) -> str:
@@ -66,10 +67,10 @@ _START = Sql(
     "UPDATE runs SET status = 'RUNNING', owner = :owner,"
     f" started_at = {_not_before(':now', 'created_at')}"
     " WHERE run_id = :run_id AND attempt = :attempt AND status = 'PENDING'"
-    f" AND cancel_requested_at IS NULL {_CHANGED}"
+    f" AND cancel_requested_at IS NULL {CHANGED}"
 )
 
-_FINISH = Sql(
+FINISH = Sql(
     "UPDATE runs SET status = :status, content = :content, history = :history,"
     " messages = :messages, tools = :tools, metrics = :metrics, error_code = :error_code,"
     " error_detail = :error_detail,"
@@ -80,7 +81,7 @@ _FINISH = Sql(
     " native_history = :native_history, holding = :holding,"
     " spans = :spans,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_OPEN} {_CHANGED}"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_OPEN} {CHANGED}"
 )
 
 _ENDS = "status = 'PENDING' AND attempt = 1 AND cast(:claimed as bigint) = 0"
@@ -122,31 +123,31 @@ _PAUSE = Sql(
     " spans = :spans, leg_effects = 0,"
     " attempt = attempt + CASE WHEN cast(:status as text) = 'PENDING' THEN 1 ELSE 0 END"
     " WHERE run_id = :run_id AND attempt = :attempt AND status = 'RUNNING'"
-    f" AND cancel_requested_at IS NULL {_CHANGED}"
+    f" AND cancel_requested_at IS NULL {CHANGED}"
 )
 
 _RELEASE = Sql(
     "UPDATE runs SET status = 'PENDING', attempt = attempt + 1, owner = NULL"
-    f" WHERE run_id = :run_id AND status = 'PAUSED' {_CHANGED}"
+    f" WHERE run_id = :run_id AND status = 'PAUSED' {CHANGED}"
 )
 
 _CLAIM_LEG = Sql(
     "UPDATE runs SET status = 'RUNNING', owner = :owner, leg_effects = 0, queue_turn = NULL,"
     f" started_at = coalesce(started_at, {_not_before(':now', 'created_at')})"
-    f" WHERE run_id = :run_id AND {queue.IS_NEXT_LEG}"
-    f" AND cancel_requested_at IS NULL {_CHANGED}"
+    f" WHERE run_id = :run_id AND {IS_NEXT_LEG}"
+    f" AND cancel_requested_at IS NULL {CHANGED}"
 )
 
 _CLAIM_MEMBER = Sql(
     "UPDATE runs SET status = 'RUNNING', owner = :owner, attempt = attempt + 1"
     " WHERE run_id = :run_id AND status = 'PAUSED' AND cancel_requested_at IS NULL"
-    f" {_CHANGED}"
+    f" {CHANGED}"
 )
 
 _RETURN = Sql(
     "UPDATE runs SET status = :status, attempt = attempt + 1, owner = NULL,"
     " queue_turn = :queue_turn"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_LIVE} {_CHANGED}"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_LIVE} {CHANGED}"
 )
 
 _KEEP_EFFECTS = Sql("UPDATE runs SET leg_effects = 1 WHERE run_id = :run_id")
@@ -180,28 +181,40 @@ def create(run: NewRun, seq: int | None = None) -> Steps[int | None]:
         Its number in the session, from 1; None if the session does not exist.
     """
     spec, at = run.spec, run.created_at
-    top, queued = spec.parent_run_id is None, run.queue_turn is not None
-    status = "PENDING" if queued else spec.first_status
     if seq is None:
-        last_status = status if top else None
+        last_status = _find_first_status(run) if spec.parent_run_id is None else None
         seq = yield from sessions.allocate_seq(spec.session_id, at, last_status, run.session_name)
     if seq is None:
         return None
-    values: dict[str, Value] = dict(zip(_NEW, _get_new(spec), strict=True)) | {
-        "seq": seq,
+    yield Statement(_CREATE, {**build_new_values(run), "seq": seq})
+    return seq
+
+
+def _find_first_status(run: NewRun) -> str:
+    return "PENDING" if run.queue_turn is not None else run.spec.first_status
+
+
+def build_new_values(run: NewRun) -> dict[str, Value]:
+    """Return the values of `CREATED_COLUMNS`, without `seq`."""
+    spec, at = run.spec, run.created_at
+    top, status = spec.parent_run_id is None, _find_first_status(run)
+    return dict(zip(_NEW, _get_new(spec), strict=True)) | {
         "status": status,
         "background": int(spec.background),
+        "attempt": 1,
         "owner": run.owner,
         "created_at": at,
         "started_at": at if status == "RUNNING" else None,
-        "queued_at": at if queued else None,
+        "queued_at": None if run.queue_turn is None else at,
         "queue_turn": run.queue_turn,
+        "late_result": 0,
         # The objects of the request are read from the row of its root run only.
         "metadata": spec.metadata if top else None,
         "session_state": spec.session_state if top else None,
+        "origin_run_id": None if spec.origin is None else spec.origin.run_id,
+        "origin_kind": None if spec.origin is None else spec.origin.kind,
+        "origin_at": None if spec.origin is None else spec.origin.at,
     }
-    yield Statement(_CREATE, values)
-    return seq
 
 
 @unit
@@ -294,6 +307,12 @@ def _change_status(sql: Sql, *, status: str, **values: Value) -> Steps[bool]:
     return True
 
 
+def build_end_values(end: RunEnd, *, lost: bool = False) -> dict[str, Value]:
+    """Return the parameters of `FINISH`."""
+    flags = {"late_result": int(end.late_result), "lost": int(lost)}
+    return dict(zip(_END, _get_end(end), strict=True)) | flags
+
+
 @unit
 def finish(end: RunEnd, *, lost: bool = False) -> Steps[Finished | None]:
     """Store the end of a run, and add its usage to its session.
@@ -306,8 +325,7 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[Finished | None]:
         None, without a change, if the run has already ended, does not exist, or has another
         attempt. A run becomes CANCELLED only after a cancel request: the schema enforces that.
     """
-    flags = {"late_result": int(end.late_result), "lost": int(lost)}
-    changed = yield Statement(_FINISH, dict(zip(_END, _get_end(end), strict=True)) | flags)
+    changed = yield Statement(FINISH, build_end_values(end, lost=lost))
     if not changed:
         return None
     session_id, seq, parent_run_id = changed[0]

@@ -24,6 +24,7 @@ from agentctl.store.database import (
     Value,
     Work,
     build_insert,
+    single_unit,
     unit,
 )
 from agentctl.store.listing import MAXIMUM_TOTAL, Listing, RowPage, Slice, fold_prefix, prefix_end
@@ -144,15 +145,28 @@ def add_counters(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
     return orjson.dumps(total).decode(), total["total_tokens"]
 
 
-_NAMES = tuple(field.name for field in fields(SessionRow))
-_get_values = attrgetter(*_NAMES)
-_COLUMNS = ", ".join(_NAMES)
+STORED_COLUMNS = tuple(field.name for field in fields(SessionRow))
+"""The columns of `SessionRow`, in its order."""
+
+_get_values = attrgetter(*STORED_COLUMNS)
+_COLUMNS = ", ".join(STORED_COLUMNS)
 
 _GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND {IS_VISIBLE}")
 _HOLD = Sql(f"{_GET} FOR UPDATE")
 
+# One statement: on PostgreSQL a second one costs as much as the rest of a short read.
+_GET_WITH_HISTORY = Sql(
+    f"SELECT {_COLUMNS}, CASE WHEN history_bytes <= cast(:maximum as bigint)"
+    " AND session_type <> 'workflow' THEN (SELECT utf8(joined) FROM ("
+    "SELECT string_agg(substr(history, 2, length(history) - 2), ',' ORDER BY seq) AS joined"
+    " FROM runs WHERE session_id = :session_id AND parent_run_id IS NULL"
+    " AND history IS NOT NULL AND history <> '[]') AS histories) END"
+    f" FROM sessions WHERE session_id = :session_id AND {IS_VISIBLE}"
+)
+
 _CREATE = Sql(
-    f"{build_insert('sessions', _NAMES)} ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
+    f"{build_insert('sessions', STORED_COLUMNS)}"
+    " ON CONFLICT (session_id) DO NOTHING RETURNING session_id"
 )
 
 _ADOPT = Sql(
@@ -239,6 +253,20 @@ def get(session_id: str, visibility: Visibility) -> Work[SessionRow | None]:
     return _GET.first(SessionRow, session_id=session_id, **visibility.parameters())
 
 
+@single_unit
+def get_with_history(
+    session_id: str, visibility: Visibility, maximum: int
+) -> Steps[tuple[SessionRow, bytes | None] | None]:
+    """Return the session and its history, or None if no visible session has the id.
+
+    The history is that of `run_reads.list_histories`, joined by commas; None if there is none, or
+    if it is larger than `maximum` bytes.
+    """
+    values: dict[str, Value] = {"session_id": session_id, "maximum": maximum}
+    rows = yield Statement(_GET_WITH_HISTORY, {**values, **visibility.parameters()})
+    return (SessionRow(*rows[0][:-1]), rows[0][-1]) if rows else None
+
+
 def get_for_update(session_id: str, visibility: Visibility) -> Work[SessionRow | None]:
     """Return the session and lock its row.
 
@@ -281,7 +309,12 @@ def build_session(
 
 def create(row: SessionRow) -> Work[bool]:
     """Store a new session. Return False if the id exists (for any owner)."""
-    return _CREATE.has_rows(**dict(zip(_NAMES, _get_values(row), strict=True)))
+    return _CREATE.has_rows(**build_values(row))
+
+
+def build_values(row: SessionRow) -> dict[str, Value]:
+    """Return the values of a session by column."""
+    return dict(zip(STORED_COLUMNS, _get_values(row), strict=True))
 
 
 @unit
@@ -453,11 +486,6 @@ def add_usage(
         metrics, total = add_counters(stored, delta)
         yield Statement(_WRITE_USAGE, {**values, "metrics": metrics, "total_tokens": total})
     return bool(has_queue)
-
-
-def lock(session_id: str) -> Work[bool]:
-    """Lock the row of a session until the transaction ends; return False if there is none."""
-    return _LOCK.has_rows(session_id=session_id)
 
 
 @unit

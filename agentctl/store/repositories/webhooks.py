@@ -148,8 +148,8 @@ _OLDER = (
 )
 _ANY_OLDER = Sql(f"{_OLDER} LIMIT 1")
 _DELETE_OLDER = Sql(
-    f"DELETE FROM webhook_deliveries WHERE delivery_id IN ({_OLDER} LIMIT {DELETE_BATCH})"
-    " RETURNING delivery_id"
+    f"DELETE FROM webhook_deliveries WHERE delivery_id IN ({_OLDER} LIMIT {DELETE_BATCH}"
+    " FOR UPDATE SKIP LOCKED) RETURNING delivery_id"
 )
 _COUNT = Sql("SELECT count(*) FROM webhook_deliveries")
 _DROP = Sql(

@@ -1,10 +1,17 @@
-"""Workers: the processes that execute runs, one row each, in the system database."""
+"""Workers: the processes that execute runs, one row each, in the system database.
+
+One of them at a time sweeps for all: it has a lease, which it must extend.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
-from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit
+from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit, unit
+from agentctl.store.repositories.run_reads import HAS_CANCEL_REQUEST, IS_WAITING
+
+LEASE_SECONDS = 6
+"""Time after which the lease of a sweeper expires that does not extend it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +33,53 @@ class WorkerRow:
     started_at: int
 
 
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A stored heartbeat, and what its worker has to know, read by the same statement.
+
+    Attributes:
+        beat: its time by the clock of `Database.clock`.
+        has_cancel_requests: True if the cancel of a live run of the worker was requested.
+        has_waiting_runs: True if runs wait for any worker.
+        sweeper: the worker with the lease of the sweep; None if the lease has expired.
+    """
+
+    beat: int
+    has_cancel_requests: bool
+    has_waiting_runs: bool
+    sweeper: str | None
+
+
 _NAMES = tuple(field.name for field in fields(WorkerRow))
 _COLUMNS = ", ".join(_NAMES)
 
 _REGISTER = build_insert("workers", _NAMES)
 
-_HEARTBEAT = Sql("UPDATE workers SET beat = :now WHERE worker_id = :worker_id RETURNING worker_id")
+_LEASE = LEASE_SECONDS * 1_000_000
+
+# A lease that expires later than any new one is older than a clock that was set back.
+_IS_VALID = f"expires_at BETWEEN clock(:now) AND clock(:now) + {2 * _LEASE}"
+
+_SWEEPER = f"(SELECT owner FROM leases WHERE name = 'sweep' AND {_IS_VALID})"
+
+# One statement: an idle process asks for nothing else.
+_HEARTBEAT = Sql(
+    "UPDATE workers SET beat = :now WHERE worker_id = :worker_id RETURNING beat,"
+    f" EXISTS (SELECT 1 FROM runs WHERE owner = :worker_id AND {HAS_CANCEL_REQUEST}),"
+    f" EXISTS (SELECT 1 FROM runs WHERE {IS_WAITING}), {_SWEEPER}"
+)
+
+_ACQUIRE = Sql(
+    f"UPDATE leases SET owner = :worker_id, expires_at = clock(:now) + {_LEASE}"
+    f" WHERE name = 'sweep' AND (owner IN (:worker_id, :exited) OR NOT ({_IS_VALID}))"
+    " RETURNING owner"
+)
+
+_RELEASE = Sql(
+    "UPDATE leases SET owner = NULL, expires_at = 0 WHERE name = 'sweep' AND owner = :worker_id"
+)
+
+_GET_SWEEPER = Sql(f"SELECT {_SWEEPER}")
 
 # One row for each process: a small table, which is sorted after the read.
 _LIST = Sql(f"SELECT {_COLUMNS} FROM workers")
@@ -46,12 +94,36 @@ def register(row: WorkerRow) -> Work[None]:
     return _REGISTER.execute(**asdict(row))
 
 
-def record_heartbeat(worker_id: str, now: int) -> Work[bool]:
+def record_heartbeat(worker_id: str, now: int) -> Work[Heartbeat | None]:
     """Store a heartbeat.
 
-    Return False if the row is gone: another process has removed the worker.
+    Return None if the row is gone: another process has removed the worker.
     """
-    return _HEARTBEAT.has_rows(worker_id=worker_id, now=now).as_repeatable()
+    return _record_heartbeat(worker_id, now).as_repeatable()
+
+
+@single_unit
+def _record_heartbeat(worker_id: str, now: int) -> Steps[Heartbeat | None]:
+    rows = yield Statement(_HEARTBEAT, {"worker_id": worker_id, "now": now})
+    if not rows:
+        return None
+    beat, has_cancel_requests, has_waiting_runs, sweeper = rows[0]
+    return Heartbeat(beat, bool(has_cancel_requests), bool(has_waiting_runs), sweeper)
+
+
+def acquire_sweep(worker_id: str, now: int, *, exited: str | None = None) -> Work[bool]:
+    """Take or extend the lease of the sweep. Return False if another worker has it.
+
+    Args:
+        exited: a worker that is known to be dead; its lease is taken before it expires.
+    """
+    work = _ACQUIRE.has_rows(worker_id=worker_id, now=now, exited=exited or worker_id)
+    return work.as_repeatable()
+
+
+def get_sweeper(now: int) -> Work[str | None]:
+    """Return the worker with the lease of the sweep; None if it has expired."""
+    return _GET_SWEEPER.value(now=now)
 
 
 @single_unit
@@ -68,6 +140,11 @@ def get(worker_id: str) -> Work[WorkerRow | None]:
     return _GET.first(WorkerRow, worker_id=worker_id)
 
 
-def remove(worker_id: str) -> Work[bool]:
-    """Delete the row of a worker. Return False if it is gone already. Its runs are not changed."""
-    return _REMOVE.has_rows(worker_id=worker_id)
+@unit
+def remove(worker_id: str) -> Steps[bool]:
+    """Delete the row of a worker, and release its lease of the sweep. Its runs are not changed.
+
+    Return False if the row is gone already.
+    """
+    yield Statement(_RELEASE, {"worker_id": worker_id})
+    return bool((yield Statement(_REMOVE, {"worker_id": worker_id})))

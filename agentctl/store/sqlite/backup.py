@@ -92,7 +92,7 @@ def _copy(
     # Every page and every row is read from this snapshot.
     source.execute("BEGIN")
     taken_at = now()
-    schema = run_unit(source, require_version(part))
+    schema = run_unit(source, require_version(part)).number
     copy = apsw.Connection(str(part), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         copy.set_progress_handler(stop, 10_000)

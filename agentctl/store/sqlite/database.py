@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -173,6 +173,12 @@ class SqliteDatabase:
     def watch(self, topic: str) -> Callable[[], int]:
         """Return `changes`: a file has no topics."""
         return self.changes
+
+    def announce(self, run_id: str) -> None:
+        """Do nothing: `changes` shows each commit to all processes."""
+
+    def request_announcements(self, owner: str, run_ids: Iterable[str]) -> None:
+        """Do nothing; see `announce`."""
 
     def load(self) -> Load:
         """Return the load now. Small reads are never in it, because they end at once."""

@@ -17,10 +17,12 @@ import apsw
 from agentctl.records.times import now
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.schema import (
+    COMPATIBLE_SINCE,
     SCHEMA_VERSION,
     TABLES,
     Migration,
-    build_newer_schema,
+    StoredVersion,
+    check_newer,
     list_pending,
     load_migrations,
 )
@@ -43,6 +45,7 @@ LOCK_SECONDS = 60.0
 
 _TABLE_NAMES = Sql("SELECT name FROM sqlite_master WHERE type = 'table'")
 _VERSION = Sql("SELECT max(version) FROM schema_version")
+_COMPATIBLE_FROM = Sql("SELECT max(compatible_from) FROM schema_version")
 _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES (?, ?)"
 
 
@@ -140,16 +143,14 @@ def apply_pending(
         stop: returns True to end the wait for the lock.
 
     Raises:
-        SchemaMismatch: the schema is newer than this code.
+        SchemaMismatch: the schema is newer than this code, and not compatible with it.
         Unavailable: the database belongs to another program.
         apsw.Error: a migration failed, without a change, or the lock was held for too long.
     """
-    while run_unit(connection, require_version(path)) != SCHEMA_VERSION:
+    while (version := run_unit(connection, require_version(path))).number < SCHEMA_VERSION:
         _begin_immediate(connection, stop)
         try:
             version = run_unit(connection, require_version(path))
-            if version > SCHEMA_VERSION:
-                raise build_newer_schema(version, str(path))
             todo = list_pending("sqlite", version)[:1]
             for migration in todo:
                 _apply(connection, migration)
@@ -159,6 +160,7 @@ def apply_pending(
                 connection.execute("ROLLBACK")
         for migration in todo:
             applied(migration)
+    check_newer(version, str(path))
 
 
 def _begin_immediate(connection: apsw.Connection, stop: ShouldStop) -> None:
@@ -179,7 +181,7 @@ def _apply(connection: apsw.Connection, migration: Migration) -> None:
 
 
 @unit
-def require_version(path: Path) -> Steps[int]:
+def require_version(path: Path) -> Steps[StoredVersion]:
     """Return the schema version of a database that must exist. Raises Unavailable."""
     version = yield from read_stored_version(path)
     if version is None:
@@ -188,8 +190,8 @@ def require_version(path: Path) -> Steps[int]:
 
 
 @unit
-def read_stored_version(path: Path) -> Steps[int | None]:
-    """Return the number of the last applied migration, 0 for none; None if there are no tables.
+def read_stored_version(path: Path) -> Steps[StoredVersion | None]:
+    """Return the schema version; None if there are no tables.
 
     Raises:
         Unavailable: the database belongs to another program.
@@ -199,8 +201,11 @@ def read_stored_version(path: Path) -> Steps[int | None]:
         return None
     if not names >= TABLES:
         raise build_not_ours(path)
-    ((version,),) = yield Statement(_VERSION)
-    return version or 0
+    ((number,),) = yield Statement(_VERSION)
+    if (number or 0) < COMPATIBLE_SINCE:
+        return StoredVersion(number or 0, number or 0)
+    ((compatible_from,),) = yield Statement(_COMPATIBLE_FROM)
+    return StoredVersion(number, compatible_from)
 
 
 SchemaObjects = Mapping[tuple[str, str], str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +20,7 @@ from agentctl.cli.options import (
     complete_values,
 )
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import show_record
+from agentctl.cli.show.output import resolve_format, show_list, show_record
 from agentctl.cli.show.pager import Pager
 from agentctl.cli.show.transcript.pages import (
     create_look,
@@ -33,6 +33,11 @@ from agentctl.extensions import name_products
 from agentctl.requests import FULL_VIEW, SessionLocator
 from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.runs import read_members
+
+if TYPE_CHECKING:
+    from agentctl.records.document import Document
+    from agentctl.records.runs import RunRecord
+    from agentctl.requests import RunView
 
 
 @with_target()
@@ -54,6 +59,9 @@ async def get_run(
     timeline: Annotated[
         bool, typer.Option("--timeline", help="Show when models, tools and members worked")
     ] = False,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="List its messages with their numbers, for runs fork")
+    ] = False,
     raw: Raw = False,
     local_time: LocalTime = False,
     no_pager: NoPager = False,
@@ -65,20 +73,23 @@ async def get_run(
 
     The formats json, jsonl and tsv are the record of the run.
     """
+    where = SessionLocator(db_id=db)
+    if messages:
+        whole = await _read_run(target, run_id, session, where, FULL_VIEW)
+        rows = [{"number": n, **each} for n, each in enumerate(whole.value["messages"], 1)]
+        chosen = resolve_format(output)
+        show_list(rows, columns.MESSAGES, chosen, id_field="number", fields=fields)
+        return
     options = {"--full": full, "--members": members, "--timeline": timeline, "--raw": raw}
     output_format = resolve_transcript_format(
         output, fields, options | {"--local-time": local_time}
     )
-    where = SessionLocator(db_id=db)
     look = create_look(
         full=full, members=members, raw=raw, local_time=local_time, form=output_format
     )
     is_drawn = fields is None and is_transcript(output_format)
     view = look.run_view if is_drawn else FULL_VIEW
-    if session is None:
-        document = await target.operations.get_run(run_id, db_id=db, form=view)
-    else:
-        document = await target.operations.get_session_run(session, run_id, where, form=view)
+    document = await _read_run(target, run_id, session, where, view)
     if not is_drawn:
         show_record(document, columns.RUN, output_format, id_field="run_id", fields=fields)
         return
@@ -90,3 +101,11 @@ async def get_run(
         if timeline:
             page.print_timeline(run, children)
         page.print_details(run)
+
+
+async def _read_run(
+    target: Target, run_id: str, session: str | None, where: SessionLocator, view: RunView
+) -> Document[RunRecord]:
+    if session is None:
+        return await target.operations.get_run(run_id, db_id=where.db_id, form=view)
+    return await target.operations.get_session_run(session, run_id, where, form=view)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from agentctl.cli.commands.runs.cancel import cancel_runs
 from agentctl.cli.commands.runs.doctor import examine_runs
+from agentctl.cli.commands.runs.fork import fork_run
 from agentctl.cli.commands.runs.get import get_run
 from agentctl.cli.commands.runs.list import list_runs
+from agentctl.cli.commands.runs.retry import retry_run
 from agentctl.cli.commands.runs.start import start_run
 from agentctl.cli.commands.runs.wait import wait_for_runs
 from agentctl.cli.commands.runs.watch import watch_run
 from agentctl.cli.help import CommandApp
 
 app = CommandApp(
-    help="Start, follow, list, cancel and repair runs.", epilog="Example: agentctl runs list --live"
+    help="Start, follow, list, cancel, repeat and repair runs.",
+    epilog="Example: agentctl runs list --live",
 )
 for command, words in (
     (start_run, 'start --agent echo --message "hello"'),
@@ -21,6 +24,8 @@ for command, words in (
     (watch_run, "watch RUN_ID"),
     (wait_for_runs, "wait RUN_ID --wait 60"),
     (cancel_runs, 'cancel RUN_ID --reason "wrong question"'),
+    (retry_run, "retry RUN_ID"),
+    (fork_run, 'fork RUN_ID --at 4 --message "in French"'),
     (examine_runs, "doctor --fix"),
 ):
     app.command(words.partition(" ")[0], epilog=f"Example: agentctl runs {words}")(command)

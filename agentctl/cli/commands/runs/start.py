@@ -8,14 +8,20 @@ in each line, `name` the run id.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import typer
 
-from agentctl.cli.approvals import build_waiting, read_value
-from agentctl.cli.commands.runs.decide import RunQuestions
+from agentctl.cli.approvals import read_value
+from agentctl.cli.commands.runs.show_new import (
+    Background,
+    KeyOption,
+    NewRun,
+    StreamOption,
+    choose_stream,
+    show_new_run,
+)
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import (
     AgentId,
@@ -26,22 +32,11 @@ from agentctl.cli.options import (
     parse_object,
     resolve_component,
 )
-from agentctl.cli.show import columns
-from agentctl.cli.show.answer import RunOutput, read_run_end, report_run_end
-from agentctl.cli.show.event_lines import EventLines, create_event_lines, with_activity
-from agentctl.cli.show.output import Format, resolve_format, show_record, write_json, write_text
-from agentctl.cli.show.progress import showing_progress
-from agentctl.cli.show.terminal import note
+from agentctl.cli.show.output import resolve_format
 from agentctl.cli.target import Target, with_target
-from agentctl.errors import AgentctlError, Conflict, Unavailable, UsageError
-from agentctl.records.events import parse_event
-from agentctl.records.kinds import ComponentRef
+from agentctl.errors import Conflict, UsageError
 from agentctl.records.strict import parse_json
-from agentctl.requests import CancelRequest, RunRequest
-
-if TYPE_CHECKING:
-    from agentctl.requests import StreamEvent
-
+from agentctl.requests import RunRequest
 
 Message = Annotated[
     str | None,
@@ -98,21 +93,9 @@ async def start_run(
         str | None,
         typer.Option("--user", metavar="USER", help="Owner of the run (administrators only)"),
     ] = None,
-    background: Annotated[
-        bool, typer.Option("--background", help="Return at once; the run continues on the server")
-    ] = False,
-    stream: Annotated[
-        bool | None,
-        typer.Option("--stream/--no-stream", help="Show the output as it arrives, or at the end"),
-    ] = None,
-    idempotency_key: Annotated[
-        str | None,
-        typer.Option(
-            "--idempotency-key",
-            metavar="KEY",
-            help="Start at most one run: a repeated command shows the run of the first",
-        ),
-    ] = None,
+    background: Background = False,
+    stream: StreamOption = None,
+    idempotency_key: KeyOption = None,
     metadata: Metadata = None,
     session_state: SessionState = None,
     output_schema: OutputSchema = None,
@@ -145,14 +128,17 @@ async def start_run(
         input=parse_object("--input", None if input is None else read_value("--input", input)),
         client_tools=_parse_tools("--client-tools", client_tools),
     )
-    if stream is None:
-        stream = not background and output_format in ("table", "wide", "tsv", "jsonl")
-    if stream and output_format in ("json", "name"):
-        raise UsageError(
-            f"-o {output_format} excludes --stream", hint="use -o jsonl, or --no-stream"
-        )
+    stream = choose_stream(stream, output_format, background=background)
+    operations = target.operations
+    new = NewRun(
+        component=component,
+        stream=lambda: operations.stream_run(*component, request),
+        wait=lambda: operations.create_run(*component, request),
+        background=background,
+        has_key=idempotency_key is not None,
+    )
     with _adding_hint(target, session):
-        await (_stream_run if stream else _wait_for_run)(target, component, request, output_format)
+        await show_new_run(target, new, output_format, stream=stream)
 
 
 @contextlib.contextmanager
@@ -199,123 +185,3 @@ def _parse_pairs(option: str, texts: list[str] | None) -> dict[str, Any] | None:
             raise UsageError(f"{option} has the key {key!r} twice")
         pairs[key] = value
     return pairs
-
-
-async def _stream_run(
-    target: Target, component: ComponentRef, request: RunRequest, output_format: Format
-) -> None:
-    import asyncio
-
-    began = time.monotonic()
-    lines = create_event_lines(component[0], output_format)
-    run_output = lines.output
-    stream = target.operations.stream_run(*component, request)
-    asking = RunQuestions(target, component, output_format)
-    try:
-        while True:
-            await _show_stream(target, stream, request, output_format, lines, component[1])
-            if run_output.asked is None:
-                break
-            lines.flush()
-            decisions = await asking.ask(run_output.run_id, run_output.asked)
-            stream = asking.stream(run_output.run_id, decisions)
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        lines.flush()
-        await _cancel_interrupted(target, component, request, run_output)
-        raise
-    finally:
-        lines.end_answer()
-    lines.flush()
-    if not run_output.end:
-        look = target.get_run_command(run_output.run_id, run_output.session_id)
-        raise Unavailable("the stream ended before the run did", hint=f"check the run with: {look}")
-    seconds = time.monotonic() - began
-    end = await read_run_end(target, component, run_output)
-    report_run_end(target, run_output.run_id, end, seconds)
-
-
-async def _show_stream(
-    target: Target,
-    stream: AsyncIterator[StreamEvent],
-    request: RunRequest,
-    output_format: Format,
-    lines: EventLines,
-    component_id: str,
-) -> None:
-    run_output = lines.output
-    events = with_activity(stream, component_id, lambda: lines.in_line)
-    # Close the stream at once on an interrupt: the server then detects the disconnect.
-    async with contextlib.aclosing(events):
-        async for event in events:
-            if output_format == "jsonl":
-                write_json(event.data)
-            is_first = not run_output.run_id
-            reader = run_output if is_first or output_format == "jsonl" else lines
-            reader.take(parse_event(event.name, event.data, event.seq))
-            if is_first:
-                _note_started(target, request, run_output.run_id, run_output.session_id)
-
-
-async def _cancel_interrupted(
-    target: Target, component: ComponentRef, request: RunRequest, run_output: RunOutput
-) -> None:
-    run_id = run_output.run_id
-    if not run_id:
-        return
-    look = target.get_run_command(run_id, run_output.session_id)
-    if request.background:
-        target.report_done(f"run {run_id} continues")
-        return
-    if request.idempotency_key is not None:
-        # On a server the run continues; a local run of this process ends with it.
-        note(f"interrupted: check the run with: {look}")
-        return
-    try:
-        cancel = CancelRequest(run_output.session_id, reason="Interrupted at the terminal")
-        record = (await target.operations.cancel_run(*component, run_id, cancel)).value
-        note(f"interrupted: run {run_id} is {record['status']}")
-    except AgentctlError:
-        note(f"interrupted: run {run_id} may continue; check it with: {look}")
-
-
-async def _wait_for_run(
-    target: Target, component: ComponentRef, request: RunRequest, output_format: Format
-) -> None:
-    import asyncio
-
-    try:
-        async with showing_progress("waiting for the run, Ctrl-C cancels it"):
-            document = await target.operations.create_run(*component, request)
-    except asyncio.CancelledError:
-        look = target.command("runs list --limit 3")
-        note(f"interrupted: check the run with: {look}")
-        raise
-    run = document.value
-    run_id = run["run_id"]
-    _note_started(target, request, run_id, run["session_id"])
-    asking = RunQuestions(target, component, output_format)
-    while run["status"] == "PAUSED" and not request.background and asking.may_ask:
-        try:
-            # The record of agentctl has no arguments: no one is asked about a call unseen.
-            shown = [each for each in run["approvals"] if "arguments" in each]
-            decisions = await asking.ask(run_id, shown)
-            async with showing_progress("waiting for the run"):
-                document = await asking.continue_run(run_id, decisions)
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            note(f"interrupted: check the run with: {target.get_run_command(run_id, None)}")
-            raise
-        run = document.value
-    if output_format in ("table", "wide", "tsv") and not request.background:
-        content = run.get("content")
-        write_text(f"{content}\n" if content else "")
-    else:
-        show_record(document, columns.RUN, output_format, id_field="run_id")
-    if run["status"] == "PAUSED":
-        raise build_waiting(target, run_id, run["approvals"])
-    if not request.background:
-        report_run_end(target, run_id, run)
-
-
-def _note_started(target: Target, request: RunRequest, run_id: str, session_id: str) -> None:
-    started = "started run" if request.idempotency_key is None else "with this key: run"
-    target.report_done(f"{started} {run_id} of session {session_id}")

@@ -35,6 +35,7 @@ from agentctl.transcripts.texts import (
     cut_text,
     describe_details,
     describe_objects,
+    describe_origin,
     describe_session,
     format_day,
     format_length,
@@ -188,6 +189,10 @@ class Printer:
         left = Text(f"{prefix:<{INDENT - 1}} " if prefix else " " * INDENT)
         left.append(clean_line(record.get("user_id") or "user"), style="bold")
         self.print_line(left, Text(" · ".join(facts), style="dim"))
+        if (origin := describe_origin(record)) is not None:
+            run_id = origin.run_id[:SHORT_ID] if self.look.short_ids else origin.run_id
+            line = f"{origin.kind} of {run_id} {origin.place}"
+            self.print_line(Text(line, style="dim"), indent=INDENT)
         self.print(Text(cut_text(run.input, self.look.full), overflow="fold"), indent=INDENT)
         self.print()
 

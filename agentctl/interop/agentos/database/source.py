@@ -95,7 +95,7 @@ class _ServerSource:
         self._name = name
 
     async def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        from agentctl.store.postgres.connection import to_public_error
+        from agentctl.store.postgres.failures import to_public_error
 
         numbers = iter(range(1, len(parameters) + 1))
         text = re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
@@ -127,7 +127,8 @@ async def open_source(
         finally:
             await asyncio.to_thread(source.file.close)
         return
-    from agentctl.store.postgres.connection import build_connect_arguments, connect, to_public_error
+    from agentctl.store.postgres.connection import build_connect_arguments, connect
+    from agentctl.store.postgres.failures import to_public_error
 
     settings = build_connect_arguments(entry)["server_settings"] | {
         "default_transaction_read_only": "on",

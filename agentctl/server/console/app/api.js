@@ -39,6 +39,7 @@ export class ApiError extends Error {
     this.status = status;
     this.code = body.error_code || "";
     this.scopes = body.required_scopes || [];
+    this.plan = body.plan || null;
     this.requestId = headers.get("x-request-id") || "";
     this.retryAfter = Number(headers.get("retry-after")) || 0;
   }
@@ -294,12 +295,17 @@ export function newKey() {
   ).join("");
 }
 
-/** Start a run in the background. It is repeated with the same key if no answer arrives. */
+/** Start a run in the background. */
 export async function startRun(kind, id, body) {
+  return postOnce(path`/${kind}s/${id}/runs`, body);
+}
+
+/** Send a request that starts a run in the background, again with the same key if no answer arrives. */
+export async function postOnce(place, body) {
   const headers = { "Idempotency-Key": newKey() };
   for (let attempt = 1; ; attempt++) {
     try {
-      return await call("POST", path`/${kind}s/${id}/runs`, {
+      return await call("POST", place, {
         headers,
         body: { ...body, stream: false, background: true },
       });

@@ -153,6 +153,7 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
     <div class="asked">
       <span class="by"><b>${printable(run.user_id ?? "anonymous")}</b> · <span title=${run.created_at}>${formatClock(run.created_at)}</span></span>
       <div class="bubble" dir="auto"><${Long} text=${formatAsked(run)} /></div>
+      ${run.origin_run_id ? html`<${OriginLine} run=${run} db=${db} />` : null}
     </div>
     <section class="answer">
       <header>
@@ -161,7 +162,7 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
         <span class="dim">${formatDuration(tookMilliseconds(run, now))}</span>
         ${tokens ? html`<span class="dim">${formatNumber(tokens)} tokens</span>` : null}
         <span class="tools">
-          ${live ? html`<${CancelButton} run=${run} setRun=${setRun} />` : null}
+          ${live ? html`<${CancelButton} run=${run} setRun=${setRun} />` : html`<${RepeatButtons} run=${run} db=${db} />`}
           <a href=${toHash(["runs", run.run_id, "timeline"], { db })}>Timeline</a>
           <button type="button" class="link" aria-label="Show as JSON" onClick=${() => setJson(true)}>{ }</button>
         </span>
@@ -247,6 +248,25 @@ export function CancelButton({ run, setRun }) {
           </div>
         <//>`
       : null}`;
+}
+
+/** The run that a run repeats. */
+function OriginLine({ run, db }) {
+  const part = kindOf(run) === "workflow" ? "step" : "message";
+  return html`<span class="by" data-origin>${cut(run.origin_kind, 20)} of
+    ${" "}<a href=${toHash(["runs", run.origin_run_id, "timeline"], { db })}>${shortId(run.origin_run_id)}</a>
+    ${run.origin_at ? ` after its ${part} ${run.origin_at}` : " from the beginning"}</span>`;
+}
+
+/** Retry and fork a run that has ended. Their dialog is fetched when it is opened. */
+function RepeatButtons({ run, db }) {
+  const [open, setOpen] = useState(null);
+  const allowed = can(`${kindOf(run)}s`, "run", componentOf(run));
+  const show = (verb) => import("./repeat.js").then(({ RepeatDialog }) => setOpen({ verb, View: RepeatDialog }), () => null);
+  const button = (verb, label) => html`<button type="button" class="link" disabled=${!allowed}
+    title=${allowed ? null : `needs ${kindOf(run)}s:${componentOf(run)}:run`} onClick=${() => show(verb)}>${label}</button>`;
+  return html`${button("retry", "Retry")} ${button("fork", "Fork")}
+    ${open ? html`<${open.View} verb=${open.verb} run=${run} db=${db} onClose=${() => setOpen(null)} />` : null}`;
 }
 
 function Items({ items, opened, onAll, ...shared }) {

@@ -1,0 +1,271 @@
+"""A chat model for LangChain and LangGraph (docs/models.md "Models in code")."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import ConfigDict
+
+from agentctl.runtime.conversation import NOT_AN_OBJECT
+from agentctl.runtime.models.access import call_from_thread
+from agentctl.runtime.models.answering import (
+    NATIVE,
+    Answered,
+    Request,
+    fetch_answer,
+    select_tools,
+    stream_answer,
+    write_arguments,
+)
+
+
+class ChatModel(BaseChatModel):  # type: ignore[misc]
+    """A model of the configuration as a chat model of LangChain.
+
+    It can be called by the code of a run, such as the nodes and tools of a hosted graph. The model
+    has the key, retries, fallbacks and limits of its entry in `[[models]]`; settings that are not
+    None override those of the entry.
+
+    Example:
+        create_agent(ChatModel(model="fast"), tools=[list_orders])
+
+    Args:
+        model: id of the model in the configuration.
+        timeout: maximum time in seconds without data from the provider.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    temperature: float | None = None
+    max_tokens: int | None = None
+    top_p: float | None = None
+    stop: Sequence[str] | None = None
+    seed: int | None = None
+    reasoning_effort: str | None = None
+    timeout: float | None = None
+
+    @property
+    def _llm_type(self) -> str:
+        return "agentctl"
+
+    @property
+    def _identifying_params(self) -> Mapping[str, Any]:
+        return {"model": self.model}
+
+    def bind_tools(
+        self,
+        tools: Sequence[Mapping[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: str | bool | Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Return the model with tools.
+
+        Args:
+            tool_choice: name of the tool that the model has to call, `any`, `required` or True for
+                one of the tools, `none` for no tool, `auto` or None for its own choice.
+            kwargs: further arguments of each call.
+        """
+        converted = [convert_to_openai_tool(tool)["function"] for tool in tools]
+        return self.bind(tools=converted, tool_choice=tool_choice, **kwargs)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        pieces = stream_answer(self._build_request(messages, stop, kwargs))
+        try:
+            async for piece in pieces:
+                if isinstance(piece, Answered):
+                    message = _build_last_chunk(piece)
+                elif piece.is_thinking:
+                    thinking = {"reasoning_content": piece.text}
+                    message = AIMessageChunk(content="", additional_kwargs=thinking)
+                else:
+                    message = AIMessageChunk(content=piece.text)
+                chunk = ChatGenerationChunk(message=message)
+                if run_manager is not None:
+                    await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                yield chunk
+        finally:
+            await pieces.aclose()
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        thinking, answered = await fetch_answer(self._build_request(messages, stop, kwargs))
+        calls, malformed = _split_calls(answered)
+        extra = {"reasoning_content": thinking} if thinking else {}
+        message = AIMessage(
+            content=answered.answer.text,
+            tool_calls=calls,
+            invalid_tool_calls=malformed,
+            **_build_details(answered, extra),
+        )
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return call_from_thread(lambda: self._agenerate(messages, stop, **kwargs))
+
+    def _build_request(
+        self, messages: Sequence[BaseMessage], stop: list[str] | None, options: Mapping[str, Any]
+    ) -> Request:
+        choice = options.get("tool_choice")
+        choice = "required" if choice in (True, "any") else choice
+        tools, choice = select_tools(options.get("tools") or (), choice)
+        own = {
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            "top_p": self.top_p,
+            "stop": tuple(stop or self.stop or ()) or None,
+            "seed": self.seed,
+            "reasoning_effort": self.reasoning_effort,
+            "timeout_seconds": self.timeout,
+        }
+        own |= {name: options[name] for name in own if options.get(name) is not None}
+        instructions, converted = _convert_messages(messages)
+        return Request(self.model, instructions, converted, tools, own, choice)
+
+
+def _convert_messages(messages: Sequence[BaseMessage]) -> tuple[str, list[dict[str, Any]]]:
+    """Return the texts of the system messages as instructions, and the other messages."""
+    instructions: list[str] = []
+    converted: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    for message in messages:
+        text = _read_text(message)
+        if isinstance(message, SystemMessage):
+            instructions.append(text)
+        elif isinstance(message, AIMessage):
+            calls = [
+                {"id": call["id"] or "", "name": call["name"], "arguments": call["args"]}
+                for call in message.tool_calls
+            ]
+            names |= {call["id"]: call["name"] for call in calls}
+            answer: dict[str, Any] = {"role": "assistant", "content": text}
+            if calls:
+                answer["tool_calls"] = calls
+            if native := message.additional_kwargs.get(NATIVE):
+                answer["native"] = native
+            converted.append(answer)
+        elif isinstance(message, ToolMessage):
+            call_id = message.tool_call_id
+            converted.append(
+                {
+                    "role": "tool",
+                    "content": text,
+                    "tool_call_id": call_id,
+                    "tool_name": message.name or names.get(call_id, ""),
+                }
+            )
+        elif isinstance(message, HumanMessage | ChatMessage):
+            converted.append({"role": "user", "content": text})
+        else:
+            raise ValueError(f"agentctl.langchain.ChatModel takes no {type(message).__name__}")
+    return "\n\n".join(filter(None, instructions)), converted
+
+
+def _read_text(message: BaseMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    texts: list[str] = []
+    for block in message.content:
+        if isinstance(block, str):
+            texts.append(block)
+        elif block.get("type") == "text":
+            texts.append(block["text"])
+        elif isinstance(message, ToolMessage):
+            texts.append(orjson.dumps(block).decode())
+        elif not isinstance(message, AIMessage):
+            raise ValueError(
+                f"agentctl.langchain.ChatModel takes text, and no content of type {block['type']!r}"
+            )
+    return "".join(texts)
+
+
+def _build_last_chunk(answered: Answered) -> AIMessageChunk:
+    pieces = [
+        tool_call_chunk(
+            name=call["name"], args=write_arguments(call["arguments"]), id=call["id"], index=index
+        )
+        for index, call in enumerate(answered.answer.calls)
+    ]
+    return AIMessageChunk(
+        content="", tool_call_chunks=pieces, chunk_position="last", **_build_details(answered, {})
+    )
+
+
+def _split_calls(answered: Answered) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the calls of an answer, and those whose arguments are not a JSON object."""
+    calls: list[dict[str, Any]] = []
+    malformed: list[dict[str, Any]] = []
+    for call in answered.answer.calls:
+        named = {"id": call["id"], "name": call["name"]}
+        if NOT_AN_OBJECT in call["arguments"]:
+            raw = call["arguments"][NOT_AN_OBJECT]
+            malformed.append({**named, "args": raw, "error": "not a JSON object"})
+        else:
+            calls.append({**named, "args": call["arguments"]})
+    return calls, malformed
+
+
+def _build_details(answered: Answered, extra: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message about its answer: all but its content and its calls."""
+    if answered.native is not None:
+        extra[NATIVE] = answered.native
+    usage = answered.usage
+    counted = usage is not None and UsageMetadata(
+        input_tokens=usage["input_tokens"],
+        output_tokens=usage["output_tokens"],
+        total_tokens=usage["total_tokens"],
+        input_token_details={
+            "audio": usage["audio_input_tokens"],
+            "cache_read": usage["cache_read_tokens"],
+            "cache_creation": usage["cache_write_tokens"],
+        },
+        output_token_details={
+            "audio": usage["audio_output_tokens"],
+            "reasoning": usage["reasoning_tokens"],
+        },
+    )
+    return {
+        "additional_kwargs": extra,
+        "usage_metadata": counted or None,
+        "response_metadata": {
+            "model_name": answered.model,
+            "finish_reason": answered.answer.finish_reason,
+        },
+    }

@@ -1,0 +1,290 @@
+"""A model for openai-agents (docs/models.md "Models in code")."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from agents import AgentOutputSchemaBase, Handoff, ModelResponse, ModelSettings, Tool, UserError
+from agents import Model as BaseModel
+from agents.models.chatcmpl_converter import Converter
+from agents.models.fake_id import FAKE_RESPONSES_ID
+from agents.usage import Usage
+from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseCreatedEvent,
+    ResponseFunctionToolCall,
+    ResponseOutputItem,
+    ResponseOutputItemDoneEvent,
+    ResponseOutputMessage,
+    ResponseOutputText,
+    ResponseReasoningSummaryTextDeltaEvent,
+    ResponseTextDeltaEvent,
+    ResponseUsage,
+)
+from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
+
+from agentctl.runtime.models.answering import (
+    NATIVE,
+    Answered,
+    AnswerSchema,
+    Request,
+    fetch_answer,
+    select_tools,
+    stream_answer,
+    write_arguments,
+)
+from agentctl.runtime.models.calls import parse_arguments
+
+
+class Model(BaseModel):  # type: ignore[misc]
+    """A model of the configuration as a model of openai-agents.
+
+    It can be called by the code of a run, such as a hosted agent. The model has the key, retries,
+    fallbacks and limits of its entry in `[[models]]`; settings of the agent override those of the
+    entry.
+
+    Example:
+        Agent(name="support", model=Model("fast"), tools=[list_orders])
+
+    Args:
+        model: id of the model in the configuration.
+    """
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+
+    async def get_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[Any],
+        model_settings: ModelSettings,
+        tools: list[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: list[Handoff[Any, Any]],
+        *more: Any,
+        **options: Any,
+    ) -> ModelResponse:
+        request = self._build_request(
+            system_instructions, input, model_settings, tools, output_schema, handoffs
+        )
+        _, answered = await fetch_answer(request)
+        usage = answered.usage
+        counted = Usage()
+        if usage is not None:
+            details = _build_usage(usage)
+            counted = Usage(
+                requests=1,
+                input_tokens=usage["input_tokens"],
+                output_tokens=usage["output_tokens"],
+                total_tokens=usage["total_tokens"],
+                input_tokens_details=details.input_tokens_details,
+                output_tokens_details=details.output_tokens_details,
+            )
+        return ModelResponse(output=_build_items(answered), usage=counted, response_id=None)
+
+    async def stream_response(
+        self,
+        system_instructions: str | None,
+        input: str | list[Any],
+        model_settings: ModelSettings,
+        tools: list[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: list[Handoff[Any, Any]],
+        *more: Any,
+        **options: Any,
+    ) -> AsyncIterator[Any]:
+        request = self._build_request(
+            system_instructions, input, model_settings, tools, output_schema, handoffs
+        )
+        response = Response(
+            id=FAKE_RESPONSES_ID,
+            created_at=time.time(),
+            model=self.model,
+            object="response",
+            output=[],
+            tool_choice="auto",
+            tools=[],
+            parallel_tool_calls=True,
+        )
+        number = 0
+        yield ResponseCreatedEvent(
+            response=response, sequence_number=number, type="response.created"
+        )
+        async with aclosing(stream_answer(request)) as pieces:
+            async for piece in pieces:
+                number += 1
+                if isinstance(piece, Answered):
+                    response.output = _build_items(piece)
+                    response.model = piece.model
+                    if piece.usage is not None:
+                        response.usage = _build_usage(piece.usage)
+                elif piece.is_thinking:
+                    yield ResponseReasoningSummaryTextDeltaEvent(
+                        delta=piece.text,
+                        item_id=FAKE_RESPONSES_ID,
+                        output_index=0,
+                        sequence_number=number,
+                        summary_index=0,
+                        type="response.reasoning_summary_text.delta",
+                    )
+                else:
+                    yield ResponseTextDeltaEvent(
+                        content_index=0,
+                        delta=piece.text,
+                        item_id=FAKE_RESPONSES_ID,
+                        logprobs=[],
+                        output_index=0,
+                        sequence_number=number,
+                        type="response.output_text.delta",
+                    )
+        for index, item in enumerate(response.output):
+            number += 1
+            yield ResponseOutputItemDoneEvent(
+                item=item,
+                output_index=index,
+                sequence_number=number,
+                type="response.output_item.done",
+            )
+        yield ResponseCompletedEvent(
+            response=response, sequence_number=number + 1, type="response.completed"
+        )
+
+    def _build_request(
+        self,
+        instructions: str | None,
+        items: str | Sequence[Mapping[str, Any]],
+        settings: ModelSettings,
+        tools: Iterable[Tool],
+        output_schema: AgentOutputSchemaBase | None,
+        handoffs: Iterable[Handoff[Any, Any]],
+    ) -> Request:
+        converted = [Converter.tool_to_openai(tool) for tool in tools]
+        converted += [Converter.convert_handoff_tool(handoff) for handoff in handoffs]
+        functions: list[Any] = [tool["function"] for tool in converted if "function" in tool]
+        selected, choice = select_tools(functions, settings.tool_choice)
+        output = None
+        if output_schema is not None and not output_schema.is_plain_text():
+            output = AnswerSchema(output_schema.json_schema(), "final_output", None)
+        effort = settings.reasoning.effort if settings.reasoning is not None else None
+        chosen = {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "max_tokens": settings.max_tokens,
+            "reasoning_effort": effort,
+            "timeout_seconds": settings.timeout,
+            "extra_body": settings.extra_body,
+        }
+        texts, messages = _convert_items(items)
+        system = "\n\n".join(filter(None, [instructions or "", *texts]))
+        return Request(self.model, system, messages, selected, chosen, choice, output)
+
+
+def _convert_items(
+    items: str | Sequence[Mapping[str, Any]],
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the texts of system messages, and the other items as neutral messages.
+
+    Raises:
+        UserError: an item is no text, call or result of a call.
+    """
+    if isinstance(items, str):
+        return [], [{"role": "user", "content": items}]
+    instructions: list[str] = []
+    messages: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    for item in items:
+        kind, role = item.get("type", "message"), item.get("role")
+        if kind == "message" and role == "assistant":
+            _extend_answer(messages, item)["content"] += _read_text(item["content"])
+        elif kind == "message" and role in ("system", "developer"):
+            instructions.append(_read_text(item["content"]))
+        elif kind == "message":
+            messages.append({"role": "user", "content": _read_text(item["content"])})
+        elif kind == "function_call":
+            names[item["call_id"]] = item["name"]
+            call = {
+                "id": item["call_id"],
+                "name": item["name"],
+                "arguments": parse_arguments(item["arguments"]),
+            }
+            _extend_answer(messages, item).setdefault("tool_calls", []).append(call)
+        elif kind == "function_call_output":
+            messages.append(
+                {
+                    "role": "tool",
+                    "content": _read_text(item["output"]),
+                    "tool_call_id": item["call_id"],
+                    "tool_name": names.get(item["call_id"], ""),
+                }
+            )
+        elif kind != "reasoning":
+            raise UserError(f"agentctl.openai_agents.Model takes no item of the type {kind!r}")
+    return instructions, messages
+
+
+def _extend_answer(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to which an item belongs; items of one answer follow each other."""
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": ""})
+    answer = messages[-1]
+    if item.get(NATIVE):
+        answer["native"] = item[NATIVE]
+    return answer
+
+
+def _read_text(content: str | Iterable[Mapping[str, Any]]) -> str:
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for part in content:
+        text = part.get("text", part.get("refusal"))
+        if text is None:
+            raise UserError(
+                f"agentctl.openai_agents.Model takes text, and no part of the type {part['type']!r}"
+            )
+        texts.append(text)
+    return "".join(texts)
+
+
+def _build_items(answered: Answered) -> list[ResponseOutputItem]:
+    items: list[ResponseOutputItem] = []
+    if answered.answer.text:
+        text = ResponseOutputText(annotations=[], text=answered.answer.text, type="output_text")
+        items.append(
+            ResponseOutputMessage(
+                id=FAKE_RESPONSES_ID,
+                content=[text],
+                role="assistant",
+                status="completed",
+                type="message",
+            )
+        )
+    items += [
+        ResponseFunctionToolCall(
+            id=FAKE_RESPONSES_ID,
+            call_id=call["id"],
+            name=call["name"],
+            arguments=write_arguments(call["arguments"]),
+            type="function_call",
+        )
+        for call in answered.answer.calls
+    ]
+    if items and answered.native is not None:
+        setattr(items[-1], NATIVE, answered.native)
+    return items
+
+
+def _build_usage(usage: Mapping[str, int]) -> ResponseUsage:
+    return ResponseUsage(
+        input_tokens=usage["input_tokens"],
+        output_tokens=usage["output_tokens"],
+        total_tokens=usage["total_tokens"],
+        input_tokens_details=InputTokensDetails.model_construct(
+            cached_tokens=usage["cache_read_tokens"], cache_write_tokens=usage["cache_write_tokens"]
+        ),
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=usage["reasoning_tokens"]),
+    )

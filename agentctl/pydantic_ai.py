@@ -1,0 +1,313 @@
+"""A model for pydantic-ai (docs/models.md "Models in code")."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from pydantic_ai.exceptions import UserError
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    ModelResponsePart,
+    ModelResponseStreamEvent,
+    RetryPromptPart,
+    SystemPromptPart,
+    TextContent,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import Model as BaseModel
+from pydantic_ai.models import ModelRequestParameters, StreamedResponse
+from pydantic_ai.profiles import ModelProfile
+from pydantic_ai.settings import ModelSettings
+from pydantic_ai.tools import RunContext
+from pydantic_ai.usage import RequestUsage
+
+from agentctl.records.components import ToolRecord
+from agentctl.records.run_spec import REQUIRED
+from agentctl.runtime.conversation import NOT_AN_OBJECT
+from agentctl.runtime.models.answering import (
+    NATIVE,
+    Answered,
+    AnswerSchema,
+    Delta,
+    Request,
+    fetch_answer,
+    stream_answer,
+)
+from agentctl.runtime.models.calls import parse_arguments
+
+_SETTINGS = {
+    "temperature": "temperature",
+    "max_tokens": "max_tokens",
+    "top_p": "top_p",
+    "stop_sequences": "stop",
+    "seed": "seed",
+    "timeout": "timeout_seconds",
+    "extra_body": "extra_body",
+}
+"""Settings of pydantic-ai, and their names in the configuration."""
+
+
+class Model(BaseModel[Any]):
+    """A model of the configuration as a model of pydantic-ai.
+
+    It can be called by the code of a run, such as a hosted agent. The model has the key, retries,
+    fallbacks and limits of its entry in `[[models]]`; settings of the agent override those of the
+    entry.
+
+    Example:
+        Agent(Model("fast"), tools=[list_orders])
+
+    Args:
+        model_name: id of the model in the configuration.
+    """
+
+    def __init__(self, model_name: str, *, settings: ModelSettings | None = None) -> None:
+        super().__init__(settings=settings, profile=ModelProfile(supports_json_schema_output=True))
+        self._model_name = model_name
+
+    @property
+    def model_name(self) -> str:
+        return self._model_name
+
+    @property
+    def system(self) -> str:
+        return "agentctl"
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        request, _ = self._build_request(messages, model_settings, model_request_parameters)
+        thinking, answered = await fetch_answer(request)
+        parts: list[ModelResponsePart] = [ThinkingPart(thinking)] if thinking else []
+        if answered.answer.text:
+            parts.append(TextPart(answered.answer.text))
+        for call in answered.answer.calls:
+            parts.append(
+                ToolCallPart(call["name"], _write_arguments(call), tool_call_id=call["id"])
+            )
+        return ModelResponse(
+            parts=parts,
+            model_name=answered.model,
+            provider_name=self.system,
+            usage=_convert_usage(answered.usage),
+            finish_reason=_convert_reason(answered),
+            provider_details=_build_details(answered),
+        )
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        request, parameters = self._build_request(
+            messages, model_settings, model_request_parameters
+        )
+        pieces = stream_answer(request)
+        try:
+            yield _StreamedAnswer(parameters, self._model_name, self.system, pieces)
+        finally:
+            await pieces.aclose()
+
+    def _build_request(
+        self,
+        messages: Sequence[ModelMessage],
+        settings: ModelSettings | None,
+        parameters: ModelRequestParameters,
+    ) -> tuple[Request, ModelRequestParameters]:
+        merged, parameters = self.prepare_request(settings, parameters)
+        values: Mapping[str, Any] = cast("Mapping[str, Any]", merged or {})
+        chosen = {
+            name: values[theirs] for theirs, name in _SETTINGS.items() if values.get(theirs)
+        } | {name: values[name] for name in ("temperature", "seed") if name in values}
+        if "stop" in chosen:
+            chosen["stop"] = tuple(chosen["stop"])
+        if parameters.thinking is not None:
+            chosen["reasoning_effort"] = _convert_thinking(parameters.thinking)
+        tools: list[ToolRecord] = [
+            {
+                "name": tool.name,
+                "description": tool.description or "",
+                "parameters": tool.parameters_json_schema,
+            }
+            for tool in [*parameters.declared_function_tools, *parameters.output_tools]
+        ]
+        choice: Any = values.get("tool_choice")
+        if choice == "none" and parameters.allow_text_output:
+            tools, choice = [], None
+        elif isinstance(choice, list) and len(choice) == 1:
+            choice = choice[0]
+        else:
+            must_call = choice == "required" or not parameters.allow_text_output
+            choice = REQUIRED if tools and must_call else None
+        output = None
+        if parameters.output_mode == "native" and (asked := parameters.output_object):
+            output = AnswerSchema(asked.json_schema, asked.name, asked.description)
+        instructions, converted = _convert_messages(messages)
+        parts = self._get_instruction_parts(messages, parameters) or []
+        instructions += [part.content for part in parts]
+        text = "\n\n".join(filter(None, instructions))
+        return (
+            Request(self._model_name, text, converted, tools, chosen, choice, output),
+            parameters,
+        )
+
+
+@dataclass
+class _StreamedAnswer(StreamedResponse):
+    """An answer while it arrives."""
+
+    _model: str
+    _provider: str
+    _pieces: AsyncGenerator[Delta | Answered]
+    _timestamp: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
+        parts = self._parts_manager
+        async for piece in self._pieces:
+            if isinstance(piece, Delta):
+                handle = (
+                    parts.handle_thinking_delta if piece.is_thinking else parts.handle_text_delta
+                )
+                for event in handle(vendor_part_id=None, content=piece.text):
+                    yield event
+                continue
+            for call in piece.answer.calls:
+                yield parts.handle_tool_call_part(
+                    vendor_part_id=call["id"],
+                    tool_name=call["name"],
+                    args=_write_arguments(call),
+                    tool_call_id=call["id"],
+                )
+            self._model = piece.model
+            self._usage = _convert_usage(piece.usage)
+            self.finish_reason = _convert_reason(piece)
+            self.provider_details = _build_details(piece)
+
+    async def close_stream(self) -> None:
+        await self._pieces.aclose()
+
+    @property
+    def model_name(self) -> str:
+        return self._model
+
+    @property
+    def provider_name(self) -> str:
+        return self._provider
+
+    @property
+    def provider_url(self) -> None:
+        return None
+
+    @property
+    def timestamp(self) -> datetime:
+        return self._timestamp
+
+
+def _convert_messages(messages: Sequence[ModelMessage]) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return the texts of system prompts, and the other messages in neutral form."""
+    instructions: list[str] = []
+    converted: list[dict[str, Any]] = []
+    for message in messages:
+        if isinstance(message, ModelResponse):
+            converted.append(_convert_answer(message))
+            continue
+        assert isinstance(message, ModelRequest)
+        for part in message.parts:
+            if isinstance(part, SystemPromptPart):
+                instructions.append(part.content)
+            elif isinstance(part, UserPromptPart):
+                converted.append({"role": "user", "content": _read_text(part)})
+            elif isinstance(part, ToolReturnPart):
+                converted.append(_convert_result(part, part.model_response_str()))
+            elif isinstance(part, RetryPromptPart) and part.tool_name is not None:
+                converted.append(_convert_result(part, part.model_response()))
+            elif isinstance(part, RetryPromptPart):
+                converted.append({"role": "user", "content": part.model_response()})
+            else:
+                raise UserError(f"agentctl.pydantic_ai.Model takes no {type(part).__name__}")
+    return instructions, converted
+
+
+def _convert_answer(message: ModelResponse) -> dict[str, Any]:
+    texts = [part.content for part in message.parts if isinstance(part, TextPart)]
+    answer: dict[str, Any] = {"role": "assistant", "content": "\n\n".join(filter(None, texts))}
+    calls = [
+        {"id": part.tool_call_id, "name": part.tool_name, "arguments": parse_arguments(part.args)}
+        for part in message.parts
+        if isinstance(part, ToolCallPart)
+    ]
+    if calls:
+        answer["tool_calls"] = calls
+    if native := (message.provider_details or {}).get(NATIVE):
+        answer["native"] = native
+    return answer
+
+
+def _convert_result(part: ToolReturnPart | RetryPromptPart, text: str) -> dict[str, Any]:
+    return {
+        "role": "tool",
+        "content": text,
+        "tool_call_id": part.tool_call_id,
+        "tool_name": part.tool_name,
+    }
+
+
+def _read_text(part: UserPromptPart) -> str:
+    if isinstance(part.content, str):
+        return part.content
+    texts = [item.content if isinstance(item, TextContent) else item for item in part.content]
+    for text in texts:
+        if not isinstance(text, str):
+            raise UserError(f"agentctl.pydantic_ai.Model takes text, and no {type(text).__name__}")
+    return "\n\n".join(cast("list[str]", texts))
+
+
+def _write_arguments(call: Mapping[str, Any]) -> Any:
+    """Return the arguments of a call; text that is not a JSON object is for the agent to refuse."""
+    arguments = call["arguments"]
+    return arguments.get(NOT_AN_OBJECT, arguments)
+
+
+def _convert_thinking(thinking: Any) -> str | None:
+    if thinking is True:
+        return None
+    return "none" if thinking is False else str(thinking)
+
+
+def _convert_usage(usage: Mapping[str, int] | None) -> RequestUsage:
+    if usage is None:
+        return RequestUsage()
+    return RequestUsage(
+        input_tokens=usage["input_tokens"],
+        output_tokens=usage["output_tokens"],
+        cache_read_tokens=usage["cache_read_tokens"],
+        cache_write_tokens=usage["cache_write_tokens"],
+        input_audio_tokens=usage["audio_input_tokens"],
+        output_audio_tokens=usage["audio_output_tokens"],
+        details={"reasoning_tokens": usage["reasoning_tokens"]},
+    )
+
+
+def _convert_reason(answered: Answered) -> Any:
+    reason = answered.answer.finish_reason
+    return reason if reason in ("stop", "length", "tool_call", "content_filter", "error") else None
+
+
+def _build_details(answered: Answered) -> dict[str, Any] | None:
+    return None if answered.native is None else {NATIVE: answered.native}

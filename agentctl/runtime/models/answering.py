@@ -1,0 +1,317 @@
+"""One answer of a model: its attempts, and its pieces for the code of agents.
+
+`call_model` is the loop of attempts. `stream_answer` offers it to the models of libraries, such as
+`agentctl.langchain.ChatModel`, which name a model of the configuration by its id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import orjson
+
+from agentctl.records.run_spec import REQUIRED
+from agentctl.records.text import replace_unstorable
+from agentctl.run_scope import outside_run
+from agentctl.runtime.conversation import MAXIMUM_CALLS, MAXIMUM_PARTS, NOT_AN_OBJECT
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.models.access import get_access
+from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
+from agentctl.runtime.models.calls import AnswerSink, Message, ModelAnswer, ModelCall, ModelFailure
+from agentctl.runtime.models.provider import classify_failure
+from agentctl.runtime.models.structured_output import OutputSchema
+
+if TYPE_CHECKING:
+    from agentctl.records.components import ToolRecord
+
+_EMPTY_ANSWER_REASONS = {
+    "length": "the answer was cut off before it began",
+    "content_filter": "the answer was filtered",
+    "tool_call": "the answer ends with tool calls and has none",
+}
+"""Finish reasons with which an empty answer is a failure."""
+
+
+class AttemptSink(AnswerSink, Protocol):
+    """The receiver of an answer and of the attempts before it.
+
+    Attributes:
+        has_answer_begun: True if text or thinking of the answer has arrived.
+    """
+
+    @property
+    def has_answer_begun(self) -> bool: ...
+
+    def begin_answer(self, model: str) -> None:
+        """Start a new answer of a model of the configuration, before each attempt."""
+        ...
+
+    def fail_answer(self) -> None:
+        """Record that the attempt failed."""
+        ...
+
+
+async def call_model(
+    attempts: Attempts, build_call: Callable[[PreparedModel], ModelCall], sink: AttemptSink
+) -> ModelAnswer:
+    """Call a model, again after temporary failures while nothing of the answer has arrived.
+
+    However the call ends, its text and usage so far are in the sink.
+
+    Raises:
+        ExecutionError: the last attempt failed.
+    """
+    while True:
+        model = attempts.model
+        try:
+            return await _attempt_call(model, build_call(model), sink)
+        except ModelFailure as error:
+            failure = classify_failure(error, attempts.run_id, model.connection.secret)
+            if sink.has_answer_begun or not await attempts.wait_after(error):
+                raise failure from error
+
+
+async def _attempt_call(model: PreparedModel, call: ModelCall, sink: AttemptSink) -> ModelAnswer:
+    """Call a model once.
+
+    Raises:
+        ModelFailure: the call failed, the answer is not complete, or it is empty because the
+            provider cut or filtered it.
+    """
+    sink.begin_answer(model.id)
+    try:
+        answer = await model.connection.answer(call, sink)
+    except ModelFailure:
+        sink.fail_answer()
+        raise
+    if answer.finish_reason is None:
+        raise ModelFailure("MODEL_UNAVAILABLE", "the stream ended without a finish reason")
+    if answer.finish_reason == "error":
+        raise ModelFailure("MODEL_UNAVAILABLE", "the provider ended the answer with an error")
+    reason = _EMPTY_ANSWER_REASONS.get(answer.finish_reason)
+    if reason and not answer.calls and not answer.text.strip():
+        raise ModelFailure("MODEL_REJECTED", reason)
+    return answer
+
+
+class Delta(NamedTuple):
+    """A piece of an answer: its text or its thinking."""
+
+    text: str
+    is_thinking: bool = False
+
+
+class Answered(NamedTuple):
+    """A complete answer.
+
+    Attributes:
+        model: id of the model that answered, which may be a fallback.
+        usage: the nine counters; None if the provider reported none.
+        native: the answer in the form of its provider as a JSON object, which a later call has to
+            get back as `native` of the message; None if the neutral form has everything.
+    """
+
+    model: str
+    answer: ModelAnswer
+    usage: Mapping[str, int] | None
+    native: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call of a model of the configuration by the code of an agent.
+
+    Attributes:
+        model: id of the model.
+        instructions: instructions of the model; `""` for none.
+        messages: neutral messages, each tool call with its result; an answer may have the
+            `native` of its `Answered`.
+        settings: the settings of the code, by the names of the configuration; those of the model
+            apply to the others.
+        tool_choice, output: as in `ModelCall`.
+    """
+
+    model: str
+    instructions: str
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[ToolRecord] = ()
+    settings: Mapping[str, Any] | None = None
+    tool_choice: str | None = None
+    output: OutputSchema | None = None
+
+
+async def stream_answer(request: Request) -> AsyncGenerator[Delta | Answered]:
+    """Call a model of the configuration: yield its pieces as they arrive, and the answer last.
+
+    An iteration that is not continued to its end must be closed, which ends the call.
+
+    Raises:
+        ExecutionError: the call failed, after the attempts of its model and of the fallbacks.
+        RuntimeError: the code is not called by a run.
+    """
+    access = get_access()
+    attempts = access.prepare(request.model, request.settings)
+    models = attempts.models
+    messages: list[Message] = [load_message(dict(message), models) for message in request.messages]
+
+    def build_call(model: PreparedModel) -> ModelCall:
+        return ModelCall(
+            request.instructions,
+            messages,
+            request.tools,
+            model.settings,
+            request.tool_choice,
+            request.output,
+        )
+
+    arriving = _ArrivingAnswer(access.run_bytes)
+    # The call belongs to the code that iterates, which ends it.
+    with outside_run():
+        work = asyncio.create_task(call_model(attempts, build_call, arriving))
+    work.add_done_callback(arriving.wake)
+    try:
+        while deltas := await arriving.take(work):
+            for delta in deltas:
+                yield delta
+        answer = work.result()
+    finally:
+        if not work.done():
+            work.cancel()
+            # The connection to the provider is closed before the run ends.
+            await asyncio.wait({work})
+        if not work.cancelled():
+            work.exception()  # Its reader may be gone.
+    native = dump_message(answer.message, models).get("native") if answer.native else None
+    yield Answered(attempts.model.id, answer, arriving.usage, native)
+
+
+async def fetch_answer(request: Request) -> tuple[str, Answered]:
+    """Call a model of the configuration; return its thinking and its answer.
+
+    Raises as `stream_answer`.
+    """
+    thinking: list[str] = []
+    answered: Answered | None = None
+    async for piece in stream_answer(request):
+        if isinstance(piece, Answered):
+            answered = piece
+        elif piece.is_thinking:
+            thinking.append(piece.text)
+    assert answered is not None
+    return "".join(thinking), answered
+
+
+class _ArrivingAnswer:
+    """The pieces of an answer that its reader has not taken yet.
+
+    Attributes:
+        usage: the counters of the provider so far.
+    """
+
+    def __init__(self, run_bytes: int) -> None:
+        self.usage: Mapping[str, int] | None = None
+        self.has_answer_begun = False
+        self._run_bytes = run_bytes
+        self._size = self._parts = self._calls = 0
+        self._deltas: list[Delta] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def take(self, work: asyncio.Task[Any]) -> list[Delta]:
+        """Return the pieces that have arrived; wait if there are none; empty at the end."""
+        while not self._deltas and not work.done():
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    def wake(self, work: object = None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def begin_answer(self, model: str) -> None:
+        self.has_answer_begun = False
+        self._size = self._parts = self._calls = 0
+
+    def fail_answer(self) -> None:
+        pass
+
+    def add_text(self, text: str) -> None:
+        self._add(text, is_thinking=False)
+
+    def add_thinking(self, text: str) -> None:
+        self._add(text, is_thinking=True)
+
+    def count_part(self, *, is_call: bool) -> None:
+        self._parts += 1
+        self._calls += is_call
+        if self._calls > MAXIMUM_CALLS:
+            raise ExecutionError("MODEL_REJECTED", "The model called too many tools at once")
+        if self._parts > MAXIMUM_PARTS:
+            raise ExecutionError("MODEL_REJECTED", "The model's answer has too many parts")
+
+    def count_arriving(self, size: int) -> None:
+        self._size += size
+        if self._size > self._run_bytes:
+            raise ExecutionError("AGENT_FAILED", "The run exceeded its maximum size")
+
+    def set_usage(self, usage: Mapping[str, int]) -> None:
+        self.usage = usage
+
+    def _add(self, text: str, *, is_thinking: bool) -> None:
+        self.count_arriving(len(text))
+        if text := replace_unstorable(text):
+            self.has_answer_begun = True
+            self._deltas.append(Delta(text, is_thinking))
+            self.wake()
+
+
+NATIVE = "agentctl_native"
+"""Name under which the messages of libraries keep `Answered.native`."""
+
+
+def select_tools(
+    functions: Iterable[Mapping[str, Any]], choice: object
+) -> tuple[list[ToolRecord], str | None]:
+    """Return the tools and the `tool_choice` of a request in the form of OpenAI.
+
+    Args:
+        functions: `name`, `description` and `parameters` of each tool.
+        choice: `auto`, `required`, `none`, or the name of a tool, also in an object.
+    """
+    tools: list[ToolRecord] = [
+        {
+            "name": function["name"],
+            "description": function.get("description") or "",
+            "parameters": function.get("parameters") or {"type": "object", "properties": {}},
+        }
+        for function in functions
+    ]
+    if isinstance(choice, Mapping):
+        choice = choice.get("function", choice).get("name")
+    if choice == "none":
+        return [], None
+    if choice == "required":
+        return tools, REQUIRED if tools else None
+    return tools, choice if isinstance(choice, str) and choice != "auto" else None
+
+
+def write_arguments(arguments: Mapping[str, Any]) -> str:
+    """Return the arguments of a call as the model has sent them: JSON text, or other text."""
+    if NOT_AN_OBJECT in arguments:
+        return str(arguments[NOT_AN_OBJECT])
+    return orjson.dumps(arguments).decode()
+
+
+class AnswerSchema(OutputSchema):
+    """The schema of an answer that the code of an agent validates."""
+
+    def __init__(self, schema: dict[str, Any], name: str | None, description: str | None) -> None:
+        self.json_schema = schema
+        self.name = name
+        self.description = description
+
+    def validate(self, value: Any) -> Any:
+        return value

@@ -1,0 +1,334 @@
+"""The operations that repeat a run: retry and fork (docs/contract.md "Retry and fork")."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, cast
+
+import orjson
+
+from agentctl import errors
+from agentctl.records.document import Document
+from agentctl.records.ids import new_id
+from agentctl.records.kinds import KINDS, ComponentKind, ComponentRef
+from agentctl.records.repeats import RepeatPlan
+from agentctl.records.routes import operation_ids
+from agentctl.records.run_spec import Origin
+from agentctl.records.runs import RunRecord
+from agentctl.repeat_requests import ForkRequest, RetryRequest
+from agentctl.requests import RunRequest, StreamEvent
+from agentctl.runs.engine import StartedRun
+from agentctl.runs.follow import flatten
+from agentctl.runs.repeats import (
+    StoredOrigin,
+    build_plan,
+    can_continue,
+    find_open_calls,
+    load_origin,
+    needs_confirmation,
+    plan_retry,
+)
+from agentctl.runs.replay import find_root_id
+from agentctl.runs.states import is_final
+from agentctl.runs.supervision import HISTORY_BYTES
+from agentctl.runtime.component import Component
+from agentctl.runtime.transcript import complete_history, mark_kept
+from agentctl.service.audit_log import AuditedCall
+from agentctl.service.keyed_requests import build_idempotency, find_repeated
+from agentctl.service.runs import RunOperations
+from agentctl.store.database import Database
+from agentctl.store.repositories import run_reads
+
+
+@dataclass(frozen=True, slots=True)
+class _Repeat:
+    """A run to start.
+
+    Attributes:
+        runs_code: True if the code of an agent in code runs again.
+        is_new_session: True if its session must not exist yet.
+    """
+
+    component: Component
+    request: RunRequest
+    origin: Origin
+    runs_code: bool
+    is_new_session: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    database: Database
+    run: StartedRun
+    request: RunRequest
+
+
+class RepeatOperations(RunOperations):
+    """Operations on runs, with those that repeat one."""
+
+    async def retry_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
+    ) -> Document[RunRecord]:
+        """Retry a run and wait for the end of the new one; see `create_run`.
+
+        Raises:
+            NotFound: there is no such run of this component, or it is not visible.
+            NeedsConfirmation: the new run may repeat effects, and `confirm` is not that of its
+                plan.
+            Conflict: the run has not ended, or is part of another one.
+        """
+        started = await self._retry(kind, component_id, run_id, request, stream=False)
+        return await self.read_started(started.database, started.run, started.request)
+
+    def stream_retried_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
+    ) -> AsyncIterator[StreamEvent]:
+        return flatten(self.stream_retry_portions(kind, component_id, run_id, request))
+
+    async def stream_retry_portions(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
+    ) -> AsyncGenerator[list[StreamEvent]]:
+        """Do the same as `stream_retried_run`, and yield all events that are available at once."""
+        started = await self._retry(kind, component_id, run_id, request, stream=True)
+        async with contextlib.aclosing(self._follow_repeat(started)) as portions:
+            async for portion in portions:
+                yield portion
+
+    async def fork_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
+    ) -> Document[RunRecord]:
+        """Fork a run and wait for the end of the new one; see `create_run`.
+
+        Raises:
+            NotFound: there is no such run of this component, or it is not visible; or the
+                component that goes on does not exist.
+            Forbidden: the caller may not start runs of that component.
+            NeedsConfirmation: the new run may repeat effects, and `confirm` is not that of its
+                plan.
+            Conflict: the run has not ended, is part of another one, or the session is in use.
+            ValidationFailed: the run has no such message, or needs another one after it.
+        """
+        started = await self._fork(kind, component_id, run_id, request, stream=False)
+        return await self.read_started(started.database, started.run, started.request)
+
+    def stream_forked_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
+    ) -> AsyncIterator[StreamEvent]:
+        return flatten(self.stream_fork_portions(kind, component_id, run_id, request))
+
+    async def stream_fork_portions(
+        self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
+    ) -> AsyncGenerator[list[StreamEvent]]:
+        """Do the same as `stream_forked_run`, and yield all events that are available at once."""
+        started = await self._fork(kind, component_id, run_id, request, stream=True)
+        async with contextlib.aclosing(self._follow_repeat(started)) as portions:
+            async for portion in portions:
+                yield portion
+
+    def _follow_repeat(self, started: _Started) -> AsyncGenerator[list[StreamEvent]]:
+        return self.follow_started(started.database, started.run, started.request)
+
+    async def _retry(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        request: RetryRequest,
+        *,
+        stream: bool,
+    ) -> _Started:
+        path = {KINDS[kind].id_field: component_id, "run_id": run_id}
+        async with self.audit(operation_ids(kind).retry_run, **path) as call:
+            component = self.lookups.component(kind, component_id)
+            stored = await self._load_origin(kind, component_id, run_id, "retry")
+            catalog = self.hosting.catalog
+            origin = plan_retry(stored, component, catalog)
+            start = self._build_request(stored, request, stored.row.session_id)
+            runs_code = catalog.is_hosted(component)
+            repeat = _Repeat(component, start, origin, runs_code, is_new_session=False)
+            return await self._start_repeat(call, stored, repeat, request, stream=stream)
+
+    async def _fork(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        request: ForkRequest,
+        *,
+        stream: bool,
+    ) -> _Started:
+        path = {KINDS[kind].id_field: component_id, "run_id": run_id}
+        async with self.audit(operation_ids(kind).fork_run, **path) as call:
+            target_kind, target_id = _find_target((kind, component_id), request)
+            target = {KINDS[target_kind].id_field: target_id}
+            self.require(operation_ids(target_kind).create_run, **target)
+            stored = await self._load_origin(kind, component_id, run_id, "fork")
+            component = self.lookups.component(target_kind, target_id)
+            if (target_kind, target_id) != (kind, component_id):
+                call.add_resource(target_kind, target_id)
+            repeat = await self._plan_fork(kind, stored, component, request)
+            return await self._start_repeat(call, stored, repeat, request, stream=stream)
+
+    async def _load_origin(
+        self, kind: ComponentKind, component_id: str, run_id: str, verb: str
+    ) -> StoredOrigin:
+        database = await self.lookups.run_database(kind, component_id, run_id, None)
+        stored = await database.read(load_origin(run_id, self.lookups.visibility), size="large")
+        if stored is None:
+            raise errors.NotFound("Run not found")
+        row = stored.row
+        if row.parent_run_id is not None:
+            root = await database.read(find_root_id(row))
+            raise errors.Conflict(f"The run is part of run {root}: {verb} that one")
+        if not is_final(row.status):
+            raise errors.Conflict(f"The run has not ended: it is {row.status}")
+        return stored
+
+    def _build_request(
+        self, stored: StoredOrigin, request: RetryRequest, session_id: str
+    ) -> RunRequest:
+        """Return the request of a run with the input of its origin."""
+        row = stored.row
+        return RunRequest(
+            message=row.input,
+            input=_load_object(row.input_object),
+            session_id=session_id,
+            background=request.background,
+            idempotency_key=request.idempotency_key,
+            metadata=_load_object(row.metadata),
+            output_schema=request.output_schema,
+            dependencies=request.dependencies,
+        )
+
+    async def _plan_fork(
+        self, kind: ComponentKind, stored: StoredOrigin, component: Component, request: ForkRequest
+    ) -> _Repeat:
+        row, messages = stored.row, stored.messages
+        is_new = request.session_id != row.session_id
+        session_id = request.session_id or new_id()
+        kept = mark_kept(_cut_messages(messages, request.at), row.run_id)
+        start = self._build_request(stored, request, session_id)
+        has_prompt = True
+        if request.message is not None:
+            start = replace(start, message=request.message, input=None)
+        elif kept and kept[-1]["role"] == "user":
+            if messages[request.at - 1].get("origin_run_id") is not None:
+                start = replace(start, message=kept[-1]["content"], input=None)
+            kept = kept[:-1]
+        elif kept:
+            has_prompt = False
+            if kept[-1]["role"] != "tool" or not can_continue(component, self.hosting.catalog):
+                raise errors.ValidationFailed(
+                    f"message is required: the run cannot go on after message {request.at} alone"
+                )
+        if (component.kind, component.id) != (kind, row.component_id):
+            start = replace(start, input=None)
+        if component.kind == "workflow" and request.at:
+            raise errors.ValidationFailed("at must be 0: a workflow has no conversation")
+        if is_new and request.at:
+            kept = (*await self._read_before(kind, stored, component), *kept)
+        before = None if is_new else row.seq
+        origin = Origin(row.run_id, "fork", request.at, before, kept, has_prompt)
+        hosted = self.hosting.catalog.is_hosted(component)
+        runs_code = hosted and request.message is None
+        return _Repeat(component, start, origin, runs_code, is_new)
+
+    async def _read_before(
+        self, kind: ComponentKind, stored: StoredOrigin, component: Component
+    ) -> tuple[dict[str, Any], ...]:
+        """Return the messages of the session before a run, as far as the component gets history."""
+        if not component.history_runs:
+            return ()
+        row = stored.row
+        database = self.lookups.component_database(kind, row.component_id)
+        maximum = min(HISTORY_BYTES, self.hosting.settings.limits.run_bytes // 2)
+        recent = run_reads.list_recent_messages(
+            row.session_id, component.history_runs, maximum, before_seq=row.seq
+        )
+        texts = await database.read(recent, size="run")
+        earlier = [message for text in texts for message in orjson.loads(text)]
+        return mark_kept([dict(each) for each in complete_history(earlier)], row.run_id)
+
+    async def _start_repeat(
+        self,
+        call: AuditedCall,
+        stored: StoredOrigin,
+        repeat: _Repeat,
+        request: RetryRequest,
+        *,
+        stream: bool,
+    ) -> _Started:
+        component, start, origin = repeat.component, repeat.request, repeat.origin
+        database = self.lookups.database(component.database)
+        fields = {
+            name: value
+            for name, value in asdict(request).items()
+            if value is not None and name not in ("confirm", "idempotency_key")
+        }
+        place = [origin.kind, component.kind, component.id, origin.run_id, stream, fields]
+        identity = build_idempotency(self.principal, request.idempotency_key, place)
+        if not await find_repeated(database, identity):
+            _check_confirmed(build_plan(stored, origin, runs_code=repeat.runs_code), request)
+        submission = await self.build_submission(
+            component.kind, component.id, start, (), stream=stream, identity=identity
+        )
+        submission = replace(
+            submission,
+            spec=replace(submission.spec, origin=origin),
+            is_new_session=repeat.is_new_session,
+        )
+        return _Started(database, await self.submit(call, submission), start)
+
+
+def _load_object(text: str | None) -> dict[str, Any] | None:
+    return None if text is None else orjson.loads(text)
+
+
+def _find_target(of_run: ComponentRef, request: ForkRequest) -> ComponentRef:
+    """Return the component that goes on."""
+    named = {"agent": request.agent_id, "team": request.team_id}
+    given = [(kind, component_id) for kind, component_id in named.items() if component_id]
+    if len(given) > 1:
+        raise errors.ValidationFailed("agent_id and team_id exclude each other: give one of them")
+    return cast(ComponentRef, given[0]) if given else of_run
+
+
+def _cut_messages(messages: list[dict[str, Any]], at: int) -> list[dict[str, Any]]:
+    """Return the first messages of a run.
+
+    Raises:
+        ValidationFailed: there are fewer, or the next one is the result of a call before it.
+    """
+    if not 0 <= at <= len(messages):
+        raise errors.ValidationFailed(
+            f"at must be 0 to {len(messages)}: the run has {len(messages)} messages"
+        )
+    around = find_open_calls(messages, at)
+    if around is not None:
+        before, after = around
+        raise errors.ValidationFailed(
+            f"at must not be {at}, between tool calls and their results: use {before} or {after}"
+        )
+    return messages[:at]
+
+
+def _check_confirmed(plan: RepeatPlan, request: RetryRequest) -> None:
+    if not needs_confirmation(plan) or request.confirm == plan["confirm"]:
+        return
+    raise errors.NeedsConfirmation(_describe(plan), plan=cast(dict[str, object], plan))
+
+
+def _describe(plan: RepeatPlan) -> str:
+    """Return the sentence of a 409."""
+    reasons = []
+    if number := plan["calls_total"]:
+        reasons.append(f"may repeat {number} tool call{'' if number == 1 else 's'}")
+    if plan["runs_code"]:
+        reasons.append("runs the code of the agent again")
+    if plan["calls_unknown"]:
+        reasons.append("may repeat calls that are not known, because the server of the run died")
+    if plan["retries"]:
+        reasons.append(f"follows the retry {plan['retries'][-1]}")
+    return f"The {plan['kind']} {' and '.join(reasons)}: confirm it"

@@ -1,0 +1,206 @@
+"""The writes of a plain run as one statement each (`store.database.Shortcut`).
+
+A plain run is what most runs are: it is started in a new session, or in one that has a component,
+and ends with its results and its last events. Each statement has the same effects as the unit that
+it replaces, in the same order of row locks: the run first, its session second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.store.database import Sql, Statement, Steps, Value, single_unit
+from agentctl.store.repositories import audit, runs, sessions
+from agentctl.store.repositories.events import Batch
+from agentctl.store.repositories.run_rows import NewRun, RunEnd
+from agentctl.store.repositories.sessions import SessionRow
+from agentctl.store.visibility import IS_VISIBLE, Visibility
+
+
+class StartedRun(NamedTuple):
+    """What the row of a new run has from its session.
+
+    Attributes:
+        user_id, session_state: of the session.
+        is_first: True if the session was created with the run.
+    """
+
+    user_id: str | None
+    session_state: str | None
+    is_first: bool
+
+
+_NUMBERS = {
+    "seq", "background", "attempt", "created_at", "started_at", "late_result", "updated_at",
+    "total_tokens", "run_count", "history_bytes", "at", "count", "origin_at", "queued_at",
+    "queue_turn",
+}  # fmt: skip
+"""The columns of the three tables that are not text."""
+
+
+def _build_insert(
+    table: str, columns: Sequence[str], source: str, prefix: str = "", **found: str
+) -> str:
+    """Build an INSERT of the rows of `source`, with parameters for the columns not in `found`."""
+    selected = (
+        found.get(name) or f"cast(:{prefix}{name} as {'bigint' if name in _NUMBERS else 'text'})"
+        for name in columns
+    )
+    return f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(selected)} {source}"
+
+
+_SESSION = "RETURNING session_id, run_count, user_id, session_state"
+
+_TAKE = (
+    "UPDATE sessions SET run_count = run_count + 1,"
+    " updated_at = CASE WHEN updated_at > :created_at THEN updated_at ELSE :created_at END,"
+    " last_status = cast(:status as text), session_name ="
+    " CASE WHEN session_name = '' THEN cast(:session_session_name as text) ELSE session_name END"
+    " WHERE session_id = :session_id AND session_type = :session_session_type"
+    f" AND component_data IS NOT NULL AND {IS_VISIBLE} {_SESSION}"
+)
+
+_CREATE = (
+    _build_insert(
+        "sessions", sessions.STORED_COLUMNS, "WHERE NOT EXISTS (SELECT 1 FROM taken)", "session_"
+    )
+    + f" ON CONFLICT (session_id) DO NOTHING {_SESSION}"
+)
+
+_ADD_RUN = _build_insert(
+    "runs", runs.CREATED_COLUMNS, "FROM session", seq="run_count", user_id="user_id"
+)
+
+_ADD_ENTRY = _build_insert(
+    "audit_log",
+    audit.NewAuditEntry._fields,
+    "FROM session",
+    "entry_",
+    status="cast(:entry_status as bigint)",
+)
+
+
+def _build_start(*, audited: bool) -> Sql:
+    return Sql(
+        f"WITH taken AS ({_TAKE}), created AS ({_CREATE}), session AS ("
+        "SELECT taken.*, 0 AS is_first FROM taken UNION ALL SELECT created.*, 1 FROM created"
+        f"), run AS ({_ADD_RUN})"
+        + (f", entry AS ({_ADD_ENTRY})" if audited else "")
+        + " SELECT user_id, session_state, is_first FROM session"
+    )
+
+
+_STARTS = {audited: _build_start(audited=audited) for audited in (False, True)}
+
+
+@single_unit
+def start(
+    session: SessionRow, visibility: Visibility, run: NewRun, entry: Mapping[str, Value] | None
+) -> Steps[StartedRun | None]:
+    """Get or create the session of a top-level run and store the run.
+
+    Args:
+        session: the session to create, from `build_session`.
+        visibility: the existing sessions that the run may use.
+        run: the run; its user is that of the session.
+        entry: the values of the entry of the audit log; None for none.
+
+    Returns:
+        None, without a change, if the session exists and is not visible, of another type or
+        without a component.
+    """
+    values: dict[str, Value] = {
+        **runs.build_new_values(run),
+        **{f"session_{name}": value for name, value in sessions.build_values(session).items()},
+        **visibility.parameters(),
+    }
+    if entry is not None:
+        values |= {f"entry_{name}": value for name, value in entry.items()}
+    rows = yield Statement(_STARTS[entry is not None], values)
+    return StartedRun(rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
+
+
+# The run is the newest of its session, or a later one keeps its status there. Runs that are created
+# between the snapshot and the lock on the session are found by `_IS_KNOWN`.
+_ENDED = (
+    runs.FINISH.removesuffix(runs.CHANGED).rstrip()
+    + " AND (parent_run_id IS NOT NULL OR seq = (SELECT run_count FROM sessions"
+    " WHERE sessions.session_id = runs.session_id) OR EXISTS (SELECT 1 FROM runs AS later"
+    " WHERE later.session_id = runs.session_id AND later.seq > runs.seq"
+    " AND later.parent_run_id IS NULL))"
+    " AND (parent_run_id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM sessions"
+    " WHERE sessions.session_id = runs.session_id AND has_queue = 1))"
+    " RETURNING run_id, session_id, seq, parent_run_id, EXISTS (SELECT 1 FROM runs AS later"
+    " WHERE later.session_id = runs.session_id AND later.seq > runs.seq"
+    " AND later.parent_run_id IS NULL) AS is_older"
+)
+
+_IS_KNOWN = (
+    "((ended.parent_run_id IS NOT NULL OR run_count = ended.seq OR ended.is_older)"
+    " AND (ended.parent_run_id IS NOT NULL OR has_queue = 0))"
+)
+
+_ADDED = {
+    name: f"(coalesce((metrics::json->>'{name}')::bigint, 0) + cast(:added_{name} as bigint))"
+    for name in TOKEN_COUNTERS
+}
+
+_METRICS = "'{' || " + " || ',' || ".join(f"'\"{name}\":' || {_ADDED[name]}" for name in _ADDED)
+
+# The division undoes the statement: whether a later run keeps the last status is not known, or a
+# run was queued in the session since the snapshot, which the end has to let begin.
+_COUNT = (
+    "UPDATE sessions SET history_bytes = history_bytes + cast(:history_bytes as bigint),"
+    " updated_at = CASE WHEN updated_at > :finished_at THEN updated_at ELSE :finished_at END,"
+    " last_status = CASE WHEN ended.parent_run_id IS NULL AND run_count = ended.seq"
+    " THEN cast(:status as text) ELSE last_status END,"
+    f" run_count = CASE WHEN {_IS_KNOWN} THEN run_count ELSE run_count / 0 END,"
+    f" metrics = {_METRICS} || '}}', total_tokens = {_ADDED['total_tokens']}"
+    " FROM ended WHERE sessions.session_id = ended.session_id"
+)
+
+_STORE_EVENTS = (
+    "INSERT INTO run_events (run_id, first_seq, last_seq, events) SELECT ended.run_id,"
+    " cast(:first_seq as bigint), cast(:last_seq as bigint), cast(:events as text) FROM ended"
+    " ON CONFLICT (run_id, first_seq) DO UPDATE"
+    " SET last_seq = excluded.last_seq, events = excluded.events"
+)
+
+
+def _build_end(*, recorded: bool) -> Sql:
+    return Sql(
+        f"WITH ended AS ({_ENDED}), counted AS ({_COUNT})"
+        + (f", stored AS ({_STORE_EVENTS})" if recorded else "")
+        + " SELECT 1 FROM ended"
+    )
+
+
+_ENDS = {recorded: _build_end(recorded=recorded) for recorded in (False, True)}
+
+
+@single_unit
+def end(end: RunEnd, last: Batch | None) -> Steps[bool | None]:
+    """Store the end of a run with its last events, and add its usage to its session.
+
+    Args:
+        last: the last events; None for a run whose events are not stored.
+
+    Returns:
+        None, without a change, if the run has ended, does not exist, or has another attempt; or if
+        it is a top-level run after which only runs of members were created, or another run of its
+        session waits in the queue.
+    """
+    values: dict[str, Value] = {
+        **runs.build_end_values(end),
+        # The runs of members have no history.
+        "history_bytes": len((end.history or "").encode()),
+        **{f"added_{name}": count for name, count in sessions.parse_counters(end.metrics).items()},
+    }
+    if last is not None:
+        values |= {
+            "first_seq": last.first_seq, "last_seq": last.last_seq, "events": last.events
+        }  # fmt: skip
+    rows = yield Statement(_ENDS[last is not None], values)
+    return True if rows else None

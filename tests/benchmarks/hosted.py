@@ -1,0 +1,90 @@
+"""Streamed tokens of hosted agents: the CPU time of the server for each.
+
+    python -m tests.benchmarks.hosted [ROUNDS [LIBRARY ...]]
+
+An agent of each library streams with the client of OpenAI that the library has, and with a model of
+the configuration (docs/models.md "Models in code"). An agent of the configuration is measured in
+the same rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import uvloop
+
+from tests.benchmarks.reads import AGENT
+from tests.benchmarks.seeding import seed_database
+from tests.benchmarks.servers import RunningServer, serve_agentctl, serve_endpoint
+from tests.benchmarks.streams import raise_file_limit
+from tests.benchmarks.tokens import FAST, PACED, Side, build_run, run_load
+from tests.benchmarks.work import create_work, sized_sessions
+
+LIBRARIES = ("langgraph", "pydantic_ai", "agno", "openai_agents")
+CLIENTS = ("own", "configured")
+LOADS = (PACED, FAST._replace(tokens=500))
+
+
+def measure_hosted(folder: Path, model_url: str, rounds: int, libraries: Sequence[str]) -> None:
+    """Print the CPU time of a token in µs, medians of the rounds."""
+    raise_file_limit()
+    sides: dict[str, Side] = {}
+    with ExitStack() as stack:
+        for name in ("configuration", *libraries):
+            work = create_work(folder / name, model_url, sized_sessions((1,)))
+            if name != "configuration":
+                add_agents(work.folder, name, model_url)
+            seed_database(work)
+            place = stack.enter_context(serve_agentctl(work))
+            if name == "configuration":
+                sides[name] = build_side(place, AGENT)
+                continue
+            for client in CLIENTS:
+                sides[f"{name}, {client}"] = build_side(place, client)
+        for load in LOADS:
+            found: dict[str, list[float]] = {name: [] for name in sides}
+            for side in sides.values():
+                uvloop.run(run_load(side, load._replace(streams=2, tokens=20)))
+            for _ in range(rounds):
+                for name, side in sides.items():
+                    found[name].append(uvloop.run(run_load(side, load)).cpu * 1e6)
+            for name, values in found.items():
+                print(f"{load.name} | {name} | {statistics.median(values):.0f} us", flush=True)
+
+
+def add_agents(folder: Path, library: str, model_url: str) -> None:
+    """Add the agents of a library to the configuration, and their module to its folder."""
+    with (folder / "agentctl.toml").open("a") as file:
+        for client in CLIENTS:
+            target = f"hosted_agents:{library}_{client}"
+            file.write(f'\n[[agents]]\nid = "{client}"\nobject = "{target}"\n')
+    shutil.copy(Path(__file__).with_name("hosted_agents.py"), folder)
+    (folder / "model_url").write_text(model_url)
+
+
+def build_side(place: RunningServer, agent: str) -> Side:
+    return Side(
+        place,
+        lambda message: build_run(place, message).replace(
+            b"/agents/" + AGENT.encode() + b"/", b"/agents/" + agent.encode() + b"/", 1
+        ),
+    )
+
+
+if __name__ == "__main__":
+    for name in [name for name in os.environ if name.startswith("AGENTCTL_")]:
+        del os.environ[name]
+    with tempfile.TemporaryDirectory() as directory, serve_endpoint() as url:
+        measure_hosted(
+            Path(directory),
+            f"{url}/v1",
+            int(sys.argv[1]) if sys.argv[1:] else 3,
+            sys.argv[2:] or LIBRARIES,
+        )

@@ -1,0 +1,111 @@
+"""`agentctl runs retry` and `runs fork`, and the numbers of `runs get --messages`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.conftest import Agentctl, Terminal
+from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.server.repeating import PLAN, SCOPES, Place, Run, call, open_place, say
+
+__all__ = ["model_endpoint"]
+
+
+@pytest.fixture(scope="module")
+def opened(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[Place]:
+    with open_place(tmp_path_factory.mktemp("repeats"), model_endpoint) as place:
+        yield place
+
+
+@pytest.fixture(params=["local", "remote"])
+def door(request: pytest.FixtureRequest, opened: Place) -> Iterator[tuple[str, ...]]:
+    """Options for a target: the configuration, or the server."""
+    if request.param == "local":
+        yield "--config", str(opened.server.deployment.path), "--as-user", "ann"
+    else:
+        token = opened.server.deployment.token("ann", *SCOPES)
+        (opened.folder / "token").write_text(token)
+        yield "--url", opened.server.url, "--token-file", str(opened.folder / "token")
+    opened.clear()
+
+
+def get(agentctl: Agentctl, run_id: str, door: tuple[str, ...]) -> Run:
+    record: Run = json.loads(agentctl("runs", "get", run_id, "-o", "json", *door).stdout)
+    return record
+
+
+def test_a_retry_asks_before_it_repeats_a_call(
+    opened: Place, agentctl: Agentctl, terminal: Terminal, door: tuple[str, ...]
+) -> None:
+    run = opened.interrupt("agents/planner", PLAN, "two")
+    refused = agentctl("runs", "retry", run["run_id"], *door)
+    assert (refused.code, refused.stdout) == (2, "")
+    assert "begins after message 4" in refused.stderr
+    assert 'hold {"entry":"two"} (outcome not known)' in refused.stderr
+    assert "pass --yes" in refused.stderr
+
+    seen = terminal("runs", "retry", run["run_id"], *door, types="n\n")
+    assert (seen.code, opened.ledger()) == (2, ["one", "two"])
+    seen = terminal("runs", "retry", run["run_id"][:18], *door, types="y\n")
+    assert seen.code == 0, seen.screen
+    assert "finished" in seen.screen
+    assert opened.ledger() == ["one", "two", "two", "three"]
+
+    again = agentctl("runs", "retry", run["run_id"], "--yes", "-o", "json", *door)
+    record = json.loads(again.stdout)
+    assert (again.code, record["origin_run_id"], record["origin_at"]) == (0, run["run_id"], 4)
+    assert "the run was retried already" in again.stderr
+    shown = agentctl("runs", "get", record["run_id"], "-o", "text", *door)
+    assert f"retry of {run['run_id']} after its message 4" in shown.stdout
+    listed = agentctl("runs", "list", "-o", "jsonl", *door)
+    assert json.loads(listed.lines[0])["origin_kind"] == "retry"
+
+
+def test_a_fork_goes_on_from_a_numbered_message(
+    opened: Place, agentctl: Agentctl, door: tuple[str, ...]
+) -> None:
+    run = opened.start("agents/planner", [call("record", "c1", entry="one"), say("finished")])
+    numbers = agentctl("runs", "get", run["run_id"], "--messages", "-o", "table", *door)
+    assert [line.split()[:2] for line in numbers.lines[1:]] == [
+        ["1", "system"], ["2", "user"], ["3", "assistant"], ["4", "tool"], ["5", "assistant"],
+    ]  # fmt: skip
+    missing = agentctl("runs", "fork", run["run_id"], *door)
+    assert missing.code == 2
+    assert f"runs get {run['run_id']} --messages" in missing.stderr
+
+    forked = agentctl(
+        "runs", "fork", run["run_id"], "--at", "5", "-m", "hello", "--agent", "history",
+        "--session", f"forked-{door[0][2:]}", "-o", "json", *door,
+    )  # fmt: skip
+    assert forked.code == 0, forked.stderr
+    record = json.loads(forked.stdout)
+    assert (record["agent_id"], record["session_id"]) == ("history", f"forked-{door[0][2:]}")
+    assert [role for role, _ in json.loads(record["content"])][-4:] == [
+        "assistant", "tool", "assistant", "user",
+    ]  # fmt: skip
+    middle = agentctl("runs", "fork", run["run_id"], "--at", "3", *door)
+    assert middle.code == 2
+    assert "use 2 or 4" in middle.stderr
+    repeated = agentctl("runs", "fork", run["run_id"], "--at", "2", "--yes", *door)
+    assert (repeated.code, repeated.stdout) == (0, "next c1\n\nfinished\n")
+    assert opened.ledger() == ["one", "one"]
+
+
+def test_a_retry_in_the_background_returns_at_once(opened: Place, agentctl: Agentctl) -> None:
+    run = opened.start("agents/planner", [say("hello")])
+    token = opened.server.deployment.token("ann", *SCOPES)
+    door = ("--url", opened.server.url)
+    ended = agentctl(
+        "runs", "retry", run["run_id"], "--background", "-o", "name", *door,
+        env={"AGENTCTL_TOKEN": token},
+    )  # fmt: skip
+    assert ended.code == 0, ended.stderr
+    waited = agentctl("runs", "wait", ended.lines[0], *door, env={"AGENTCTL_TOKEN": token})
+    assert waited.code == 0, waited.stderr
+    config = ("--config", str(opened.server.deployment.path))
+    assert agentctl("runs", "retry", run["run_id"], "--background", *config).code == 2

@@ -1,0 +1,206 @@
+"""Statements that each server of a cluster sends: they do not grow with the work of the others.
+
+Each server has its own database role, whose statements PostgreSQL logs. With AGENTCTL_TEST_LONG=1
+there are up to 8 servers and 500 followers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx2
+import pytest
+
+from tests.chaos.cluster import Server
+from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.loops import wait_until
+from tests.postgres_server import PostgresServer
+from tests.server.concurrent_callers import read_events
+
+pytestmark = pytest.mark.slow
+
+LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
+
+SIZES = (2, 4, 8) if LONG else (2, 4)
+FOLLOWERS = 500 if LONG else 50
+STREAMS = 20 if LONG else 5
+WINDOW = 60.0 if LONG else 10.0
+
+IDLE = 0.4
+LIVE = 1.5
+STREAMING = LIVE + 10
+FOLLOWING = LIVE + 12
+"""Maximum statements per second of one server."""
+
+SWEEPING = 2.1
+"""Additional statements per second of the one server that sweeps."""
+
+SINGLE = 1.0
+"""Statements that a count may be higher: one interval more than the window has."""
+
+
+class Cluster:
+    """Servers on one schema, each with a role that is named as the server."""
+
+    def __init__(self, postgres: PostgresServer, folder: Path, model_url: str) -> None:
+        self._postgres = postgres
+        self._folder = folder
+        self._model_url = model_url
+        self.servers: list[Server] = []
+        self.headers: dict[str, str] = {}
+
+    async def execute(self, *statements: str) -> list[asyncpg.Record]:
+        connection = await asyncpg.connect(self._postgres.url)
+        try:
+            for statement in statements[:-1]:
+                await connection.execute(statement)
+            return await connection.fetch(statements[-1])
+        finally:
+            await connection.close()
+
+    async def grow(self, size: int) -> None:
+        """Start servers until there are `size`."""
+        for number in range(len(self.servers), size):
+            name = f"counted_{number}"
+            await self.execute(
+                f"DROP ROLE IF EXISTS {name}",
+                f"CREATE ROLE {name} SUPERUSER LOGIN",
+                f"ALTER ROLE {name} SET log_statement = 'all'",
+            )
+            url = self._postgres.url.replace("postgres@", f"{name}@")
+            folder = self._folder / name
+            if not self.servers:
+                folder.mkdir()
+                databases = {
+                    "main": f'url = "{url}"\nsearch_path = "counted"',
+                    "second": 'url = "sqlite:///second.db"',
+                }
+                deployment = create_deployment(
+                    folder, self._model_url, databases=databases,
+                    extra="[limits]\nconcurrent_runs = 1000\nfollowed_runs = 1000\n",
+                )  # fmt: skip
+                self.headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
+            else:
+                first = self.servers[0].deployment
+                shutil.copytree(first.folder, folder, ignore=shutil.ignore_patterns("*.db*"))
+                text = first.path.read_text().replace("counted_0@", f"{name}@")
+                (folder / "agentctl.toml").write_text(text)
+            server = Server(name, Deployment(folder))
+            self.servers.append(server)
+            await asyncio.to_thread(server.start)
+
+    @contextlib.asynccontextmanager
+    async def client(self, number: int) -> AsyncIterator[httpx2.AsyncClient]:
+        async with httpx2.AsyncClient(
+            base_url=self.servers[number].url,
+            headers=self.headers,
+            timeout=60,
+            limits=httpx2.Limits(max_connections=None),
+        ) as client:
+            yield client
+
+    async def start_run(self, number: int, agent: str, session_id: str) -> str:
+        """Start a background run on a server; return its path."""
+        async with self.client(number) as client:
+            body = {"message": "x", "session_id": session_id, "background": True, "stream": False}
+            response = await client.post(f"/agents/{agent}/runs", json=body)
+            assert response.status_code == 202, response.text
+            return f"/agents/{agent}/runs/{response.json()['run_id']}"
+
+    async def count(self, name: str) -> list[float]:
+        """Count the statements of a window; return those per second of each server.
+
+        Those of the server that sweeps are reduced by `SWEEPING`.
+        """
+        await asyncio.sleep(2)
+        log = self._postgres.log
+        before = log.stat().st_size
+        await asyncio.sleep(WINDOW)
+        with log.open("rb") as file:
+            file.seek(before)
+            text = file.read().decode(errors="replace")
+        found = Counter(re.findall(r"\[(counted_\d+)\] LOG:  (?:statement|execute)", text))
+        rates = [max(found[server.name] - SINGLE, 0) / WINDOW for server in self.servers]
+        sweepers = await self.execute(
+            "SELECT pid FROM counted.leases JOIN counted.workers ON worker_id = owner"
+        )
+        pids = {row["pid"] for row in sweepers}
+        sweeping = [server.process.pid in pids for server in self.servers]
+        assert sum(sweeping) == 1
+        shown = ", ".join(
+            f"{rate:.2f}{' (sweeps)' if sweeps else ''}"
+            for rate, sweeps in zip(rates, sweeping, strict=True)
+        )
+        print(f"{len(self.servers)} servers, {name}: {shown} statements/s")
+        return [rate - SWEEPING * sweeps for rate, sweeps in zip(rates, sweeping, strict=True)]
+
+
+async def test_statements_do_not_grow_with_the_work_of_others(
+    server: PostgresServer, tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    cluster = Cluster(server, tmp_path, model_endpoint.base_url)
+    await cluster.execute(
+        "ALTER SYSTEM SET log_line_prefix = '%m [%u] '",
+        "DROP SCHEMA IF EXISTS counted CASCADE",
+        "SELECT pg_reload_conf()",
+    )
+    try:
+        await cluster.grow(SIZES[0])
+        assert max(await cluster.count("idle")) <= IDLE
+        streams = [await cluster.start_run(0, "trickle", f"t{at}") for at in range(STREAMS)]
+        for size in SIZES:
+            known = len(cluster.servers) if size > SIZES[0] else 1
+            await cluster.grow(size)
+            for number in range(known, size):
+                await cluster.start_run(number, "hang", f"live-{number}")
+            first, *others = await cluster.count(f"the first streams {STREAMS} runs")
+            assert first <= STREAMING
+            assert max(others) <= LIVE
+        await _count_followers(cluster, streams)
+    finally:
+        for started in cluster.servers:
+            if started.is_running:
+                started.kill()
+
+
+async def _count_followers(cluster: Cluster, streams: list[str]) -> None:
+    silent = await cluster.start_run(0, "hang", "silent")
+    received = Counter[str]()
+
+    async def follow(client: httpx2.AsyncClient, path: str, session_id: str) -> None:
+        # A resumed stream of the same run, from its beginning.
+        url = f"{path}/resume?session_id={session_id}"
+        async with client.stream("POST", url) as response:
+            assert response.status_code == 200, await response.aread()
+            async for _ in read_events(response):
+                received[path] += 1
+
+    async with cluster.client(1) as client:
+        waiting: list[asyncio.Task[Any]] = [
+            asyncio.create_task(follow(client, silent, "silent")) for _ in range(FOLLOWERS)
+        ]
+        await wait_until(lambda: received[silent] >= FOLLOWERS, 60)
+        _, second, *others = await cluster.count(f"the second has {FOLLOWERS} silent followers")
+        assert second <= LIVE + 5
+        assert max(others, default=0) <= LIVE
+        waiting.append(asyncio.create_task(follow(client, streams[0], "t0")))
+        await wait_until(lambda: received[streams[0]] > 10, 60)
+        before = received[streams[0]]
+        first, second, *others = await cluster.count("one of them follows a stream")
+        assert received[streams[0]] - before > WINDOW * 5
+        assert first <= STREAMING + 11
+        assert second <= FOLLOWING
+        assert max(others, default=0) <= LIVE
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -1,0 +1,292 @@
+"""The container file and the compose file: what they say, and a container that serves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import resource
+import shutil
+import stat
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+import yaml
+
+from tests.cli.demo import serving
+from tests.packaging.machine import create_debian
+from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
+from tests.packaging.test_proxies import find_port, wait_for_port
+from tests.packaging.test_release import ROOT, build
+from tests.packaging.test_walk_through import list_commands
+from tests.postgres_server import run_postgres_server
+from tests.process import base_environment
+
+pytestmark = pytest.mark.slow
+
+FOLDER = PACKAGING / "container"
+CHECK = ROOT / ".dist/bin/check-jsonschema"
+DEADLINE = 60.0
+PINNED = re.compile(r"docker\.io/library/[a-z]+:[\w.-]+@sha256:[0-9a-f]{64}")
+BUILD, RUN, COMPOSE = range(3)
+"""The blocks of commands in the section "Containers" of the page."""
+
+PODMAN = """#!/bin/sh
+# A private view of cgroups, and bounds that need no privilege: containers start in containers, too.
+if [ -z "$PRIVATE" ]; then PRIVATE=1 exec unshare --mount "$0" "$@"; fi
+[ "$(stat -f -c %T /sys/fs/cgroup)" = cgroup2fs ] ||
+    {{ umount -R -l /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup; }}
+command=$1
+shift
+[ "$command" != run ] || set -- --network host --cgroups=disabled \\
+    --ulimit nofile={limit}:{limit} --ulimit nproc=4096:4096 $OPTIONS "$@"
+exec {podman} "$command" "$@"
+"""
+
+BUILDAH = """#!/bin/sh
+command=$1
+shift
+exec {buildah} "$command" --isolation chroot --build-arg BASE={base} "$@"
+"""
+
+
+def read_compose() -> dict[str, Any]:
+    services: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+    return services
+
+
+def read_instruction(name: str) -> str:
+    """Return the last instruction of a name in the container file."""
+    text = (FOLDER / "Containerfile").read_text().replace("\\\n", "")
+    return re.findall(rf"^{name} (.*)$", text, re.MULTILINE)[-1].strip()
+
+
+def test_images_are_pinned_by_digest() -> None:
+    base = re.search(r"^ARG BASE=(.*)$", (FOLDER / "Containerfile").read_text(), re.MULTILINE)
+    assert base is not None
+    others = [service["image"] for name, service in read_compose().items() if name != "agentctl"]
+    for image in (base[1], *others):
+        assert PINNED.fullmatch(image), image
+
+
+def test_container_has_no_rights() -> None:
+    assert read_instruction("USER") == "10001:10001"
+    assert read_instruction("VOLUME") == "/data"
+    service = read_compose()["agentctl"]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+@needs_packaging_mode
+def test_compose_file_has_the_schema_of_the_specification() -> None:
+    if not CHECK.exists():
+        pytest.skip("needs check-jsonschema: make .dist/.installed")
+    command = [str(CHECK), "--builtin-schema", "vendor.compose-spec", str(FOLDER / "compose.yaml")]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr).decode()
+
+
+@needs_packaging_mode
+def test_health_check_reports_a_server_that_is_gone(tmp_path: Path) -> None:
+    command = json.loads(read_instruction("HEALTHCHECK").partition("CMD ")[2])
+    with serving(tmp_path / "demo") as demo:
+        port = demo.url.rpartition(":")[2]
+        env = base_environment() | {"AGENTCTL_SERVER__PORT": port}
+        assert subprocess.run(command, env=env, check=False).returncode == 0
+    done = subprocess.run(command, env=env, check=False, capture_output=True)
+    assert done.returncode == 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The files of a release, its folder `packaging`, and the image; programs are in `bin`."""
+    podman, buildah = require_program("podman", "podman"), require_program("buildah", "buildah")
+    folder = tmp_path_factory.mktemp("container") / "release"
+    create_debian(folder.parent / "base.tar", "python3,python3-venv,ca-certificates")
+    base = f"localhost/agentctl-test-{os.getpid()}"
+    subprocess.run(
+        [podman, "import", "--quiet", str(folder.parent / "base.tar"), base],
+        check=True,
+        capture_output=True,
+    )
+    build(folder, "--no-bom")
+    shutil.copytree(PACKAGING, folder / "packaging")
+    programs = folder / "bin"
+    programs.mkdir()
+    limit = min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    texts = {
+        "podman": PODMAN.format(podman=podman, limit=limit),
+        "buildah": BUILDAH.format(buildah=buildah, base=base),
+    }
+    for name, text in texts.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    try:
+        follow(folder, BUILD)
+        yield folder
+    finally:
+        for image in ("agentctl:0.2.0", base):
+            subprocess.run([podman, "rmi", "--force", image], check=False, capture_output=True)
+
+
+def follow(folder: Path, block: int, **variables: str) -> str:
+    """Execute one block of commands of the page."""
+    return run(folder, list_commands("Containers")[block], **variables)
+
+
+def run(folder: Path, script: str, **variables: str) -> str:
+    env = os.environ | {"PATH": f"{folder}/bin:{os.environ['PATH']}"} | variables
+    done = subprocess.run(
+        ["sh", "-euc", script],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    output = done.stdout.decode()
+    assert done.returncode == 0, f"{script}\n{output}"
+    return output
+
+
+def wait_until_healthy(port: int, folder: Path) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                return
+        except OSError:
+            assert time.monotonic() < deadline, run(folder, "podman logs agentctl")
+            time.sleep(0.1)
+
+
+@needs_packaging_mode
+def test_container_serves_an_own_agent(folder: Path) -> None:
+    port = find_port()
+    started, _, checked = list_commands("Containers")[RUN].partition("podman healthcheck")
+    options = f"--env AGENTCTL_SERVER__PORT={port} --env AGENTCTL_METRICS__LISTEN="
+    try:
+        run(folder, started, OPTIONS=options)
+        wait_until_healthy(port, folder)
+        run(folder, f"podman healthcheck{checked}")
+        inspected = json.loads(run(folder, "podman inspect --type container agentctl"))[0]
+        assert inspected["Config"]["User"] == "10001:10001"
+        uid = Path(f"/proc/{inspected['State']['Pid']}").stat().st_uid
+        assert uid == 10001
+        status = Path(f"/proc/{inspected['State']['Pid']}/status").read_text()
+        assert "NoNewPrivs:\t1" in status
+        assert "CapEff:\t0000000000000000" in status
+        root = Path(f"/proc/{inspected['State']['Pid']}/root")
+        assert os.statvfs(root).f_flag & os.ST_RDONLY
+        assert (root / "data/agentctl.db").stat().st_uid == 10001
+        token = run(
+            folder,
+            "podman run --rm --volume ./conf:/etc/agentctl:ro agentctl:0.2.0"
+            " token mint --sub ada --scope user 2>/dev/null",
+        ).strip()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/agents/assistant/runs",
+            data=b"message=hello&session_id=s&stream=false",
+            headers={"Authorization": f"Bearer {token}"},
+        )
+        with urllib.request.urlopen(request, timeout=DEADLINE) as response:
+            assert json.load(response)["content"] == "ada, message 1: hello"
+        run(folder, "podman stop --time 60 agentctl")
+        ended = json.loads(run(folder, "podman inspect --type container agentctl"))[0]
+        assert ended["State"]["ExitCode"] == 0
+    finally:
+        run(folder, "podman rm --force --volumes agentctl; podman volume rm --force agentctl")
+
+
+@needs_packaging_mode
+def test_services_of_the_compose_file_work_together(folder: Path) -> None:
+    """The container with PostgreSQL and Caddy, which are processes of this machine here.
+
+    Options, variables, mounts and commands are those of the compose file.
+    """
+    caddy = require_program("caddy", "caddy")
+    run(folder, "[ -d conf ] || install -d -o 10001 -g 10001 conf")
+    follow(folder, COMPOSE)
+    place = folder / "packaging/container"
+    service = read_compose()["agentctl"]
+    for file in ("pgpass", "password"):
+        assert stat.S_IMODE((place / file).stat().st_mode) == 0o600
+    ports = {name: find_port() for name in ("postgres", "agentctl", "https")}
+    replace_in(place / "conf/agentctl.toml", "postgres:5432", f"postgres:{ports['postgres']}")
+    replace_in(place / "pgpass", "postgres:5432", f"postgres:{ports['postgres']}")
+    settings = ["listen_addresses='127.0.0.1'", f"port={ports['postgres']}"]
+    with run_postgres_server(settings=settings) as postgres:
+        asyncio.run(create_user(postgres.url, ports["postgres"], (place / "password").read_text()))
+        variables = service["environment"] | {
+            "AGENTCTL_SERVER__PORT": str(ports["agentctl"]),
+            "AGENTCTL_METRICS__LISTEN": "",
+        }
+        options = [f"--env {name}={value}" for name, value in variables.items()]
+        options += [f"--volume {volume}" for volume in service["volumes"]]
+        options += [f"--volume ./{name}:/run/secrets/{name}:ro" for name in service["secrets"]]
+        options += [f"--tmpfs {path}" for path in service["tmpfs"]]
+        options += [f"--cap-drop {name}" for name in service["cap_drop"]]
+        options += [f"--security-opt {name}" for name in service["security_opt"]]
+        options += ["--read-only --add-host postgres:127.0.0.1 --name agentctl --detach"]
+        try:
+            run(folder, f"cd {place}; podman run {' '.join(options)} {service['image']}")
+            wait_until_healthy(ports["agentctl"], folder)
+            replace_in(place / "Caddyfile", "agentctl:7777", f"127.0.0.1:{ports['agentctl']}")
+            replace_in(
+                place / "Caddyfile",
+                "agents.example.com {",
+                f"https://localhost:{ports['https']} {{\n\ttls internal",
+            )
+            ask_through_caddy(caddy, place, ports["https"])
+        finally:
+            run(folder, "podman rm --force --volumes agentctl; podman volume rm --force data")
+
+
+def replace_in(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+async def create_user(url: str, port: int, password: str) -> None:
+    """Create what the image of PostgreSQL creates, with a password for connections by TCP."""
+    connection = await asyncpg.connect(url, port=port)
+    try:
+        (file,) = await connection.fetchrow("SHOW hba_file")
+        path = Path(file)
+        path.write_text(f"host all all 127.0.0.1/32 scram-sha-256\n{path.read_text()}")
+        await connection.execute(f"CREATE USER agentctl PASSWORD '{password}'")
+        await connection.execute("CREATE DATABASE agentctl OWNER agentctl")
+        await connection.execute("SELECT pg_reload_conf()")
+    finally:
+        await connection.close()
+
+
+def ask_through_caddy(caddy: str, place: Path, port: int) -> None:
+    """Request `/health` with TLS, with a certificate of the authority of Caddy."""
+    head = "{\n\tadmin off\n\tauto_https disable_redirects\n\tskip_install_trust\n}\n"
+    (place / "Caddyfile").write_text(head + (place / "Caddyfile").read_text())
+    command = [caddy, "run", "--config", str(place / "Caddyfile"), "--adapter", "caddyfile"]
+    env = base_environment() | {"HOME": str(place), "XDG_DATA_HOME": str(place / "certificates")}
+    with (place / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=place, env=env, stdout=log, stderr=log)
+    try:
+        wait_for_port(port, process, place / "log")
+        authority = place / "certificates/caddy/pki/authorities/local/root.crt"
+        curl = ["curl", "-sSf", "--retry", "20", "--retry-all-errors", "--retry-delay", "1"]
+        url = f"https://localhost:{port}/health"
+        done = subprocess.run(
+            [*curl, "--cacert", str(authority), url], capture_output=True, check=False
+        )
+        assert done.stdout == b'{"status":"ok"}', done.stderr.decode()
+    finally:
+        process.terminate()
+        process.wait(DEADLINE)
