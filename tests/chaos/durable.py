@@ -9,7 +9,7 @@ may be. Workers, servers and PostgreSQL are killed at random moments. A person w
 answers what happened to the calls in doubt. In the end every run is complete, and
 
 - no call was made again after the next one had begun: it had finished;
-- a call that must not be repeated was made once, or again because the person had said so;
+- a call that must not be repeated was made once, or again because the person had decided so;
 - the result in the record is that of the call in the ledger, or that of the person.
 
 With `--restarts` the servers are stopped with SIGTERM in turn and started again instead: no run
@@ -102,11 +102,11 @@ async def look(number: int, context: agentctl.RunContext) -> str:
 
 @dataclass
 class Figures:
-    """What happened, and what must not have.
+    """The figures of an experiment.
 
     Attributes:
         repeated: calls that were made again after they had finished; must be 0.
-        twice: payments that were made twice, and no person had said so; must be 0.
+        twice: payments that were made twice, and no person had decided so; must be 0.
         lost: runs that are not COMPLETED; must be 0.
         wrong: results in records that neither the ledger nor a person gave; must be 0.
         stops: seconds from each SIGTERM to the end of the server.

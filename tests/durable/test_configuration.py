@@ -1,4 +1,4 @@
-"""`durable`: what can have it, and what is refused."""
+"""`durable`: the kinds that can have it, and refused ones."""
 
 from __future__ import annotations
 
