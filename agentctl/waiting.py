@@ -78,7 +78,12 @@ class WaitingHost(Protocol):
         ...
 
     def step(
-        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        *,
+        idempotent: bool,
     ) -> Awaitable[Any]:
         """Call a function once in the run."""
         ...
@@ -149,16 +154,21 @@ class WaitingContext:
             return self._waiting_host.ask(question, schema)
         return self._reply_to_ask()
 
-    def step(self, name: str, function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+    def step(
+        self, name: str, function: Callable[..., Any], *arguments: Any, idempotent: bool = False
+    ) -> Awaitable[Any]:
         """Call a function once in the run, and return its result as a JSON value.
 
-        The result is stored at the next pause. When the function runs again, the step returns the
-        stored result. A synchronous function is called in a thread.
+        The result is stored at the next pause, or at once in a durable agent. When the function
+        runs again, the step returns the stored result. A synchronous function is called in a
+        thread.
 
         Args:
             name: name of the step.
             function: a sync or async function; its result has a JSON form.
             arguments: its arguments, with a JSON form.
+            idempotent: True if the step may be made again with the same `call_id` after its server
+                died; False asks a person what happened.
 
         Raises:
             StepFailed: the function raised an exception, in this leg or in an earlier one.
@@ -169,7 +179,7 @@ class WaitingContext:
         if not callable(function):
             raise TypeError("the step needs a function")
         if self._waiting_host is not None:
-            return self._waiting_host.step(name, function, arguments)
+            return self._waiting_host.step(name, function, arguments, idempotent=idempotent)
         return _call_step(name, function, arguments)
 
     async def _reply_to_approve(self, arguments: Mapping[str, Any]) -> Decision:

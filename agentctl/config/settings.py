@@ -373,6 +373,7 @@ class Agent:
     Attributes:
         approve: who approves the calls of tools, by names and patterns; the strictest one counts.
         external_tools: JSON files with tools that the caller of a run executes.
+        durable: another process goes on with a run whose process has ended (docs/durable.md).
     """
 
     id: Id
@@ -392,6 +393,7 @@ class Agent:
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ class RunSpec:
         covered: the number of the last run that a summary covers.
         request_id: the id of the request that started the root run.
         actor: the principal that started the root run, as rows name it.
+        durable: True if its steps are stored, so that another process can go on with it.
         origin: the run that a root run repeats; None for none.
     """
 
@@ -105,6 +106,7 @@ class RunSpec:
     covered: int = 0
     request_id: str | None = None
     actor: str | None = None
+    durable: bool = False
     origin: Origin | None = None
 
     def to_json(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import time
@@ -40,6 +41,10 @@ from agentctl.requests import (
 )
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
+
+
+RESUMES, RESUME_SECONDS = 20, 0.5
+"""Number of attempts to resume a stream that ended early, and the pause before each."""
 
 
 class RemoteOperations(Operations):
@@ -146,33 +151,66 @@ class RemoteOperations(Operations):
     ) -> AsyncIterator[StreamEvent]:
         arguments = {"component_id": component_id, "run_id": run_id, "request": request}
         post = build_request(find_declaration(Operations.resume_run, kind), arguments)
-        return self._follow(kind, post, request.after)
+        return self._follow(kind, post, request.after, (component_id, run_id))
 
     def follow_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
     ) -> AsyncIterator[StreamEvent]:
         arguments = {"component_id": component_id, "run_id": run_id, "request": request}
         get = build_request(find_declaration(Operations.follow_run, kind), arguments)
-        return self._follow(kind, get, request.after)
+        return self._follow(kind, get, request.after, (component_id, run_id))
 
     async def _follow(
-        self, kind: ComponentKind, request: Request, after: int
+        self,
+        kind: ComponentKind,
+        request: Request,
+        after: int,
+        source: tuple[str, str] | None = None,
     ) -> AsyncGenerator[StreamEvent]:
+        """Yield the events of a run up to the last one of this leg.
+
+        A server that stops ends its streams, and another one goes on with a durable run: the
+        stream is resumed there.
+
+        Args:
+            source: the ids of the component and of the run; None for those of the first event.
+        """
         event: StreamEvent | None = None
-        async with contextlib.aclosing(self._events(request, after)) as events:
-            async for event in events:
-                yield event
-        # After the last event of a run there are none, so an empty stream is complete.
-        if event is None:
-            complete = request.may_have_no_events or after > BEFORE_FIRST_EVENT
-        else:
-            complete = event.name in LAST_NAMES[kind]
-        if not complete:
-            raise errors.Unavailable(
-                "The stream ended before the run did",
-                cause="the server, or a proxy in front of it, closed the connection",
-                hint="check the status of the run with: agentctl runs list",
-            )
+        session_id: str | None = None
+        attempts = 0
+        while True:
+            before = after
+            try:
+                async with contextlib.aclosing(self._events(request, after)) as events:
+                    async for event in events:
+                        after = event.seq
+                        if session_id is None:
+                            source, session_id = _find_source(kind, event, source)
+                        yield event
+            except errors.Unavailable:
+                if not attempts:
+                    raise
+            # After the last event of a run there are none, so an empty stream is complete.
+            if event is None:
+                complete = request.may_have_no_events or after > BEFORE_FIRST_EVENT
+            else:
+                complete = event.name in LAST_NAMES[kind]
+            if complete:
+                return
+            attempts = 1 if after > before else attempts + 1
+            if source is None or session_id is None or attempts > RESUMES:
+                raise errors.Unavailable(
+                    "The stream ended before the run did",
+                    cause="the server, or a proxy in front of it, closed the connection",
+                    hint="check the status of the run with: agentctl runs list",
+                )
+            await asyncio.sleep(RESUME_SECONDS)
+            arguments = {
+                "component_id": source[0],
+                "run_id": source[1],
+                "request": ResumeRequest(session_id, after),
+            }
+            request = build_request(find_declaration(Operations.resume_run, kind), arguments)
 
     async def _events(self, request: Request, after: int) -> AsyncGenerator[StreamEvent]:
         async with self.connection.stream(request) as chunks:
@@ -202,3 +240,19 @@ class RemoteOperations(Operations):
                 response.check_status(b"".join([chunk async for chunk in chunks]))
             async for chunk in chunks:
                 yield chunk
+
+
+def _find_source(
+    kind: ComponentKind, event: StreamEvent, known: tuple[str, str] | None
+) -> tuple[tuple[str, str] | None, str | None]:
+    """Return the ids of the component and of the run that an event names, and its session."""
+    import orjson
+
+    try:
+        data = orjson.loads(event.data)
+        source = known or (data[f"{kind}_id"], data["run_id"])
+        if known is None and data.get("parent_run_id") is not None:
+            return None, None
+        return source, data["session_id"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return known, None

@@ -68,8 +68,6 @@ class Submission:
             None.
         is_new_session: True if the session must not exist, False if it must; None for any.
         extra_write: builds further writes for the transaction of the row; None for none.
-        begins_again: True if the run may begin again when the server that began it dies: its row is
-            written with a start checkpoint.
     """
 
     spec: RunSpec
@@ -80,7 +78,6 @@ class Submission:
     idempotency: Idempotency | None = None
     is_new_session: bool | None = None
     extra_write: Callable[[], Work[None]] | None = None
-    begins_again: bool = False
 
     @property
     def can_wait(self) -> bool:
@@ -137,7 +134,7 @@ def admit_run(
         or submission.is_new_session is not None
         or submission.component.on_busy != "allow"
         or submission.spec.session_state is not None
-        or submission.begins_again
+        or submission.spec.durable
         or is_full
         or quotas.sessions_per_user
         or quotas.bytes_per_user
@@ -211,10 +208,9 @@ def _admit_run(
     yield from quotas.check_added(
         catalog.settings.quotas, spec.user_id, "sessions" if is_first else None
     )
-    repeats = submission.begins_again
-    if turn is None and not repeats:
+    if turn is None and not spec.durable:
         return AdmittedRun(spec, state, is_first)
-    yield from write_start(spec, component.name, is_first=is_first, repeats=repeats)
+    yield from write_start(spec, component.name, is_first=is_first)
     if turn is None:
         return AdmittedRun(spec, state, is_first, has_start=True)
     may_begin = yield from enqueue(spec, component.name, row.created_at)

@@ -155,6 +155,7 @@ def build_background_spec(base: RunSpec, purpose: Purpose, plan: SummaryPlan) ->
         claims=None,
         purpose=purpose,
         covered=plan.covered,
+        durable=False,
     )
 
 

@@ -28,7 +28,7 @@ from agentctl.runs.tasks import Tasks
 from agentctl.runs.waiting import cancel_waiting_run
 from agentctl.store.database import Database, Steps, Work, run_topic, unit
 from agentctl.store.outbox import Outbox
-from agentctl.store.repositories import run_reads, runs
+from agentctl.store.repositories import approvals, run_reads, runs
 from agentctl.store.repositories.run_rows import RunState
 
 LEAVE_SECONDS = 1.0
@@ -147,6 +147,7 @@ def _request_cancel(
         if updated is not None and is_final(updated.status):
             has_ended = True
             yield from store_question(updated)
+            yield from approvals.drop_checkpoint(run_id)
         after = yield from run_reads.get_state(run_id)
     if has_ended:
         yield from publish_run(outbox, run_id)

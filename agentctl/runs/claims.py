@@ -271,7 +271,7 @@ class Claims:
 
     def _count_wait(self, claimed: legs.ClaimedLeg) -> None:
         state = claimed.state
-        if claimed.is_start and state.attempt == 1 and state.queued_at is not None:
+        if state.attempt == 1 and state.queued_at is not None:
             self._host.counters.queue_seconds.add(max(now() - state.queued_at, 0) / 1_000_000)
 
     async def _check_leg(self, spec: RunSpec, claimed: legs.ClaimedLeg) -> Ending | None:

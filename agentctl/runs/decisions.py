@@ -28,9 +28,12 @@ from agentctl.records.times import now
 from agentctl.records.validation import check_json, check_text
 from agentctl.runs.facts import publish_decision
 from agentctl.runs.legs import release_if_decided
+from agentctl.runs.results import to_json
+from agentctl.runtime.journal import dump_outcome
+from agentctl.runtime.pauses import CallOutcome
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.outbox import Outbox
-from agentctl.store.repositories import approvals, run_reads
+from agentctl.store.repositories import approvals, run_reads, steps
 from agentctl.store.repositories.approvals import ApprovalRow, DecisionChange
 from agentctl.store.visibility import EVERYONE
 
@@ -199,13 +202,23 @@ def write_decisions(
 @unit
 def _settle_outcome(row: ApprovalRow) -> Steps[None]:
     """Store the outcome, as a person knows it, of the call whose server died."""
-    yield from approvals.settle_unknown(
-        row.run_id,
-        row.tool_call_id,
-        None if row.status == "approved" else row.execution,
-        row.result,
-        row.decided_at,
+    execution = None if row.status == "approved" else row.execution
+    settled = yield from approvals.settle_unknown(
+        row.run_id, row.tool_call_id, execution, row.result, row.decided_at
     )
+    if settled:
+        return
+    # A call of a durable run that needed no approval.
+    step = yield from steps.find_unknown(row.run_id, row.tool_call_id)
+    if step is None:
+        return
+    body = orjson.loads(step.body or "{}")
+    if execution is not None:
+        result = orjson.loads(row.result or "null")
+        text = result if isinstance(result, str) else row.result or ""
+        body |= dump_outcome(CallOutcome(text, failed=execution == "failed"))
+    state = execution or "again"
+    yield from steps.settle(row.run_id, row.tool_call_id, state, to_json(body), row.decided_at)
 
 
 async def expire_approvals(

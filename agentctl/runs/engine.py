@@ -317,14 +317,18 @@ class Engine:
         self._live[run.run_id] = run
         self._root_count += run.parent is None
         self._has_live.set()
-        self.counters.started[run.component.kind] += run.leg is None
+        self.counters.started[run.component.kind] += run.attempt == 1
         run.mark_stored(worker_id, admitted)
+        if self.draining:
+            run.park()
         ending = self._shutdown
         if worker_id != self._worker.id:
             ending = WORKER_LOST
         if run.parent is not None:
             ending = run.parent.requested_end or ending
-        if ending is not None:
+        if ending is not None and ending is self._shutdown and run.journal is not None:
+            run.hand_over(ending)
+        elif ending is not None:
             run.stop(ending)
         self._run_tasks.start(self._supervise(run))
 
@@ -399,12 +403,19 @@ class Engine:
                 run.stop(WORKER_LOST)
 
     async def drain(self, seconds: float) -> None:
-        """Refuse new runs, and wait up to `seconds` for the live runs."""
+        """Refuse new runs, and wait up to `seconds` for the live runs.
+
+        Durable runs are handed over to other processes as soon as their present call has ended.
+        """
         self.draining = True
+        for run in self.live_runs():
+            run.park()
         await self._run_tasks.wait_until_empty(seconds)
 
     async def cancel_runs(self) -> None:
         """Cancel the live runs with a recorded request and wait for their final status.
+
+        Durable runs are handed over instead: their present call is in doubt.
 
         Writes that the database did not accept within `CLOSE_SECONDS` are abandoned. Followers of
         the runs of other processes are not affected.
@@ -412,7 +423,10 @@ class Engine:
         self.draining = True
         self._shutdown = Ending.cancelled("system:shutdown", "The server is shutting down")
         for run in self.root_runs():
-            run.stop(self._shutdown)
+            if run.journal is None:
+                run.stop(self._shutdown)
+            else:
+                run.hand_over(self._shutdown)
         await self._run_tasks.wait_until_empty(CLOSE_SECONDS)
 
     async def close(self) -> None:

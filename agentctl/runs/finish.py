@@ -231,9 +231,12 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
         # Another process has ended the run: the events of this transaction are undone as well.
         raise AlreadyFinished
     run.lets_begin = finished.advanced
-    if run.leg is not None or any(child.is_paused for child in run.children):
+    durable = run.spec.durable
+    if durable or run.leg is not None or any(child.is_paused for child in run.children):
         yield from cancel_waiting_members(run.run_id, end.finished_at)
-        yield from close_approvals(run.run_id, ending.actor or "system", end.finished_at)
+        yield from close_approvals(
+            run.run_id, ending.actor or "system", end.finished_at, durable=durable
+        )
     elif run.has_checkpoint:
         yield from approvals.drop_checkpoint(run.run_id)
     if ending.status == "COMPLETED" and (summary := build_summary(run)) is not None:

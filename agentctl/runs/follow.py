@@ -22,7 +22,8 @@ from agentctl.runs.engine import Engine
 from agentctl.runs.event_format import format_stored_run
 from agentctl.runs.hub import FollowedRun, parse_batch
 from agentctl.runs.legs import describe
-from agentctl.runs.states import is_settled
+from agentctl.runs.live import LiveRun
+from agentctl.runs.states import HandOver, is_settled
 from agentctl.runs.stream import Stream, limit_size
 from agentctl.runs.tasks import RETRY_LIMIT_SECONDS
 from agentctl.runtime.bounds import Turns
@@ -100,6 +101,18 @@ async def wait_until_final(
             while await followed.wait(LAST_POSITION, CHANGE_WAIT_SECONDS) is None:
                 if engine.closing.is_set() and engine.find_run(run_id) is None:
                     raise errors.Unavailable("The server is shutting down")
+
+
+async def wait_for_leg(
+    engine: Engine, database: Database, changes: DatabaseChanges, run: LiveRun
+) -> None:
+    """Return once a run of this process has ended or paused, also if another one goes on with it.
+
+    If this process ends before, the run goes on: the answer to its client is the record so far.
+    """
+    if isinstance(await asyncio.shield(run.ended), HandOver):
+        with contextlib.suppress(errors.Unavailable):
+            await wait_until_final(engine, database, changes, run.run_id)
 
 
 class _Follower:

@@ -6,7 +6,7 @@ with it. Every transition is one transaction (docs/decisions/0079).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast
 
@@ -18,6 +18,7 @@ from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import event_format
+from agentctl.runs.checkpoints import PAUSE, list_steps
 from agentctl.runs.facts import publish_run
 from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.results import to_json
@@ -26,7 +27,9 @@ from agentctl.runs.states import Pause, is_final
 from agentctl.runs.stream import Batch
 from agentctl.runs.waiting import lock_queue
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
+from agentctl.runtime.journal import rebuild
 from agentctl.runtime.pauses import Decision, Leg, NewApproval
+from agentctl.runtime.session_state import StateChanges
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import (
@@ -40,10 +43,8 @@ from agentctl.store.repositories import (
 )
 from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
 from agentctl.store.repositories.run_rows import RunPause, RunState
+from agentctl.store.repositories.steps import StepRow
 from agentctl.store.visibility import EVERYONE
-
-KIND = "pause"
-"""The kind of a checkpoint that a pause has written."""
 
 LOST_EVENTS = event_format.LOST_SEQ_STEP
 
@@ -92,11 +93,12 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
         "state": pause.state,
         "component_name": run.component.name,
         "is_first": run.is_first,
+        "next_step": 0 if run.journal is None else run.journal.next_step,
         "earlier_runs": [asdict(earlier) for earlier in run.earlier_runs],
         "summary": run.summary,
         "previous_instructions": run.previous_instructions,
     }
-    checkpoint = Checkpoint(run.run_id, run.attempt, KIND, to_json(body))
+    checkpoint = Checkpoint(run.run_id, run.attempt, PAUSE, to_json(body))
     batch = run.stream.last_batch(event) if run.recorder is not None else None
     return PreparedPause(values, rows, checkpoint, event, batch)
 
@@ -227,6 +229,7 @@ class ClaimedLeg:
         has_effects: True if the leg before it was lost after it had begun calls that cannot be
             repeated: the run has to end.
         lets_begin: True if the claim lets another run of the session begin.
+        steps: the journal of a durable run.
     """
 
     state: RunState
@@ -236,15 +239,7 @@ class ClaimedLeg:
     last_event: int
     has_effects: bool = False
     lets_begin: bool = False
-
-    @property
-    def is_start(self) -> bool:
-        """True if the run begins: the checkpoint is that of its admission."""
-        return self.checkpoint.kind == START
-
-    @property
-    def body(self) -> Mapping[str, Any]:
-        return cast("Mapping[str, Any]", orjson.loads(self.checkpoint.body))
+    steps: Sequence[StepRow] = ()
 
     def has_expired_call(self, spec: RunSpec) -> bool:
         """Return True if the caller of the run did not give the result of a tool of its request."""
@@ -307,34 +302,38 @@ def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | N
     if state is None or checkpoint is None:
         return None
     rows = yield from approvals.list_of_run(run_id)
+    journal = yield from list_steps(checkpoint)
     session_state = yield from sessions.get_state(state.session_id)
     last = yield from events.get_last_seq(run_id)
-    return ClaimedLeg(state, checkpoint, rows, session_state, last, has_effects)
+    return ClaimedLeg(state, checkpoint, rows, session_state, last, has_effects, steps=journal)
 
 
 def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     """Return the specification and the start of a claimed leg."""
-    body, attempt = claimed.body, claimed.state.attempt
+    body = rebuild(orjson.loads(claimed.checkpoint.body), claimed.steps)
+    attempt, state = claimed.state.attempt, body["state"]
     # A worker that died may have delivered events of its leg that were never stored.
     was_lost = attempt - claimed.checkpoint.attempt > 1
-    # The events of a run that recorded none are built from its row.
-    last_event = max(claimed.last_event, event_format.UNRECORDED_EVENTS - 1)
+    last_event = claimed.last_event
+    if claimed.checkpoint.kind != START:
+        # The events of a run that recorded none are built from its row.
+        last_event = max(last_event, event_format.UNRECORDED_EVENTS - 1)
     spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
-    first_event = last_event + (LOST_EVENTS if was_lost else 1)
-    if claimed.is_start:
-        first_event = claimed.last_event + (LOST_EVENTS if attempt > 1 else 1)
-        return spec, Continuation(
-            attempt, None, Transcript(), first_event, is_first=body["is_first"]
-        )
+    if state is not None:
+        # Otherwise all events of the calls that have ended are stored.
+        state["announces"] = was_lost
     # The answer about a lost call is part of the approval of that call.
     decided = [row for row in claimed.rows if row.status != "pending" and row.kind != "outcome"]
-    leg = Leg(body["state"], [to_decision(row) for row in decided])
+    leg = None if state is None else Leg(state, [to_decision(row) for row in decided])
+    changes = body["session_changes"]
     return spec, Continuation(
         attempt=attempt,
         leg=leg,
         transcript=Transcript.from_json(body["transcript"]),
-        first_event=first_event,
-        earlier_runs=[EarlierRun(**earlier) for earlier in body["earlier_runs"]],
+        first_event=last_event + (LOST_EVENTS if was_lost else 1),
+        steps=claimed.steps,
+        session_changes=None if changes is None else StateChanges(**changes),
+        earlier_runs=[EarlierRun(**earlier) for earlier in body["earlier_runs"] or ()],
         summary=body["summary"],
         previous_instructions=body["previous_instructions"],
         is_first=body["is_first"],

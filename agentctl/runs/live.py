@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import orjson
 
-from agentctl.agents import Memory
-from agentctl.config.settings import Limits, Quotas
-from agentctl.errors import OutcomeUnknown, ValidationFailed
+from agentctl.config.settings import Limits
+from agentctl.errors import OutcomeUnknown
 from agentctl.event_loop import retrieve_exception
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.admission import AdmittedRun
+from agentctl.runs.journal import RunJournal
 from agentctl.runs.recorder import Recorder
+from agentctl.runs.run_memories import RunMemories
 from agentctl.runs.states import Ending, LegEnd, Pause
 from agentctl.runs.stream import Stream
 from agentctl.runs.tasks import retry_while_unavailable
@@ -30,12 +30,11 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Leg
 from agentctl.runtime.session_state import SessionState, StateChanges
 from agentctl.runtime.transcript import Transcript
-from agentctl.store.database import Database, Steps, unit
+from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import approvals, memories, run_reads, runs
-from agentctl.store.repositories.memories import MAXIMUM_FOUND, MemoryRow
-from agentctl.store.repositories.quotas import check_added
-from agentctl.store.visibility import EVERYONE, Visibility
+from agentctl.store.repositories import approvals, run_reads, runs
+from agentctl.store.repositories.steps import StepRow
+from agentctl.store.visibility import EVERYONE
 
 
 class MemberRunner(Protocol):
@@ -68,6 +67,8 @@ class Continuation:
         leg: the state and the decisions for the component; None if the run begins.
         transcript: the transcript of the legs before it.
         first_event: number of the first event of the leg.
+        steps: the journal of a durable run.
+        session_changes: the changes of the state of the session since the checkpoint.
         earlier_runs, summary, previous_instructions, is_first: as of the first leg.
     """
 
@@ -75,6 +76,8 @@ class Continuation:
     leg: Leg | None
     transcript: Transcript
     first_event: int = 0
+    steps: Sequence[StepRow] = ()
+    session_changes: StateChanges | None = None
     earlier_runs: Sequence[EarlierRun] = ()
     summary: str | None = None
     previous_instructions: str | None = None
@@ -103,6 +106,7 @@ class LiveRun:
         children: the runs of members that were started.
         reported: the runs of members that a library executes, also before their rows are committed.
         requested_end: the ending that the first stop request asks for; None before that.
+        is_handed_over: True if another process goes on, although a step was interrupted.
         stop_requested: done when `requested_end` is set.
         has_ended: True once all further events of the work are ignored.
         finished_at: time when the work ended or was abandoned, in microseconds. The row, the stored
@@ -114,6 +118,7 @@ class LiveRun:
         leg: the state and the decisions of a later leg; None if the run begins.
         has_checkpoint: True if the run has a checkpoint, which goes with its end.
         lets_begin: True if its end let another run of the session begin, which waited.
+        journal: the journal of a durable run.
     """
 
     def __init__(
@@ -155,6 +160,7 @@ class LiveRun:
         self.children: list[LiveRun] = []
         self.reported: list[ReportedRun] = []
         self.requested_end: Ending | None = None
+        self.is_handed_over = False
         self.has_ended = False
         self.finished_at: int | None = None
         self.previous_instructions: str | None = None
@@ -172,6 +178,9 @@ class LiveRun:
             self.earlier_runs = continuation.earlier_runs
             self.summary = continuation.summary
             self.previous_instructions = continuation.previous_instructions
+        steps = continuation.steps if continuation is not None else ()
+        self.journal = RunJournal(self, steps) if spec.durable else None
+        self._session_changes = continuation.session_changes if continuation is not None else None
         self._effects: asyncio.Task[bool] | None = None
         self._members = members
         self._system_database = databases.system
@@ -212,6 +221,8 @@ class LiveRun:
             self.parent.children.append(self)
             return
         self.state = SessionState(admitted.session_state, self.limits.state_bytes)
+        if (changes := self._session_changes) is not None:
+            self.state.apply(changes)
         if self.stream.recorded:
             self.recorder = Recorder(self.run_id, self.attempt, self.stream, self.database)
 
@@ -222,6 +233,23 @@ class LiveRun:
             self.stop_requested.set_result(None)
         for child in self.children:
             child.stop(ending)
+
+    def park(self) -> None:
+        """Hand a durable run over to another process before its next step."""
+        if self.journal is not None:
+            self.journal.is_parking = True
+
+    def hand_over(self, ending: Ending) -> None:
+        """Interrupt a durable run: its leg ends as it does when its process dies.
+
+        Args:
+            ending: what its work sees as the cause.
+        """
+        if self.requested_end is None:
+            self.is_handed_over = True
+            for child in self.children:
+                child.is_handed_over = child.requested_end is None
+            self.stop(ending)
 
     def detach(self) -> None:
         """Set `finished_at` and ignore all further events of the work."""
@@ -308,7 +336,7 @@ class LiveRun:
 
     async def begin_effect(self) -> None:
         root = self.root
-        if root.leg is None:
+        if root.leg is None or self.journal is not None:
             return
         if root._effects is None:
             mark = runs.mark_effects(root.run_id, root.attempt)
@@ -405,84 +433,3 @@ def _begin_call(
     if root.cancel_requested_at is not None or run.cancel_requested_at is not None:
         return False
     return (yield from approvals.begin_execution(approval_id, run_id, at))
-
-
-class RunMemories:
-    """The memories of one user, as `agentctl.agents.Memories`.
-
-    Args:
-        database: the system database, which has the memories.
-        run: the run, whose agent or team remembers.
-        quotas: bounds for the memories of the user.
-    """
-
-    def __init__(self, database: Database, user_id: str, run: RunSpec, *, quotas: Quotas) -> None:
-        self._database = database
-        self._quotas = quotas
-        self._user_id = user_id
-        self._run = run
-        self._visibility = Visibility(everyone=False, user_id=user_id)
-
-    async def remember(self, memory: str, topics: Sequence[str] = ()) -> Memory:
-        """Store a fact; a memory with the same text is returned instead.
-
-        Raises:
-            QuotaExceeded: the user has as many memories as the quotas allow.
-        """
-        run = self._run
-        row = memories.build_memory(
-            self._user_id,
-            memory,
-            topics,
-            now=now(),
-            agent_id=run.component_id if run.component_type == "agent" else None,
-            team_id=run.component_id if run.component_type == "team" else None,
-            run_id=run.run_id,
-        )
-        return _to_memory(await self._database.write(_create_once(row, self._quotas)))
-
-    async def recall(self, text: str = "", *, limit: int = 10) -> list[Memory]:
-        if not 1 <= limit <= MAXIMUM_FOUND:
-            raise ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_FOUND}")
-        rows = await self._database.read(memories.search(self._user_id, text, limit))
-        if not rows:
-            rows = await self._database.read(memories.list_recent(self._user_id, limit))
-        return [_to_memory(row) for row in rows]
-
-    async def update(self, memory_id: str, memory: str) -> bool:
-        return await self._database.write(_replace_text(memory_id, self._visibility, memory))
-
-    async def forget(self, memory_id: str) -> bool:
-        return await self._database.write(memories.delete(memory_id, self._visibility))
-
-
-@unit
-def _create_once(row: MemoryRow, quotas: Quotas) -> Steps[MemoryRow]:
-    """Store a memory, unless the user has one with the same text.
-
-    Models repeat themselves, and a tool call that was interrupted may be made again.
-    """
-    for known in (yield from memories.search(row.user_id, row.memory, MAXIMUM_FOUND)):
-        if known.memory == row.memory:
-            return known
-    yield from memories.create(row)
-    yield from check_added(quotas, row.user_id, "memories")
-    return row
-
-
-@unit
-def _replace_text(memory_id: str, visibility: Visibility, memory: str) -> Steps[bool]:
-    row = yield from memories.get(memory_id, visibility)
-    if row is None:
-        return False
-    topics: list[str] = orjson.loads(row.topics)
-    return (yield from memories.update(memory_id, visibility, memory, topics, now())) is not None
-
-
-def _to_memory(row: MemoryRow) -> Memory:
-    return Memory(
-        row.memory_id,
-        row.memory,
-        tuple(orjson.loads(row.topics)),
-        datetime.fromtimestamp(row.updated_at / 1_000_000, UTC),
-    )

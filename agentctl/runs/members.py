@@ -124,10 +124,10 @@ class Members:
                 or Ending.cancelled("system:parent", "The parent run continued without it")
             )
             raise
-        if ending.status != "PAUSED":
+        if isinstance(ending, Ending):
             span.end(SPAN_STATUSES[ending.status])
         return MemberResult(
-            status=ending.status,
+            status=ending.status if isinstance(ending, Ending) else "PAUSED",
             content=run.transcript.content,
             error_detail=ending.error_detail,
             error_code=ending.error_code,

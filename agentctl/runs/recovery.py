@@ -23,22 +23,22 @@ from typing import Any
 import orjson
 
 from agentctl.records.ids import new_id
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
+from agentctl.runs.checkpoints import find_arguments, is_durable
 from agentctl.runs.event_format import LOST_SEQ_STEP
 from agentctl.runs.facts import publish_run
 from agentctl.runs.finish import AlreadyFinished
 from agentctl.runs.legs import describe
 from agentctl.runs.replay import find_root_id, replay_stored_events
-from agentctl.runs.results import build_run_end, build_unfinished_transcript
-from agentctl.runs.starts import KIND as START
-from agentctl.runs.starts import may_begin_again
+from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
 from agentctl.runs.states import Ending, is_final
 from agentctl.runs.waiting import append_event, cancel_waiting_members, close_approvals
 from agentctl.runtime.transcript import Transcript, mark_kept
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox
-from agentctl.store.repositories import approvals, events, run_reads, runs
+from agentctl.store.repositories import approvals, events, run_reads, runs, steps
 from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.visibility import EVERYONE
@@ -81,9 +81,13 @@ async def recover_runs(
     ended: list[str] = []
     lost = await database.read(run_reads.list_live_of_worker(owner), size="large")
     kept = set(await database.read(approvals.list_checkpoints_of_owner(owner))) if lost else ()
-    for run in lost:
-        if run.parent_run_id is None and run.run_id in kept and run.cancel_requested_at is None:
-            await database.write(_return_tree(database.outbox, run.run_id, owner))
+    returned = [
+        database.write(return_tree(database.outbox, run.run_id, owner))
+        for run in lost
+        if run.parent_run_id is None and run.run_id in kept and run.cancel_requested_at is None
+    ]
+    for first in range(0, len(returned), PARALLEL_RUNS):
+        await asyncio.gather(*returned[first : first + PARALLEL_RUNS])
     for level in _group_by_depth(lost):
         for first in range(0, len(level), PARALLEL_RUNS):
             lost = level[first : first + PARALLEL_RUNS]
@@ -172,52 +176,57 @@ def _write_end(outbox: Outbox, run_id: str, owner: str | None, may_still_run: bo
     )
     if (yield from runs.finish(end, lost=True)) is None:
         raise AlreadyFinished
-    if run.attempt > 1:
-        yield from close_approvals(run_id, ending.actor or "system", at)
-    else:
-        yield from approvals.drop_checkpoint(run_id)
+    yield from close_approvals(run_id, ending.actor or "system", at)
     yield from cancel_waiting_members(run_id, at)
     yield from publish_run(outbox, run_id)
     return True
 
 
 @unit
-def _return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[None]:
+def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     """Return the lost leg of a root run and of its members to their checkpoints, if possible.
 
     Members that started in the lost leg have no checkpoint: they are ended afterwards, as all runs
     that are still owned by the dead worker.
+
+    Returns:
+        False, without a change, if the run cannot go on.
     """
     root = yield from run_reads.lock_state(root_id)
-    if root is None or root.status != "RUNNING" or root.owner != owner:
-        return
     checkpoint = yield from approvals.load_checkpoint(root_id)
-    if checkpoint is None:
-        return
-    written = checkpoint.attempt
-    if checkpoint.kind == START:
-        if may_begin_again(checkpoint) and root.attempt <= MAXIMUM_RETURNS:
-            yield from runs.return_leg(root_id, root.attempt, "PENDING", queue_turn=now())
-        return
+    if root is None or root.owner != owner or checkpoint is None or is_final(root.status):
+        return False
+    durable = is_durable(checkpoint)
+    if root.attempt == 1 and not durable:
+        return False
     has_effects = bool((yield from run_reads.has_leg_effects(root_id)))
     rows = yield from approvals.list_of_root(root_id)
+    written, progress_at = checkpoint.attempt, 0
+    if durable and (progress := (yield from steps.find_progress(root_id))) is not None:
+        written, progress_at = max(written, progress.attempt), progress.ended_at
     # A question about a lost call costs two attempts: its pause, and the leg after it.
-    returns = root.attempt - written - 2 * sum(row.kind == "outcome" for row in rows)
+    questions = sum(row.kind == "outcome" and row.created_at > progress_at for row in rows)
+    returns = root.attempt - written - 2 * questions
     asked = yield from _ask_about_lost_calls(rows)
+    members = yield from approvals.list_checkpoints_below(root_id)
+    if durable:
+        for run_id in (root_id, *members):
+            asked += yield from _ask_about_lost_steps(run_id, root_id)
     if not asked and (has_effects or returns > MAXIMUM_RETURNS):
-        return
+        return False
     if asked:
         yield from _append_pause_event(root_id, asked)
     yield from runs.return_leg(root_id, root.attempt, "PAUSED" if asked else "PENDING")
     if has_effects:
         # The run can only end once a person has reported what happened to its call.
         yield from runs.keep_effects(root_id)
-    for run_id in (yield from approvals.list_checkpoints_below(root_id)):
+    for run_id in members:
         member = yield from run_reads.lock_state(run_id)
         if member is not None and member.owner == owner and not is_final(member.status):
             yield from runs.return_leg(run_id, member.attempt, "PAUSED")
     if asked:
         yield from publish_run(outbox, root_id)
+    return True
 
 
 @unit
@@ -272,6 +281,64 @@ def _ask_about_lost_calls(rows: list[ApprovalRow]) -> Steps[list[ApprovalRow]]:
                 result=None,
             )
         )
+    yield from approvals.create(asked)
+    return asked
+
+
+@unit
+def _ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
+    """Ask what happened to the calls of a durable run that had begun, and must not be repeated.
+
+    Returns:
+        The new questions.
+    """
+    doubtful = yield from steps.mark_unknown(run_id)
+    if not doubtful:
+        return []
+    state = yield from run_reads.get_state(run_id)
+    checkpoint = yield from approvals.load_checkpoint(run_id)
+    assert state is not None
+    assert checkpoint is not None
+    arguments = find_arguments(checkpoint, (yield from steps.list_of_run(run_id)))
+    spec = RunSpec.from_json(orjson.loads(checkpoint.body)["spec"])
+    at = now()
+    asked = [
+        ApprovalRow(
+            approval_id=new_id(),
+            kind="outcome",
+            status="pending",
+            execution=None,
+            policy="user",
+            run_id=run_id,
+            root_run_id=root_id,
+            session_id=state.session_id,
+            component_type=state.component_type,
+            component_id=state.component_id,
+            user_id=state.user_id,
+            started_by=spec.actor,
+            tool_call_id=step.call_id or "",
+            tool_name=step.name or "",
+            idempotent=0,
+            arguments_hash=step.arguments_hash or "",
+            approved_hash=None,
+            # The times differ, so that lists have them in the order of the steps.
+            created_at=at + number,
+            expires_at=None,
+            decided_at=None,
+            decided_by=None,
+            executing_at=None,
+            executed_at=None,
+            request_id=spec.request_id,
+            note=None,
+            question=OUTCOME_QUESTION,
+            arguments=to_json(arguments.get(step.call_id or "", {})),
+            approved_arguments=None,
+            schema=None,
+            answer=None,
+            result=None,
+        )
+        for number, step in enumerate(doubtful)
+    ]
     yield from approvals.create(asked)
     return asked
 

@@ -1,12 +1,10 @@
 """Start checkpoints: what a server needs to begin a run that another one has admitted.
 
-A run that waits in the queue has one, and so has a run that may begin again after the death of its
-server. Its attempt is 0: it was written before the first leg. It has no transcript and no state.
+A run that waits in the queue has one, and so has a durable run. Its attempt is 0: it was written
+before the first leg. It has no transcript and no state.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import orjson
 
@@ -22,28 +20,16 @@ KIND = "start"
 """The kind of a checkpoint that an admission has written."""
 
 
-def write_start(spec: RunSpec, component_name: str, *, is_first: bool, repeats: bool) -> Work[None]:
+def write_start(spec: RunSpec, component_name: str, *, is_first: bool) -> Work[None]:
     """Store the checkpoint from which any server can begin a run.
 
     Args:
         component_name: the name in the events of the run.
         is_first: True if its session was created with the run.
-        repeats: True if the run may begin again when the server that began it dies.
     """
-    body = {
-        "spec": spec.to_json(),
-        "component_name": component_name,
-        "is_first": is_first,
-        "repeats": repeats,
-    }
+    body = {"spec": spec.to_json(), "component_name": component_name, "is_first": is_first}
     checkpoint = Checkpoint(spec.run_id, 0, KIND, orjson.dumps(body).decode())
     return approvals.keep_checkpoint(checkpoint)
-
-
-def may_begin_again(checkpoint: Checkpoint) -> bool:
-    """Return True if the run of a dead server may begin again from this checkpoint."""
-    body: dict[str, Any] = orjson.loads(checkpoint.body) if checkpoint.kind == KIND else {}
-    return bool(body.get("repeats"))
 
 
 @unit

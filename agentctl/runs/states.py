@@ -88,5 +88,20 @@ class Ending:
         return cls("CANCELLED", actor=actor, reason=reason, requested_at=requested_at)
 
 
-LegEnd = Ending | Pause
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """The end of a leg of a durable run whose process ends: another process goes on.
+
+    Attributes:
+        lost: True if it was interrupted in a step; False if it is between two.
+    """
+
+    lost: bool = False
+
+    status: ClassVar[Literal["PENDING"]] = "PENDING"
+    error_code: ClassVar[None] = None
+    error_detail: ClassVar[None] = None
+
+
+LegEnd = Ending | Pause | HandOver
 """The end of a leg of a run."""

@@ -142,6 +142,11 @@ class Stream:
         waiting = [*self._events[self._stored - self._first :], end]
         return Batch(waiting[0].seq, end.seq, _encode_lines(waiting))
 
+    def unstored_batch(self) -> Batch | None:
+        """Return all events that are not stored, however large; None if all are."""
+        waiting = self._events[self._stored - self._first :]
+        return Batch(waiting[0].seq, waiting[-1].seq, _encode_lines(waiting)) if waiting else None
+
     def mark_stored(self, last: int) -> None:
         """Mark the events up to number `last` as stored and drop those outside the window."""
         for event in self._events[self._stored - self._first : last + 1 - self._first]:

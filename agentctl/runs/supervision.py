@@ -27,13 +27,15 @@ from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
 from agentctl.runs.finish import store_end, store_pause
+from agentctl.runs.handover import store_hand_over
 from agentctl.runs.live import LiveRun, ReportedRun
-from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, LegEnd, Pause
+from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver, LegEnd, Pause
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import Starts
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import Parked
 from agentctl.runtime.pauses import Paused
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import run_reads, runs, sessions
@@ -128,6 +130,8 @@ class Supervision:
             ending = await self._execute(run)
             # Before its results are read: abandoned work may still report.
             run.detach()
+            if run.is_handed_over and ending == run.requested_end:
+                ending = HandOver(lost=True)
             ending = _keep_state(run, ending)
             stored = await self._store_in_time(run, ending)
         except asyncio.CancelledError:
@@ -182,6 +186,12 @@ class Supervision:
             if isinstance(paused, Pause):
                 return paused
             ending = paused
+        if isinstance(ending, HandOver):
+            handed = await store_hand_over(run, ending, on_unavailable)
+            if isinstance(handed, HandOver):
+                return handed
+            ending = handed
+        assert isinstance(ending, Ending)
         stored = await store_end(run, ending, on_stopped, on_change, on_unavailable)
         self._counters.count_finished(run.component.kind, stored)
         return stored
@@ -340,9 +350,9 @@ def _add_unstopped(run: LiveRun, child: LiveRun) -> None:
 
 
 def _format_begin(run: LiveRun) -> tuple[str, bytes]:
-    if run.leg is None:
+    if run.attempt == 1:
         return event_format.format_started(run.identity, run.spec.origin)
-    content, decisions = run.transcript.content, run.leg.decisions
+    content, decisions = run.transcript.content, run.leg.decisions if run.leg else []
     return event_format.format_continued(run.identity, run.attempt, content, decisions)
 
 
@@ -360,7 +370,7 @@ def _publish_end(run: LiveRun, ending: LegEnd | None) -> None:
     last = None
     if isinstance(ending, Pause):
         last = ending.event if run.stream.recorded else None
-    elif run.stream.recorded and ending is not None:
+    elif run.stream.recorded and isinstance(ending, Ending):
         last = event_format.format_end(run.identity, ending, run.transcript, run.finished_at)
     if run.parent is None:
         run.stream.close(last)
@@ -392,6 +402,8 @@ def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> LegEnd:
         return run.requested_end
     if isinstance(failure, Paused):
         return Pause(failure.asks, failure.state)
+    if isinstance(failure, Parked):
+        return HandOver()
     if isinstance(failure, ExecutionError):
         return Ending.failed(failure.code, failure.detail)
     if isinstance(failure, errors.Unavailable):

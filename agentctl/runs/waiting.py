@@ -6,13 +6,15 @@ import orjson
 
 from agentctl.records.times import now
 from agentctl.runs import event_format
+from agentctl.runs.checkpoints import list_steps
 from agentctl.runs.facts import publish_run
 from agentctl.runs.results import build_run_end, build_unfinished_transcript
 from agentctl.runs.states import Ending, is_final
+from agentctl.runtime.journal import rebuild
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.outbox import Outbox
-from agentctl.store.repositories import approvals, events, queue, run_reads, runs
+from agentctl.store.repositories import approvals, events, queue, run_reads, runs, steps
 from agentctl.store.repositories.run_rows import RunEnd, RunRow
 
 QUEUE_TIMEOUT = Ending.failed("QUEUE_TIMEOUT", "The run waited too long in the queue")
@@ -45,13 +47,18 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
     at = max(now(), state.queued_at or 0)
     yield from cancel_waiting_members(run_id, at)
     checkpoint = yield from approvals.load_checkpoint(run_id)
-    body = orjson.loads(checkpoint.body) if checkpoint is not None else None
+    body = None
+    if checkpoint is not None:
+        journal = yield from list_steps(checkpoint)
+        body = rebuild(orjson.loads(checkpoint.body), journal, ends=True)
     row = yield from run_reads.get_for_update(run_id)
     assert row is not None
-    if body is None or "transcript" not in body:
+    if body is None:
         transcript = build_unfinished_transcript(row, row.content or "")
     else:
         transcript = Transcript.from_json(body["transcript"])
+        if not transcript.messages and row.component_type != "workflow":
+            transcript.add_user(row.input)
     transcript.close_open_calls(at)
     transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
     if row.parent_run_id is None and (last := (yield from events.get_last_seq(run_id))) >= 0:
@@ -115,8 +122,14 @@ def cancel_waiting_members(run_id: str, at: int) -> Steps[None]:
 
 
 @unit
-def close_approvals(run_id: str, actor: str, at: int) -> Steps[None]:
-    """Close what a run that has ended waited for, and delete its checkpoint."""
+def close_approvals(run_id: str, actor: str, at: int, *, durable: bool = True) -> Steps[None]:
+    """Close what a run that has ended waited for; delete its checkpoint and its journal.
+
+    Args:
+        durable: False if the run has no journal.
+    """
     yield from approvals.mark_unknown(run_id)
     yield from approvals.cancel_pending(run_id, actor, at)
     yield from approvals.drop_checkpoint(run_id)
+    if durable:
+        yield from steps.drop(run_id)

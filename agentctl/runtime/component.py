@@ -46,3 +46,8 @@ class Component:
     def worker(self) -> Agent | Team:
         """The table of an agent, or of a team, whose leader works as an agent does."""
         return cast("Agent | Team", self.spec)
+
+    @property
+    def durable(self) -> bool:
+        """True if another process goes on with a run of it whose process has ended."""
+        return self.kind == "agent" and self.agent.durable

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agentctl.records.run_spec import RunSpec
     from agentctl.runtime.component import Component
     from agentctl.runtime.events import RunEvent
+    from agentctl.runtime.journal import Journal
     from agentctl.runtime.pauses import Leg
     from agentctl.runtime.session_state import SessionState
     from agentctl.runtime.transcript import Transcript
@@ -81,6 +82,7 @@ class RunEnvironment(Protocol):
         transcript: results of the run, empty at the start.
         limits: size limits in bytes.
         leg: the state and the decisions with which the run goes on; None in its first leg.
+        journal: the journal of a durable run; None for every other run.
     """
 
     @property
@@ -105,6 +107,8 @@ class RunEnvironment(Protocol):
     def limits(self) -> Limits: ...
     @property
     def leg(self) -> Leg | None: ...
+    @property
+    def journal(self) -> Journal | None: ...
 
     def emit(self, event: RunEvent) -> None:
         """Publish an event. Fast, never waits."""
@@ -237,7 +241,12 @@ class Replayer(Protocol):
     def ask(self, question: str, schema: Mapping[str, Any] | None) -> Awaitable[Any]: ...
 
     def step(
-        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        *,
+        idempotent: bool,
     ) -> Awaitable[Any]: ...
 
 
@@ -292,9 +301,15 @@ class RunHost:
         return self._find_replayer("ask").ask(question, schema)
 
     def step(
-        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        *,
+        idempotent: bool,
     ) -> Awaitable[Any]:
-        return self._find_replayer("step").step(name, function, arguments)
+        replayer = self._find_replayer("step")
+        return replayer.step(name, function, arguments, idempotent=idempotent)
 
     def _find_replayer(self, method: str) -> Replayer:
         if self.replayer is None:

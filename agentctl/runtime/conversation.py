@@ -7,7 +7,7 @@ All data from the model passes through here. Text is made storable (tool calls a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -18,6 +18,7 @@ from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import JournaledCall, load_outcome
 from agentctl.runtime.pauses import CallOutcome, NewApproval, perform_decided
 from agentctl.runtime.spans import CurrentCall, current_call
 
@@ -75,9 +76,13 @@ class Action(Protocol):
 
     Attributes:
         has_effects: False if its calls may be repeated, because their effects are those of members.
+        idempotent: True if a call may be made again with its id after its server died.
     """
 
     has_effects: ClassVar[bool]
+
+    @property
+    def idempotent(self) -> bool: ...
 
     def record(self) -> ToolRecord: ...
 
@@ -128,6 +133,7 @@ class Conversation:
         has_answer_begun: True if text or thinking of the current answer has arrived.
         asks: what the run asks for in this leg.
         waiting: the calls that wait, by id.
+        announces: True if the events of calls are published.
     """
 
     def __init__(
@@ -148,6 +154,8 @@ class Conversation:
         self.asks: list[NewApproval] = []
         self.waiting: dict[str, WaitingCall] = {}
         self._rules = rules or {}
+        self._journal = context.journal
+        self.announces = True
         self._states: dict[str, Any] = {}
         self._publishes = publishes
         self._transcript = context.transcript
@@ -335,7 +343,26 @@ class Conversation:
                 return None
         self._open_call(call_id, name, arguments)
         outcome = problem or await self._perform(call_id, name, arguments)
-        return self._close_call(call_id, name, outcome)
+        return await self._end_call(call_id, name, arguments, outcome)
+
+    def list_effects(self, calls: Iterable[Mapping[str, Any]]) -> list[JournaledCall]:
+        """Return those calls of an answer that have effects and begin at once."""
+        return [
+            self._describe(call["id"], call["name"], call["arguments"])
+            for call in calls
+            if call["name"] not in self._rules
+            and call["name"] in self.actions
+            and self.actions[call["name"]].has_effects
+            and NOT_AN_OBJECT not in call["arguments"]
+        ]
+
+    def repeat_result(self, call: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
+        """Return the result that an earlier process has stored for a call."""
+        call_id, name = call["id"], call["name"]
+        if call_id not in self._transcript.open_calls:
+            given = known.get("arguments") or call["arguments"]
+            self._open_call(call_id, name, given, known["started_at"])
+        return self._close_call(call_id, name, load_outcome(known), at=known["ended_at"])
 
     async def resume_call(
         self, call_id: str, name: str, arguments: Mapping[str, Any], waiting: WaitingCall
@@ -345,7 +372,7 @@ class Conversation:
         self._states[call_id] = waiting.state
         if not waiting.is_gated:
             outcome = await self._perform(call_id, name, arguments)
-            return self._close_call(call_id, name, outcome)
+            return await self._end_call(call_id, name, arguments, outcome)
         leg = self.context.leg
         decision = leg.find(call_id) if leg is not None else None
         if decision is None or decision.tool_name != name:
@@ -358,7 +385,7 @@ class Conversation:
             changed = orjson.dumps(decision.arguments).decode()
             note = f"The arguments were changed before the call: {changed}"
             outcome = replace(outcome, text=f"{note}\n{outcome.text}")
-        return self._close_call(call_id, name, outcome, is_gated=True)
+        return await self._end_call(call_id, name, decision.arguments, outcome, is_gated=True)
 
     def take_state(self) -> Any:
         """Return the state of the current call if it goes on after a pause, else None."""
@@ -399,9 +426,12 @@ class Conversation:
             )
         )
 
-    def _open_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
-        entry = self._transcript.open_call(call_id, name, arguments)
-        self.context.emit(ToolCallStarted(entry))
+    def _open_call(
+        self, call_id: str, name: str, arguments: Mapping[str, Any], at: int | None = None
+    ) -> None:
+        entry = self._transcript.open_call(call_id, name, arguments, at)
+        if self.announces:
+            self.context.emit(ToolCallStarted(entry))
 
     async def _perform(
         self, call_id: str, name: str, arguments: Mapping[str, Any], *, is_decided: bool = False
@@ -416,14 +446,40 @@ class Conversation:
             return CallOutcome("The arguments are not a JSON object", failed=True)
         if action.has_effects and not is_decided:
             await self.context.begin_effect()
+            if self._journal is not None:
+                await self._journal.begin_call(self._describe(call_id, name, arguments))
         token = current_call.set(CurrentCall(call_id, name))
         try:
             return await action.perform(arguments, self)
         finally:
             current_call.reset(token)
 
+    def _describe(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> JournaledCall:
+        action = self.actions.get(name)
+        return JournaledCall(call_id, name, arguments, action is not None and action.idempotent)
+
+    async def _end_call(
+        self,
+        call_id: str,
+        name: str,
+        arguments: Mapping[str, Any],
+        outcome: CallOutcome,
+        *,
+        is_gated: bool = False,
+    ) -> str | None:
+        if self._journal is not None and not (is_gated and outcome.pause is not None):
+            outcome = replace(outcome, text=replace_unstorable(outcome.text))
+            await self._journal.end_call(self._describe(call_id, name, arguments), outcome)
+        return self._close_call(call_id, name, outcome, is_gated=is_gated)
+
     def _close_call(
-        self, call_id: str, name: str, outcome: CallOutcome, *, is_gated: bool = False
+        self,
+        call_id: str,
+        name: str,
+        outcome: CallOutcome,
+        *,
+        is_gated: bool = False,
+        at: int | None = None,
     ) -> str | None:
         if (pause := outcome.pause) is not None:
             self.asks += pause.asks
@@ -431,8 +487,8 @@ class Conversation:
             return None
         text = replace_unstorable(outcome.text)
         self._reserve(len(text.encode()))
-        closed = self._transcript.close_call(call_id, text, error=outcome.failed)
-        if closed is not None:
+        closed = self._transcript.close_call(call_id, text, error=outcome.failed, at=at)
+        if closed is not None and self.announces:
             self.context.emit(ToolCallCompleted(closed))
         self._count_failures(name, outcome)
         return text

@@ -49,6 +49,13 @@ class SessionState:
             self._values = stored
         return self._values
 
+    def apply(self, changes: StateChanges) -> None:
+        """Repeat changes that an earlier process has made, and that are not stored yet."""
+        values = self.values
+        values.update(changes.values)
+        for key in changes.removed:
+            values.pop(key, None)
+
     def discard_changes(self) -> None:
         """Restore the state of the start in place, for a function that runs again from its top."""
         if self._values is not None:

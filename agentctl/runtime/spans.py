@@ -107,6 +107,22 @@ class Spans:
         spans._spans = [Span(**values) for values in stored["spans"]]
         return spans
 
+    @property
+    def count(self) -> int:
+        """The number of spans so far."""
+        return len(self._spans)
+
+    def since(self, count: int) -> dict[str, Any]:
+        """Return the spans after the first `count` ones as JSON, without those of tool calls."""
+        added = (span for span in self._spans[count:] if span.kind != "tool")
+        spans = [{name: getattr(span, name) for name in _FIELDS} for span in added]
+        return {"model_calls": self._model_calls, "spans": spans}
+
+    def extend(self, added: Mapping[str, Any]) -> None:
+        """Add what `since` has returned."""
+        self._model_calls = added["model_calls"]
+        self._spans += [Span(**values) for values in added["spans"]]
+
     def start_model_call(self, model: str, at: int | None = None) -> Span:
         """Start the span of a call of a model, with its id in the configuration."""
         self._model_calls += 1

@@ -17,7 +17,7 @@ library (docs/decisions/0005).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
@@ -29,6 +29,15 @@ MAXIMUM_TOKENS = 10**12
 
 CANCELLED_RESULT = "cancelled"
 """Result of a tool call that was open when its run was stopped."""
+
+
+class TranscriptMark(NamedTuple):
+    """A point in the growth of a transcript: the numbers of its parts so far."""
+
+    messages: int = 0
+    content: int = 0
+    reasoning: int = 0
+    spans: int = 0
 
 
 class Transcript:
@@ -143,6 +152,40 @@ class Transcript:
                 span = span or transcript.spans.start_tool_call(call_id, entry["tool_name"])
                 transcript._open_calls[call_id] = entry, span
         return transcript
+
+    def mark(self) -> TranscriptMark:
+        """Return the present end of the transcript, for `since`."""
+        return TranscriptMark(
+            len(self._messages), len(self._content), len(self._reasoning), self.spans.count
+        )
+
+    def since(self, mark: TranscriptMark) -> dict[str, Any]:
+        """Return what the answers after a mark have added, as a JSON object.
+
+        The results of calls are not in it.
+        """
+        messages = self._messages[mark.messages :]
+        return {
+            "messages": [message for message in messages if message["role"] != "tool"],
+            "content": "".join(self._content[mark.content :]),
+            "reasoning": "".join(self._reasoning[mark.reasoning :]),
+            "usage": self._usage,
+            "knows_usage": self._knows_usage,
+            "progress_events": self.progress_events,
+            "spans": self.spans.since(mark.spans),
+        }
+
+    def extend(self, added: Mapping[str, Any]) -> None:
+        """Add what `since` has returned; the results of all calls before it are added."""
+        self._messages += added["messages"]
+        self._content += [added["content"]] if added["content"] else []
+        self._reasoning += [added["reasoning"]] if added["reasoning"] else []
+        self._usage, self._knows_usage = dict(added["usage"]), added["knows_usage"]
+        self.progress_events = added["progress_events"]
+        self.spans.extend(added["spans"])
+        for message in added["messages"]:
+            calls = message.get("tool_calls", ())
+            self._unanswered |= {call["id"]: call["name"] for call in calls}
 
     def _find_open_entry(self, call_id: str) -> dict[str, Any] | None:
         entries = (entry for entry in reversed(self.tools) if entry["tool_call_id"] == call_id)
@@ -294,8 +337,10 @@ class Transcript:
         self.begin_answer()
         self.end_answer([call], "tool_call")
 
-    def open_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Add an entry for a tool call that starts; return a copy of it."""
+    def open_call(
+        self, call_id: str, name: str, arguments: Mapping[str, Any], at: int | None = None
+    ) -> dict[str, Any]:
+        """Add an entry for a tool call that starts now or started at a time; return a copy."""
         entry = {
             "tool_call_id": call_id,
             "tool_name": name,
@@ -304,18 +349,25 @@ class Transcript:
             "result": None,
         }
         self.tools.append(entry)
-        self._open_calls[call_id] = entry, self.spans.start_tool_call(call_id, name)
+        self._open_calls[call_id] = entry, self.spans.start_tool_call(call_id, name, at)
         return dict(entry)
 
-    def close_call(self, call_id: str, result: str, *, error: bool) -> dict[str, Any] | None:
-        """Add the result of an open call; return a copy of its entry, None if none is open."""
+    def close_call(
+        self, call_id: str, result: str, *, error: bool, at: int | None = None
+    ) -> dict[str, Any] | None:
+        """Add the result of an open call; return a copy of its entry, None if none is open.
+
+        Args:
+            at: the time of the result in microseconds; None for now.
+        """
         opened = self._open_calls.pop(call_id, None)
         if opened is None:
             return None
         entry, span = opened
-        span.end("failed" if error else "completed")
+        span.end("failed" if error else "completed", at)
         entry.update(tool_call_error=error, result=result)
-        self._add_tool_message(call_id, result, times.whole_seconds(times.now()))
+        created_at = times.whole_seconds(times.now() if at is None else at)
+        self._add_tool_message(call_id, result, created_at)
         return dict(entry)
 
     def add_result(self, call_id: str, result: str, created_at: int) -> None:

@@ -44,10 +44,15 @@ async def read_run_input(
 
     Raises:
         ValidationFailed: both are missing, one of them has a problem, or the component takes no
-            object or another one.
+            object or another one, or no dependencies.
         TooLarge: one is larger than its limit.
     """
     message, value = request.message, request.input
+    if component.durable and request.dependencies is not None:
+        raise ValidationFailed(
+            "dependencies are not stored, so a durable agent cannot have them",
+            hint="send what the run needs as metadata or in its input",
+        )
     if message is None and value is None:
         raise ValidationFailed("message is required")
     if message is not None:

@@ -35,7 +35,7 @@ from agentctl.requests import (
 from agentctl.runs.admission import Idempotency, Submission
 from agentctl.runs.cancel import LEAVE_SECONDS
 from agentctl.runs.engine import KeyedRun, QueuedRun, StartedRun
-from agentctl.runs.follow import flatten, follow_run, wait_until_final
+from agentctl.runs.follow import flatten, follow_run, wait_for_leg, wait_until_final
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
 from agentctl.runtime.component import Component
@@ -95,7 +95,7 @@ class RunOperations(OperationFamily):
                 return await self._wait_for_record(database, run.run_id)
         if not request.background and isinstance(run, LiveRun):
             try:
-                await asyncio.shield(run.ended)
+                await wait_for_leg(self.hosting.engine, database, self.hosting.changes, run)
             finally:
                 await self._leave(run, request)
         return await self.lookups.read_run(database, run.run_id)
@@ -305,6 +305,7 @@ class RunOperations(OperationFamily):
             earlier_messages=build_neutral_messages(earlier),
             request_id=self._request_id,
             actor=self.principal.actor,
+            durable=component.durable,
         )
         return Submission(
             spec,

@@ -14,6 +14,7 @@ LONGEST_FUNCTION = 80
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
     "agentctl.cli.app": "the entry point, which answers `--version` without Typer",
+    "agentctl.runs.checkpoints": "what modules of starts, legs and recovery have in common",
     "agentctl.cli.commands.approvals.get": "one command per module",
     "agentctl.cli.commands.approvals.group": "the table of a group",
     "agentctl.cli.commands.approvals.list": "one command per module",

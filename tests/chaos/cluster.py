@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -117,6 +117,10 @@ class PostgresCluster(Cluster):
     postgres: PostgresServer
     pooler: PgBouncer | None = None
 
+    async def live_workers(self) -> list[int]:
+        """Return the process ids of the servers."""
+        return [server.process.pid for server in self.servers if server.is_running]
+
     async def crash_database(self, seconds: float) -> None:
         """Crash the database and start it again after `seconds`."""
         await asyncio.to_thread(self.postgres.stop)
@@ -192,20 +196,25 @@ class SqliteCluster(Cluster):
 
 
 @contextlib.asynccontextmanager
-async def start_cluster(engine: Engine, *, durable: bool) -> AsyncIterator[Cluster]:
+async def start_cluster(
+    engine: Engine, *, durable: bool, extra: str = "", files: Mapping[str, str] | None = None
+) -> AsyncIterator[Cluster]:
     """Start the database and the servers; stop them at the end of the block.
 
     Args:
         durable: True if PostgreSQL flushes commits to disk. SQLite always does.
+        extra: TOML to append to the configuration, with `{url}` for the model endpoint.
+        files: texts of files in the folder of the configuration, by name.
     """
     folder = Path(tempfile.mkdtemp(prefix="agentctl-chaos-"))
     endpoint = start_endpoint()
     with contextlib.ExitStack() as context:
         context.callback(shutil.rmtree, folder, ignore_errors=True)
         context.callback(endpoint.stop)
+        extra = extra.replace("{url}", endpoint.base_url)
         cluster: Cluster
         if engine == "sqlite":
-            cluster = _create_sqlite_cluster(folder, endpoint.base_url)
+            cluster = _create_sqlite_cluster(folder, endpoint.base_url, extra)
         else:
             postgres = context.enter_context(run_postgres_server(durable=durable))
             pooler = None
@@ -217,7 +226,10 @@ async def start_cluster(engine: Engine, *, durable: bool) -> AsyncIterator[Clust
                 pooler = context.enter_context(
                     running_pgbouncer(program, postgres.url, *settings, users=SCHEMAS)
                 )
-            cluster = _create_postgres_cluster(folder, endpoint.base_url, postgres, pooler)
+            cluster = _create_postgres_cluster(folder, endpoint.base_url, postgres, pooler, extra)
+        for server in cluster.servers:
+            for name, text in (files or {}).items():
+                (server.deployment.folder / name).write_text(text)
         try:
             for server in cluster.servers:
                 await asyncio.to_thread(server.start)
@@ -230,8 +242,8 @@ async def start_cluster(engine: Engine, *, durable: bool) -> AsyncIterator[Clust
                     server.kill()
 
 
-def _create_sqlite_cluster(folder: Path, model_url: str) -> SqliteCluster:
-    deployment = create_deployment(folder, model_url, extra=LIMITS)
+def _create_sqlite_cluster(folder: Path, model_url: str, extra: str) -> SqliteCluster:
+    deployment = create_deployment(folder, model_url, extra=LIMITS + extra)
     server = Server("a", deployment, "--workers", str(WORKERS))
     return SqliteCluster([server], _mint_token(deployment), folder / "main.db")
 
@@ -246,7 +258,7 @@ async def _create_users(postgres: PostgresServer) -> None:
 
 
 def _create_postgres_cluster(
-    folder: Path, model_url: str, postgres: PostgresServer, pooler: PgBouncer | None
+    folder: Path, model_url: str, postgres: PostgresServer, pooler: PgBouncer | None, extra: str
 ) -> PostgresCluster:
     databases = {}
     for name, schema in zip(("main", "second"), SCHEMAS, strict=True):
@@ -259,7 +271,9 @@ def _create_postgres_cluster(
             databases[name] = f'{text}\nlisten_url = "{direct}"'
     for name in ("a", "b"):
         (folder / name).mkdir()
-    deployment = create_deployment(folder / "a", model_url, extra=LIMITS, databases=databases)
+    deployment = create_deployment(
+        folder / "a", model_url, extra=LIMITS + extra, databases=databases
+    )
     shutil.copytree(folder / "a", folder / "b", dirs_exist_ok=True)
     servers = [Server("a", deployment), Server("b", Deployment(folder / "b"))]
     return PostgresCluster(servers, _mint_token(deployment), postgres, pooler)

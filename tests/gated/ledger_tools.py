@@ -16,7 +16,7 @@ import agentctl
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
 HOLD = Path(__file__).with_name("hold")
-"""While this file exists, `book`, `slow` and `linger` work."""
+"""While this file exists, `book`, `visit`, `slow` and `linger` work."""
 
 
 def record(context: agentctl.RunContext, tool: str, **arguments: Any) -> None:
@@ -38,6 +38,16 @@ def refund(amount: int, to: str, context: agentctl.RunContext) -> str:
     """Pay money back."""
     record(context, "refund", amount=amount, to=to)
     return f"paid {amount} to {to}"
+
+
+@agentctl.tool(idempotent=True)
+async def visit(place: str, context: agentctl.RunContext) -> str:
+    """Visit a place while the test holds it."""
+    record(context, "visit", place=place)
+    context.state["visited"] = place
+    while HOLD.exists():
+        await asyncio.sleep(0.02)
+    return f"visited {place}"
 
 
 @agentctl.tool(approve="user", idempotent=True)

@@ -18,6 +18,7 @@ from agentctl.runtime.components.execute import execute_component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import Content, RunEvent
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import Journal
 from agentctl.runtime.pauses import Leg
 from agentctl.runtime.session_state import SessionState
 from agentctl.runtime.transcript import Transcript
@@ -46,6 +47,7 @@ class FakeContext:
         self.is_stopping = False
         self.has_ended = False
         self.transcript = Transcript()
+        self.journal: Journal | None = None
         self.leg: Leg | None = None
         self.limits: Limits = catalog.settings.limits
         self.catalog = catalog
@@ -57,7 +59,6 @@ class FakeContext:
         self.cancel_at_checkpoint: int | None = None
         self.cancels_members = False
         self.left: list[str] = []
-        self.leg: Leg | None = None
 
     def change_spec(self, **values: Any) -> None:
         """Replace values of the specification of the run."""

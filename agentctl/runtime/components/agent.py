@@ -17,13 +17,14 @@ from agentctl.records.ids import new_id
 from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.conversation import Conversation, WaitingCall
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import Journal, Parked
 from agentctl.runtime.models.answering import call_model
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
 from agentctl.runtime.models.calls import UNKNOWN_REASON, Message, ModelAnswer, ModelCall
 from agentctl.runtime.models.structured_output import InvalidAnswer
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.tools.memories import add_memories
-from agentctl.runtime.transcript import complete_history
+from agentctl.runtime.transcript import TranscriptMark, complete_history
 from agentctl.runtime.unstopped import abandon_task
 
 if TYPE_CHECKING:
@@ -123,11 +124,17 @@ class _Turns:
         self._call_ids = {call["id"] for each in kept for call in each.get("tool_calls", ())}
         self._count = 0
         self._corrected = False
+        self._journal = context.journal
+        self._mark, self._kept = TranscriptMark(), self._own
+        self._known: Mapping[str, Mapping[str, Any]] = {}
+        self._announces = True
 
     async def take(self) -> None:
         """Take turns until the model answers without calls."""
         runner, conversation = self._runner, self._conversation
         while self._count < MAXIMUM_MODEL_CALLS:
+            if self._journal is not None and self._journal.is_parking:
+                raise Parked
             self._attempts.begin_call()
             choice = self._choose_tool() if self._count == 0 else None
             self._count += 1
@@ -136,6 +143,8 @@ class _Turns:
             conversation.end_answer(answer.calls, answer.finish_reason or UNKNOWN_REASON)
             self.messages.append(answer.message)
             if answer.calls:
+                if self._journal is not None:
+                    await self._add_to(self._journal, answer.calls)
                 if not await self.perform_calls(answer.calls, {}, {}):
                     return
                 continue
@@ -167,6 +176,7 @@ class _Turns:
             Paused: all other calls have ended, and these wait.
         """
         conversation = self._conversation
+        results = {**results, **self._repeat_results(calls)}
         pending = [call for call in calls if call["id"] not in results]
         texts = await _gather(
             conversation.resume_call(call["id"], call["name"], call["arguments"], waits)
@@ -192,6 +202,39 @@ class _Turns:
             for call in calls
         ]
         return True
+
+    def _repeat_results(self, calls: Sequence[dict[str, Any]]) -> dict[str, str]:
+        """Return the results of the calls that an earlier process has made, by id."""
+        conversation, known = self._conversation, self._known
+        conversation.announces = self._announces
+        texts = {
+            call["id"]: conversation.repeat_result(call, known[call["id"]])
+            for call in calls
+            if call["id"] in known
+        }
+        conversation.announces = True
+        return {call_id: text for call_id, text in texts.items() if text is not None}
+
+    async def _add_to(self, journal: Journal, calls: Sequence[dict[str, Any]]) -> None:
+        """Store the answer and the begin of its calls, or hand the run over before them."""
+        conversation, transcript = self._conversation, self._conversation.context.transcript
+        new = [message for message in self.messages[self._kept :] if message["role"] != "tool"]
+        kept = conversation.keep()
+        if self._mark.messages:
+            del kept["instructions"]
+        body = {
+            "transcript": transcript.since(self._mark),
+            "messages": [dump_message(message, self._runner.models) for message in new],
+            "conversation": kept,
+            "model": self._attempts.model.id,
+            "turns": self._count,
+            "corrected": self._corrected,
+        }
+        self._mark, self._kept = transcript.mark(), len(self.messages)
+        is_parking = journal.is_parking
+        await journal.add_answer(body, () if is_parking else conversation.list_effects(calls))
+        if is_parking:
+            raise Parked
 
     async def _call_model(self, tool_choice: str | None) -> ModelAnswer:
         runner, conversation = self._runner, self._conversation
@@ -220,6 +263,9 @@ class _Turns:
         for message in state["messages"]:
             self._call_ids |= {call["id"] for call in message.get("tool_calls", ())}
             self.messages.append(load_message(message, self._runner.models))
+        self._known, self._announces = state.get("known", {}), state.get("announces", True)
+        self._mark = self._conversation.context.transcript.mark()
+        self._kept = len(self.messages)
 
     def _keep(self, calls: Sequence[dict[str, Any]], results: Mapping[str, str]) -> dict[str, Any]:
         own = self.messages[self._own :]

@@ -189,6 +189,7 @@ class Catalog:
                 self._folder,
                 deps=agent.agent.deps,
                 approve=agent.agent.approve,
+                durable=agent.agent.durable,
             )
         return self._hosted.loaded[agent.id]
 

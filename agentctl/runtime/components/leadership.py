@@ -103,6 +103,7 @@ class _SetSharedContext:
     """Replace the text that every member receives with its task, in this run and in later ones."""
 
     has_effects: ClassVar[bool] = False
+    idempotent: ClassVar[bool] = True
 
     tool: ToolRecord
 
@@ -127,6 +128,7 @@ class _MemberAction(ABC):
     """A delegation tool: runs the member that the leader names."""
 
     has_effects: ClassVar[bool] = False
+    idempotent: ClassVar[bool] = True
 
     tool: ToolRecord
     members: Mapping[str, Component]

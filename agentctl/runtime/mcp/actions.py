@@ -41,6 +41,7 @@ class McpAction:
     """A tool of an MCP server as an action of a model, for the user of one run."""
 
     has_effects: ClassVar[bool] = True
+    idempotent: ClassVar[bool] = False
 
     tool: McpTool
     server: HostedServer

@@ -27,6 +27,7 @@ from agentctl.runtime.unstopped import RUNNER, run_in_thread
 if TYPE_CHECKING:
     from agentctl.config.settings import Limits
     from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.journal import Journal
     from agentctl.runtime.pauses import Leg
     from agentctl.runtime.spans import Span
     from agentctl.runtime.transcript import Transcript
@@ -172,6 +173,11 @@ class HostedRun:
     async def begin_effect(self) -> None:
         """Store, once in a later leg, that a call without an approval begins."""
         await self._environment.begin_effect()
+
+    @property
+    def journal(self) -> Journal | None:
+        """The journal of a durable run; None for every other run."""
+        return self._environment.journal
 
     def discard_state_changes(self) -> None:
         """Undo the changes of the session's state; those of a member remain, for its parent."""

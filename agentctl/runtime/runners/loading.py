@@ -29,6 +29,7 @@ class RunnerOptions(NamedTuple):
 
     build_deps: BuildDeps | None = None
     approve: Mapping[str, ApprovalPolicy] = {}
+    durable: bool = False
 
 
 class RunnerKind(NamedTuple):
@@ -103,9 +104,14 @@ def _build_factory_runner(target: Any, options: RunnerOptions) -> Runner:
     return build_factory_runner(target, lambda built: build_runner(built, options))
 
 
-def _build_function_runner(target: Any, _: RunnerOptions) -> Runner:
+def _build_function_runner(target: Any, options: RunnerOptions) -> Runner:
     from agentctl.runtime.runners.functions import build_function_runner
 
+    if options.durable and not (
+        inspect.iscoroutinefunction(target) or inspect.isasyncgenfunction(target)
+    ):
+        problem = "durable has no effect for a function that is not asynchronous"
+        raise UnusableObject(problem, "write async def, or remove the key durable")
     return build_function_runner(target)
 
 
@@ -139,12 +145,13 @@ KINDS: tuple[RunnerKind, ...] = (
         "a function without parameters that returns one of these",
         is_factory,
         _build_factory_runner,
-        takes=("deps", "approve"),
+        takes=("deps", "approve", "durable"),
     ),
     RunnerKind(
         "a function or an async generator with the parameters (message, context)",
         inspect.isroutine,
         _build_function_runner,
+        takes=("durable",),
     ),
 )
 """The kinds, in the order in which they are tried."""
@@ -157,6 +164,7 @@ def load_runner(
     *,
     deps: str = "",
     approve: Mapping[str, ApprovalPolicy] | None = None,
+    durable: bool = False,
 ) -> Runner:
     """Load the object of an agent and build its runner.
 
@@ -166,6 +174,7 @@ def load_runner(
         folder: folder of the configuration, searched before `sys.path`; None for `sys.path` only.
         deps: name of the function that makes the deps of a run; empty for none.
         approve: who approves the calls of tools, by names and patterns.
+        durable: True if another process goes on with a run whose process has ended.
 
     Raises:
         InvalidConfiguration: the object is not usable; one line with the owner and the reference.
@@ -173,7 +182,7 @@ def load_runner(
     build_deps = _load_deps(owner, deps, folder) if deps else None
     try:
         target = load_object(reference, folder)
-        return build_runner(target, RunnerOptions(build_deps, approve or {}))
+        return build_runner(target, RunnerOptions(build_deps, approve or {}, durable))
     except UnusableObject as error:
         raise InvalidConfiguration(
             f"The {owner} cannot use the object {reference!r}: {error.what}",
@@ -209,6 +218,7 @@ def build_runner(target: object, options: RunnerOptions) -> Runner:
     for kind in KINDS:
         if kind.matches(target):
             given = {"deps": options.build_deps is not None, "approve": bool(options.approve)}
+            given["durable"] = options.durable
             for key, is_given in given.items():
                 if is_given and key not in kind.takes:
                     problem = f"{key} has no effect for {kind.description}"

@@ -26,8 +26,9 @@ from agentctl import agents
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import ContextMisuse, format_call_id
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import JournaledCall, Parked
 from agentctl.runtime.json_values import NotSerializable, to_json_value
-from agentctl.runtime.pauses import EXPIRED, Decision, NewApproval, Paused
+from agentctl.runtime.pauses import EXPIRED, CallOutcome, Decision, NewApproval, Paused
 from agentctl.runtime.spans import CurrentCall, current_call
 
 if TYPE_CHECKING:
@@ -195,26 +196,55 @@ class Replay:
         return decision.answer
 
     async def step(
-        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        *,
+        idempotent: bool,
     ) -> Any:
         values = self._to_json(list(arguments), f"the arguments of the step {name} have")
         lane, call = self._begin("step", name, values)
         approved = lane.approved.pop(0) if lane.approved else None
         if not call.is_done:
+            await self._park()
             if approved is not None and approved.execution in _ENDED:
                 _take_known_result(call, approved)
             else:
-                await self._perform(call, approved, name, partial(function, *arguments))
+                made = JournaledCall(
+                    call.call_id, name, {"arguments": values}, idempotent, kind="step"
+                )
+                await self._perform(call, approved, made, partial(function, *arguments))
         if call.reason is not None:
             raise agents.StepFailed(name, call.reason)
         return call.result
 
     async def _perform(
+        self,
+        call: LoggedCall,
+        approved: Decision | None,
+        made: JournaledCall,
+        function: Callable[[], Any],
+    ) -> None:
+        name, journal = made.name, self._run.journal
+        self._running += 1
+        try:
+            if approved is None and journal is None:
+                await self._run.begin_effect()
+            elif approved is None and journal is not None:
+                await journal.begin_call(made, {"call": asdict(call)})
+            await self._make(call, approved, name, function)
+        finally:
+            if journal is not None and call.is_done:
+                outcome = CallOutcome("", failed=call.reason is not None)
+                await journal.end_call(made, outcome, {"call": asdict(call)})
+            self._running -= 1
+            if not self._running:
+                self._no_step_runs.set()
+
+    async def _make(
         self, call: LoggedCall, approved: Decision | None, name: str, function: Callable[[], Any]
     ) -> None:
-        if approved is None:
-            await self._run.begin_effect()
-        self._running += 1
         current, inside = current_call.set(CurrentCall(call.call_id, name)), _is_in_step.set(True)
         try:
             result = await self._call(function)
@@ -238,9 +268,16 @@ class Replay:
         finally:
             current_call.reset(current)
             _is_in_step.reset(inside)
-            self._running -= 1
-            if not self._running:
-                self._no_step_runs.set()
+
+    async def _park(self) -> None:
+        """Hand a durable run over before a step, when no other one is executed."""
+        journal = self._run.journal
+        if journal is None or not journal.is_parking:
+            return
+        while self._running:
+            self._no_step_runs.clear()
+            await self._no_step_runs.wait()
+        raise Parked
 
     async def _call(self, function: Callable[[], Any]) -> Any:
         if inspect.iscoroutinefunction(cast("partial[Any]", function).func):

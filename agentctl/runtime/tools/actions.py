@@ -43,6 +43,10 @@ class ToolAction:
 
     tool: Tool
 
+    @property
+    def idempotent(self) -> bool:
+        return self.tool.options.idempotent
+
     def record(self) -> ToolRecord:
         return self.tool.record()
 

@@ -31,6 +31,7 @@ class ExternalAction:
     """An external tool as an action of a model. Its rule keeps this process from performing it."""
 
     has_effects: ClassVar[bool] = True
+    idempotent: ClassVar[bool] = False
 
     tool: ToolRecord
 

@@ -44,6 +44,7 @@ class _MemoryAction:
     """A memory tool. Its arguments are texts, and a list of texts for topics."""
 
     has_effects: ClassVar[bool] = True
+    idempotent: ClassVar[bool] = True
 
     tool: ToolRecord
     execute: _Call

@@ -78,7 +78,8 @@ async def create_run(
     run = await cancel_on_disconnect(
         call.receive, operations.create_run(kind, component_id, request)
     )
-    return document_response(run, 202 if request.background else 200)
+    goes_on = request.background or run.value["status"] in ("PENDING", "RUNNING")
+    return document_response(run, 202 if goes_on else 200)
 
 
 async def continue_run(

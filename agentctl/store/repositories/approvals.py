@@ -177,6 +177,7 @@ _KEEP = Sql(
 )
 _LOAD = Sql("SELECT run_id, attempt, kind, body FROM run_checkpoints WHERE run_id = :run_id")
 _ATTEMPT = Sql("SELECT attempt FROM run_checkpoints WHERE run_id = :run_id")
+_RENEW = Sql("UPDATE run_checkpoints SET attempt = :attempt WHERE run_id = :run_id")
 _BELOW = Sql(
     "WITH RECURSIVE below (run_id) AS (SELECT run_id FROM runs WHERE parent_run_id = :root_run_id"
     " UNION ALL SELECT runs.run_id FROM runs JOIN below ON runs.parent_run_id = below.run_id)"
@@ -371,6 +372,11 @@ def load_checkpoint(run_id: str) -> Work[Checkpoint | None]:
 def get_checkpoint_attempt(run_id: str) -> Work[int | None]:
     """Return the attempt that wrote the checkpoint of a run; None if it has none."""
     return _ATTEMPT.value(run_id=run_id)
+
+
+def renew_checkpoint(run_id: str, attempt: int) -> Work[None]:
+    """Store the attempt after which the next one is not a repetition: nothing was lost."""
+    return _RENEW.execute(run_id=run_id, attempt=attempt)
 
 
 def list_checkpoints_below(root_run_id: str) -> Work[list[str]]:

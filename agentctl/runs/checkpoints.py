@@ -1,0 +1,43 @@
+"""Checkpoints: from what a run begins, or goes on, in any process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import steps
+from agentctl.store.repositories.approvals import Checkpoint
+from agentctl.store.repositories.steps import StepRow
+
+PAUSE = "pause"
+"""The kind of a checkpoint that a pause has written."""
+
+
+def is_durable(checkpoint: Checkpoint) -> bool:
+    """Return True if the run of a checkpoint has a journal."""
+    return bool(orjson.loads(checkpoint.body)["spec"].get("durable"))
+
+
+@unit
+def list_steps(checkpoint: Checkpoint) -> Steps[list[StepRow]]:
+    """Return the journal of the run of a checkpoint; empty if it is not durable."""
+    if not is_durable(checkpoint):
+        return []
+    return (yield from steps.list_of_run(checkpoint.run_id))
+
+
+def find_arguments(checkpoint: Checkpoint, journal: Sequence[StepRow]) -> dict[str, Any]:
+    """Return the arguments of the calls of a durable run by their ids."""
+    state = orjson.loads(checkpoint.body).get("state") or {}
+    calls = [call for call in state.get("calls", ()) if "arguments" in call]
+    for step in journal:
+        if step.kind == "step" and step.call_id is not None:
+            arguments = orjson.loads(step.body or "{}").get("arguments", {})
+            calls.append({"id": step.call_id, "arguments": arguments})
+        if step.kind == "answer":
+            for message in orjson.loads(step.body or "{}")["messages"]:
+                calls += message.get("tool_calls", ())
+    return {call["id"]: call["arguments"] for call in calls}

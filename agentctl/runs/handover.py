@@ -1,0 +1,79 @@
+"""Hand-over: a process that ends gives its durable runs to others (docs/decisions/0100)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from itertools import chain, repeat
+from typing import Literal
+
+from agentctl import errors
+from agentctl.runs.finish import RETRY_SECONDS
+from agentctl.runs.live import LiveRun
+from agentctl.runs.recovery import return_tree
+from agentctl.runs.states import Ending, HandOver, LegEnd, is_final
+from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import approvals, events, run_reads, runs
+
+HandOverOutcome = Literal["handed over", "cancelled", "ended"]
+
+_log = logging.getLogger("agentctl.runs")
+
+
+async def store_hand_over(
+    run: LiveRun, ending: HandOver, on_unavailable: Callable[[], None]
+) -> LegEnd:
+    """Store that a root run goes on in another process, and retry until the database accepts it.
+
+    Returns:
+        The hand-over; or the ending that the run has instead, which the caller stores.
+    """
+    if run.parent is not None:
+        # Its row is that of a run which waits for the next leg of its root.
+        return ending
+    run.stream.seal()
+    if run.recorder is not None:
+        await run.recorder.end()
+    for seconds in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
+        try:
+            outcome = await run.database.write(_write_hand_over(run, lost=ending.lost))
+        except errors.Unavailable:
+            on_unavailable()
+            await asyncio.sleep(seconds)
+            continue
+        run.stream.abandon()
+        if outcome == "handed over":
+            run.database.outbox.wake()
+            _log.info("run %s was handed over", run.run_id)
+            return ending
+        return run.requested_end or Ending.cancelled("system", None)
+    raise AssertionError("unreachable: the pauses repeat for ever")
+
+
+@unit
+def _write_hand_over(run: LiveRun, *, lost: bool) -> Steps[HandOverOutcome]:
+    state = yield from run_reads.lock_state(run.run_id)
+    if state is None or is_final(state.status):
+        return "ended"
+    if state.attempt != run.attempt:
+        # An earlier attempt of this write may have been committed, or the run was recovered.
+        return "handed over"
+    if state.cancel_requested_at is not None:
+        return "cancelled"
+    if run.recorder is not None and (batch := run.stream.unstored_batch()) is not None:
+        yield from events.append_batch(
+            run.run_id, run.attempt, batch.first, batch.last, batch.lines
+        )
+    if lost:
+        # As after the death of this process: a call under way is in doubt.
+        returned = yield from return_tree(run.database.outbox, run.run_id, state.owner)
+        return "handed over" if returned else "ended"
+    yield from approvals.renew_checkpoint(run.run_id, run.attempt)
+    for member_id in (yield from approvals.list_checkpoints_below(run.run_id)):
+        member = yield from run_reads.lock_state(member_id)
+        if member is not None and member.status == "RUNNING":
+            yield from approvals.renew_checkpoint(member_id, member.attempt)
+            yield from runs.return_leg(member_id, member.attempt, "PAUSED")
+    yield from runs.return_leg(run.run_id, run.attempt, "PENDING")
+    return "handed over"

@@ -1,0 +1,72 @@
+"""`durable`: the kinds that can have it, and refused ones."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentctl.auth.principal import local_principal
+from agentctl.config.settings import Agent
+from agentctl.errors import InvalidConfiguration, ValidationFailed
+from agentctl.requests import RunRequest
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.service.service import Service
+from tests.gated.site import Site, answer
+from tests.runtime.fake_context import settings
+
+CODE = """
+import pydantic_ai
+
+library = pydantic_ai.Agent("test")
+
+
+def quick(message, context):
+    return message
+
+
+async def slow(message, context):
+    return message
+
+
+async def words(message, context):
+    yield message
+"""
+
+
+def load(tmp_path: Path, name: str) -> None:
+    (tmp_path / "durable_objects.py").write_text(CODE)
+    agent = Agent("a", object=f"durable_objects:{name}", durable=True)
+    configured = replace(settings(agents=(agent,)), path=tmp_path / "agentctl.toml")
+    Catalog.from_settings(configured).load_code()
+
+
+@pytest.mark.parametrize("name", ["slow", "words"])
+def test_async_functions_can_be_durable(tmp_path: Path, name: str) -> None:
+    load(tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("library", "durable has no effect for an Agent of pydantic-ai"),
+        ("quick", "durable has no effect for a function that is not asynchronous"),
+    ],
+)
+def test_other_kinds_are_refused_at_the_start(tmp_path: Path, name: str, problem: str) -> None:
+    with pytest.raises(InvalidConfiguration) as refused:
+        load(tmp_path, name)
+    assert refused.value.detail.endswith(problem)
+    assert "remove the key durable" in (refused.value.hint or "")
+
+
+async def test_dependencies_of_a_request_are_refused(site: Site) -> None:
+    message = json.dumps([answer(text="done")])
+    async with Service.open(site.deployment.settings, create=True) as service:
+        operations = service.operations_for(local_principal("ann"))
+        with pytest.raises(ValidationFailed, match="dependencies are not stored"):
+            await operations.create_run(
+                "agent", "lasting", RunRequest(message, dependencies={"key": 1})
+            )

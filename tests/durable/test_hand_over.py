@@ -1,0 +1,107 @@
+"""A server that stops hands its durable runs over: another server goes on with them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from functools import partial
+
+from agentctl.remote.client import RemoteOperations
+from agentctl.requests import RunRequest, StreamEvent
+from tests.durable.forwarding import forward
+from tests.durable.test_kills import NOTES, is_called, start
+from tests.gated.site import SCOPES, Site, answer, call
+from tests.loops import wait_until
+from tests.process import ServerProcess
+
+
+def stop(server: ServerProcess) -> float:
+    """Stop a server, and return the seconds until it has ended."""
+    began = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(40) == 0
+    return time.monotonic() - began
+
+
+async def test_run_is_handed_over_after_its_present_call(site: Site) -> None:
+    set_drain_seconds(site, 30)
+    plan = [*NOTES[:1], answer(call("linger", text="x")), *NOTES[1:], answer(text="done")]
+    hold = site.deployment.folder / "hold"
+    hold.touch()
+    with site.serve("first") as server, site.serve("second") as other:
+        run = await start(site, server, plan)
+        await wait_until(lambda: "linger" in site.tools_called(run))
+        server.process.send_signal(signal.SIGTERM)
+        await wait_until(lambda: "stopping" in log(site, "first").lower())
+        hold.unlink()
+        assert server.process.wait(40) == 0
+        ended = await site.wait_for_end(other, run["run_id"])
+    assert (ended["status"], ended["content"]) == ("COMPLETED", "done")
+    assert [entry["tool"] for entry in site.ledger(run)] == ["note", "linger", "note", "note"]
+
+
+async def test_call_that_outlasts_the_drain_is_in_doubt(site: Site) -> None:
+    plans = [[answer(call(name, text="x"))] for name in ("linger",)]
+    plans.append([answer(call("visit", place="inn"))])
+    hold = site.deployment.folder / "hold"
+    hold.touch()
+    with site.serve("first") as server:
+        runs = [await start(site, server, plan) for plan in plans]
+        await wait_until(lambda: all(site.tools_called(run) for run in runs))
+        assert stop(server) < 30
+    hold.unlink()
+    with site.serve("second") as other:
+        waiting = await site.wait_for_end(other, runs[0]["run_id"], "PAUSED")
+        asked = await site.pending(waiting["run_id"])
+        assert [(row.kind, row.tool_name) for row in asked] == [("outcome", "linger")]
+        await site.decide(other, runs[0]["run_id"], "complete", result="done by hand")
+        records = [await site.wait_for_end(other, run["run_id"]) for run in runs]
+    assert [record["content"] for record in records] == ["done by hand", "visited inn"]
+    assert [site.tools_called(run) for run in runs] == [["linger"], ["visit", "visit"]]
+
+
+async def test_stream_goes_on_through_another_server(site: Site) -> None:
+    set_drain_seconds(site, 30)
+    plan = [*NOTES[:1], answer(call("linger", text="x")), *NOTES[1:], answer(text="done")]
+    hold = site.deployment.folder / "hold"
+    hold.touch()
+    seen: list[StreamEvent] = []
+    with site.serve("first") as server, site.serve("second") as other:
+        # The address of both, as a proxy in front of them has it.
+        token = site.deployment.token("ann", *SCOPES)
+        async with (
+            forward([server.url, other.url]) as url,
+            RemoteOperations(url, token) as operations,
+        ):
+            request = RunRequest(json.dumps(plan))
+            async for event in operations.stream_run("agent", "lasting", request):
+                seen.append(event)
+                run = json.loads(seen[0].data)
+                if event.name == "ToolCallStarted" and b"linger" in event.data:
+                    await wait_until(partial(is_called, site, run, "linger"))
+                    server.process.send_signal(signal.SIGTERM)
+                    await wait_until(lambda: "stopping" in log(site, "first"))
+                    hold.unlink()
+        assert server.process.wait(40) == 0
+    assert [event.seq for event in seen] == list(range(len(seen)))
+    names = [event.name for event in seen]
+    assert names.count("RunStarted") == names.count("RunContinued") == 1
+    completed = [json.loads(event.data) for event in seen if event.name == "ToolCallCompleted"]
+    assert {event["tool"]["tool_call_id"] for event in completed} == {
+        "note-0", "linger-call", "note-1", "note-2",
+    }  # fmt: skip
+    assert names[-1] == "RunCompleted"
+    assert json.loads(seen[-1].data)["content"] == "done"
+
+
+def log(site: Site, name: str) -> str:
+    return (site.deployment.folder / f"{name}.log").read_text()
+
+
+def set_drain_seconds(site: Site, seconds: int) -> None:
+    text = site.deployment.path.read_text()
+    assert "drain_seconds = 1\n" in text
+    site.deployment.path.write_text(
+        text.replace("drain_seconds = 1\n", f"drain_seconds = {seconds}\n")
+    )

@@ -1,0 +1,109 @@
+"""A durable agent whose server is killed: another server goes on from its last finished step."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+from agentctl.requests import RunRequest
+from agentctl.store.database import Sql
+from tests.gated.site import Site, answer, call, kill
+from tests.loops import wait_until
+from tests.process import ServerProcess
+
+NOTES = [answer(call("note", f"note-{n}", text=f"step {n}")) for n in range(3)]
+
+
+async def start(
+    site: Site, server: ServerProcess, plan: list[dict[str, Any]], agent: str = "lasting"
+) -> dict[str, Any]:
+    """Start a run in the background, and return its record."""
+    async with site.connect(server) as operations:
+        request = RunRequest(json.dumps(plan), background=True)
+        return dict((await operations.create_run("agent", agent, request)).value)
+
+
+async def test_idempotent_call_is_made_again_and_no_finished_one(site: Site) -> None:
+    plan = [*NOTES, answer(call("visit", place="inn")), answer(text="done")]
+    hold = site.deployment.folder / "hold"
+    hold.touch()
+    with site.serve("first") as server:
+        run = await start(site, server, plan)
+        await wait_until(lambda: "visit" in site.tools_called(run))
+        kill(server)
+    hold.unlink()
+    with site.serve("second") as server:
+        ended = await site.wait_for_end(server, run["run_id"])
+    assert (ended["status"], ended["content"]) == ("COMPLETED", "done")
+    calls = site.ledger(run)
+    assert [entry["tool"] for entry in calls] == ["note"] * 3 + ["visit"] * 2
+    assert calls[3]["call_id"] == calls[4]["call_id"]
+    # The record is that of a run that was never lost.
+    assert [tool["result"] for tool in ended["tools"]] == [
+        "noted step 0", "noted step 1", "noted step 2", "visited inn",
+    ]  # fmt: skip
+    roles = [message["role"] for message in ended["messages"]]
+    assert roles == ["user", *["assistant", "tool"] * 4, "assistant"]
+
+
+async def test_person_is_asked_about_a_call_that_had_begun(site: Site) -> None:
+    both = answer(
+        call("note", text="a"), call("linger", text="b"), call("refund", amount=1, to="c")
+    )
+    plan = [*NOTES[:1], both, answer(call("note", "last", text="z")), answer(text="done")]
+    verbs: list[tuple[Any, dict[str, Any]]] = [
+        ("complete", {"result": "seen"}),
+        ("fail", {"note": "it was not sent"}),
+        ("retry", {}),
+    ]
+    hold = site.deployment.folder / "hold"
+    hold.touch()
+    with site.serve("first") as server:
+        runs = [await start(site, server, plan) for _ in verbs]
+        for run in runs:
+            await wait_until(partial(is_called, site, run, "linger"))
+            await wait_until_done(site, run, 2)
+        kill(server)
+    hold.unlink()
+    with site.serve("second") as server:
+        for run, (verb, fields) in zip(runs, verbs, strict=True):
+            waiting = await site.wait_for_end(server, run["run_id"], "PAUSED")
+            asked = await site.pending(run["run_id"])
+            # The answer asks for the refund after the outcome of the lost call is known.
+            assert [(row.kind, row.tool_name) for row in asked] == [("outcome", "linger")], waiting
+            assert asked[0].arguments == '{"text":"b"}'
+            await site.decide(server, run["run_id"], verb, **fields)
+            await wait_until_asked(site, run, "refund")
+            await site.decide(server, run["run_id"], "approve")
+        records = [await site.wait_for_end(server, run["run_id"]) for run in runs]
+    assert [record["status"] for record in records] == ["COMPLETED"] * 3
+    results = [{tool["tool_name"]: tool["result"] for tool in run["tools"]} for run in records]
+    assert [result["linger"] for result in results] == ["seen", "it was not sent", "lingered b"]
+    calls = [site.tools_called(run) for run in runs]
+    once = ["linger", "note", "note", "note", "refund"]
+    assert calls == [once, once, ["linger", *once]]
+
+
+def is_called(site: Site, run: dict[str, Any], tool: str) -> bool:
+    return tool in site.tools_called(run)
+
+
+async def wait_until_done(site: Site, run: dict[str, Any], count: int) -> None:
+    """Wait until the journal of a run has the results of some calls."""
+    done = Sql(
+        "SELECT count(*) FROM run_steps WHERE run_id = :run_id AND kind = 'tool' AND state = 'done'"
+    )
+
+    async def is_done() -> bool:
+        async with site.open_database() as database:
+            return bool(await database.read(done.value(run_id=run["run_id"])) == count)
+
+    await wait_until(is_done)
+
+
+async def wait_until_asked(site: Site, run: dict[str, Any], tool: str) -> None:
+    async def is_asked() -> bool:
+        return [row.tool_name for row in await site.pending(run["run_id"])] == [tool]
+
+    await wait_until(is_asked)
