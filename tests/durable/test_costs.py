@@ -1,4 +1,4 @@
-"""What a durable run costs: statements that other runs do not have."""
+"""The cost of a durable run: statements that other runs do not have."""
 
 from __future__ import annotations
 
