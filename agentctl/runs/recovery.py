@@ -35,7 +35,8 @@ from agentctl.runs.replay import find_root_id, replay_stored_events
 from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
 from agentctl.runs.states import Ending, is_final
 from agentctl.runs.waiting import append_event, cancel_waiting_members, close_approvals
-from agentctl.runtime.transcript import Transcript, mark_kept
+from agentctl.runtime.history import mark_kept
+from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, run_reads, runs, steps

@@ -7,15 +7,15 @@ All data from the model passes through here. Text is made storable (tool calls a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.text import replace_unstorable
+from agentctl.runtime.callable_tools import NOT_AN_OBJECT, Action, CallRule, WaitingCall
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import JournaledCall, load_outcome
@@ -23,7 +23,6 @@ from agentctl.runtime.pauses import CallOutcome, NewApproval, perform_decided
 from agentctl.runtime.spans import CurrentCall, current_call
 
 if TYPE_CHECKING:
-    from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunEnvironment
 
 MAXIMUM_FAILURES = 3
@@ -38,9 +37,6 @@ MAXIMUM_CALLS = 128
 MAXIMUM_PARTS = 1_024
 """Maximum number of parts in one answer: texts, reasoning and tool calls in turn."""
 
-NOT_AN_OBJECT = "INVALID_JSON"
-"""The only argument of a call whose arguments are not a JSON object; its value is the raw text."""
-
 _COMPLETE_REASONS = {"stop", "tool_call"}
 """Finish reasons with which the tool calls of an answer have arrived completely."""
 
@@ -54,66 +50,6 @@ _SUMMARY_HEADING = (
 
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers of the model in the content."""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingCall:
-    """A call that waits, as the next leg gets it.
-
-    Attributes:
-        is_gated: True if a decision about it is needed.
-        has_begun: True if it has begun and waits in the middle.
-        state: see `CallPause`.
-    """
-
-    is_gated: bool = False
-    has_begun: bool = False
-    state: Any = None
-
-
-class Action(Protocol):
-    """A tool that a model may call by its name: a configured tool or the delegation to members.
-
-    Attributes:
-        has_effects: False if its calls may be repeated, because their effects are those of members.
-        idempotent: True if a call may be made again with its id after its server died.
-    """
-
-    has_effects: ClassVar[bool]
-
-    @property
-    def idempotent(self) -> bool: ...
-
-    def record(self) -> ToolRecord: ...
-
-    async def perform(
-        self, arguments: Mapping[str, Any], conversation: Conversation
-    ) -> CallOutcome:
-        """Execute a call. Failures are outcomes.
-
-        Raises only ExecutionError and asyncio.CancelledError.
-        """
-        ...
-
-
-Check = Callable[[Mapping[str, Any], "Conversation"], Awaitable[CallOutcome | None]]
-"""Returns the failure of a call whose arguments are not valid, or None. No one is asked about such
-a call."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallRule:
-    """The rule by which the calls of a tool wait.
-
-    Attributes:
-        kind: `approval`, or `external` for a tool that the caller executes.
-        idempotent: True if a call may be made again with its id after its server died.
-    """
-
-    kind: Literal["approval", "external"]
-    policy: ApprovalPolicy
-    check: Check
-    idempotent: bool = False
 
 
 class Conversation:

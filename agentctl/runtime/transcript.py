@@ -16,19 +16,17 @@ library (docs/decisions/0005).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.runtime.history import CANCELLED_RESULT, build_tool_message
 from agentctl.runtime.spans import Span, Spans, SpanStatus
 from agentctl.runtime.unstopped import UnstoppedWork
 
 MAXIMUM_TOKENS = 10**12
 """Maximum of a reported counter. The sum over any session then fits into 64 bits."""
-
-CANCELLED_RESULT = "cancelled"
-"""Result of a tool call that was open when its run was stopped."""
 
 
 class TranscriptMark(NamedTuple):
@@ -239,7 +237,7 @@ class Transcript:
             created_at, content = message["created_at"], message["content"]
             if message["role"] == "tool":
                 call_id, name = message["tool_call_id"], message["tool_name"]
-                result = _build_tool_message(call_id, name, content, created_at)
+                result = build_tool_message(call_id, name, content, created_at)
                 self._messages.append({**result, **_find_member(message)})
                 continue
             calls = message["tool_calls"]
@@ -395,7 +393,7 @@ class Transcript:
     def _add_tool_message(self, call_id: str, result: str, created_at: int) -> None:
         name = self._unanswered.pop(call_id, None)
         if name is not None:
-            self._messages.append(_build_tool_message(call_id, name, result, created_at))
+            self._messages.append(build_tool_message(call_id, name, result, created_at))
 
 
 class _AnswerInProgress:
@@ -442,81 +440,3 @@ def _find_member(message: Mapping[str, Any]) -> dict[str, Any]:
 
 def _build_message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "content": text, "created_at": times.whole_seconds(times.now())}
-
-
-def _build_tool_message(call_id: str, name: str, result: str, created_at: int) -> dict[str, Any]:
-    return {
-        "role": "tool",
-        "content": result,
-        "created_at": created_at,
-        "tool_call_id": call_id,
-        "tool_name": name,
-    }
-
-
-def build_chat_history(
-    messages: Iterable[Mapping[str, Any]], previous_system: str | None
-) -> list[dict[str, Any]]:
-    """Return the `chat_history` entries of a run (docs/contract.md "Session records").
-
-    Args:
-        messages: the messages of one run.
-        previous_system: instructions of the previous run, None if there was none. Equal
-            instructions are not repeated (docs/decisions/0006).
-    """
-    return [
-        _history_entry(message)
-        for message in messages
-        if (message["role"] == "user")
-        or (message["role"] == "assistant" and message["content"])
-        or (message["role"] == "system" and message["content"] != previous_system)
-    ]
-
-
-def _history_entry(message: Mapping[str, Any]) -> dict[str, Any]:
-    entry = {
-        "content": message["content"],
-        "role": message["role"],
-        "from_history": False,
-        "stop_after_tool_call": False,
-        "created_at": message["created_at"],
-    }
-    if message["role"] == "assistant":
-        entry["metrics"] = dict(message.get("metrics") or {})
-    return entry
-
-
-def mark_kept(messages: Iterable[Mapping[str, Any]], run_id: str) -> tuple[dict[str, Any], ...]:
-    """Return messages of a run as those with which another one begins: without instructions."""
-    return tuple(
-        {"origin_run_id": run_id, **message} for message in messages if message["role"] != "system"
-    )
-
-
-def complete_history(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield the messages of earlier runs without system messages and with a result of every call.
-
-    The current run has its own instructions. Providers reject a history with an open call, so a
-    call without a result gets one before the next message.
-    """
-    open_calls: dict[str, str] = {}
-    created_at = 0
-    for message in messages:
-        role = message["role"]
-        if role == "tool":
-            if open_calls.pop(message["tool_call_id"], None) is not None:
-                yield message
-            continue
-        yield from _cancelled_results(open_calls, created_at)
-        open_calls, created_at = {}, message["created_at"]
-        if role in ("user", "assistant"):
-            yield message
-            open_calls = {call["id"]: call["name"] for call in message.get("tool_calls", ())}
-    yield from _cancelled_results(open_calls, created_at)
-
-
-def _cancelled_results(
-    open_calls: Mapping[str, str], created_at: int
-) -> Iterator[Mapping[str, Any]]:
-    for call_id, name in open_calls.items():
-        yield _build_tool_message(call_id, name, CANCELLED_RESULT, created_at)

@@ -438,8 +438,7 @@ class RunOperations(OperationFamily):
         They are those that the caller can see, at most 100 of each database and status.
         """
         found = list[RunRow]()
-        for name in self.hosting.databases:
-            database = self.hosting.databases[name]
+        for database in self.hosting.databases.values():
             for status in _OPEN_STATUSES:
                 wanted = RunFilter(status=status, id_prefix=prefix, form=SUMMARY_VIEW)
                 part = paging.build_slice("runs", Page(MAXIMUM_LIMIT))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.transcript import Transcript, build_chat_history
+from agentctl.runtime.history import build_chat_history
+from agentctl.runtime.transcript import Transcript
 
 
 def spent(**counts: int) -> dict[str, int]:

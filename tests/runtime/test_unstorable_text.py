@@ -18,11 +18,12 @@ from agentctl.runs.states import Ending
 from agentctl.runtime.conversation import CallOutcome, Conversation
 from agentctl.runtime.events import RunEvent
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.history import build_chat_history
 from agentctl.runtime.json_values import NotSerializable
 from agentctl.runtime.models.calls import clean_calls
 from agentctl.runtime.models.conversion import to_model_messages
 from agentctl.runtime.tools.functions import result_to_text
-from agentctl.runtime.transcript import Transcript, build_chat_history
+from agentctl.runtime.transcript import Transcript
 from tests.run_specs import a_spec
 
 IDENTITY = event_format.RunIdentity("run", "session", None, "agent", "writer", "Writer")

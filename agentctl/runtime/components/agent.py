@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import REQUIRED
-from agentctl.runtime.conversation import Conversation, WaitingCall
+from agentctl.runtime.callable_tools import WaitingCall
+from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.history import complete_history
 from agentctl.runtime.journal import Journal, Parked
 from agentctl.runtime.models.answering import call_model
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
@@ -24,7 +26,7 @@ from agentctl.runtime.models.calls import UNKNOWN_REASON, Message, ModelAnswer, 
 from agentctl.runtime.models.structured_output import InvalidAnswer
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.tools.memories import add_memories
-from agentctl.runtime.transcript import TranscriptMark, complete_history
+from agentctl.runtime.transcript import TranscriptMark
 from agentctl.runtime.unstopped import abandon_task
 
 if TYPE_CHECKING:

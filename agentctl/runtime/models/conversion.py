@@ -18,7 +18,8 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import UsageBase
 
-from agentctl.runtime.transcript import MAXIMUM_TOKENS, complete_history
+from agentctl.runtime.history import complete_history
+from agentctl.runtime.transcript import MAXIMUM_TOKENS
 
 if TYPE_CHECKING:
     from agentctl.runtime.models.calls import ModelCall, ModelConnection, NativeMessage

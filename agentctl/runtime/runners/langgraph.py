@@ -22,6 +22,7 @@ from agentctl.agents import RunContext
 from agentctl.event_loop import retrieve_exception, wait_until_done
 from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.history import CANCELLED_RESULT
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.default_values import find_default
@@ -38,7 +39,6 @@ from agentctl.runtime.runners.langgraph_pauses import (
 )
 from agentctl.runtime.runners.langgraph_report import GraphReport
 from agentctl.runtime.runners.langgraph_saver import THREAD, RunSaver
-from agentctl.runtime.transcript import CANCELLED_RESULT
 from agentctl.runtime.unstopped import install_executor
 
 _GRACE_SECONDS = 0.03

@@ -13,7 +13,7 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
-from agentctl.runtime.transcript import complete_history
+from agentctl.runtime.history import complete_history
 
 
 def to_langchain_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
