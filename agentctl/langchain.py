@@ -25,7 +25,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import ConfigDict
 
-from agentctl.runtime.callable_tools import NOT_AN_OBJECT
+from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import call_from_thread
 from agentctl.runtime.models.answering import (
     NATIVE,

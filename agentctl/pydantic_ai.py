@@ -33,7 +33,7 @@ from pydantic_ai.usage import RequestUsage
 
 from agentctl.records.components import ToolRecord
 from agentctl.records.run_spec import REQUIRED
-from agentctl.runtime.callable_tools import NOT_AN_OBJECT
+from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.answering import (
     NATIVE,
     Answered,

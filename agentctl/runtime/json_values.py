@@ -27,6 +27,10 @@ _SCALARS = {bool, float, int, str, type(None)}
 _dumps = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
 
 
+NOT_AN_OBJECT = "INVALID_JSON"
+"""The only argument of a call whose arguments are not a JSON object; its value is the raw text."""
+
+
 def encode_json(value: object, limit: int) -> Iterator[str]:
     """Encode a value like `json.dumps(to_jsonable_python(value))`, but in pieces.
 

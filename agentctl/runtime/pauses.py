@@ -140,6 +140,21 @@ class CallPause:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingCall:
+    """A call that waits, as the next leg gets it.
+
+    Attributes:
+        is_gated: True if a decision about it is needed.
+        has_begun: True if it has begun and waits in the middle.
+        state: see `CallPause`.
+    """
+
+    is_gated: bool = False
+    has_begun: bool = False
+    state: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class CallOutcome:
     """The result of a tool call.
 

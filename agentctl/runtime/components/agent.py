@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import REQUIRED
-from agentctl.runtime.callable_tools import WaitingCall
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.history import complete_history
@@ -24,7 +23,7 @@ from agentctl.runtime.models.answering import call_model
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
 from agentctl.runtime.models.calls import UNKNOWN_REASON, Message, ModelAnswer, ModelCall
 from agentctl.runtime.models.structured_output import InvalidAnswer
-from agentctl.runtime.pauses import Paused
+from agentctl.runtime.pauses import Paused, WaitingCall
 from agentctl.runtime.tools.memories import add_memories
 from agentctl.runtime.transcript import TranscriptMark
 from agentctl.runtime.unstopped import abandon_task

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from agentctl.config import settings as config
     from agentctl.records.kinds import ComponentKind
-    from agentctl.runtime.callable_tools import Action, CallRule
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.conversation import Action, CallRule
     from agentctl.runtime.input_schema import InputSchema
     from agentctl.runtime.models.structured_output import OutputSchema
     from agentctl.runtime.runners.runner import Runner

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
-from agentctl.runtime.callable_tools import CallRule
+from agentctl.runtime.conversation import CallRule
 from agentctl.runtime.mcp.definitions import build_public_name
 from agentctl.runtime.tools.actions import ToolAction
 from agentctl.runtime.tools.call_rules import (
@@ -25,8 +25,8 @@ from agentctl.runtime.tools.call_rules import (
 )
 
 if TYPE_CHECKING:
-    from agentctl.runtime.callable_tools import Action
     from agentctl.runtime.component import Component
+    from agentctl.runtime.conversation import Action
     from agentctl.runtime.mcp.actions import McpAction
 
 _log = logging.getLogger("agentctl.runtime")

@@ -14,8 +14,8 @@ from agentctl.runtime.tools.memories import build_memory_actions
 if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.callable_tools import Action, CallRule
     from agentctl.runtime.component import Component
+    from agentctl.runtime.conversation import Action, CallRule
     from agentctl.runtime.input_schema import InputSchema
     from agentctl.runtime.models.attempts import ModelCounters, PreparedModel
     from agentctl.runtime.models.calls import ModelConnection

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.records.items import DELEGATE
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.callable_tools import Action
+from agentctl.runtime.conversation import Action
 from agentctl.runtime.pauses import CallOutcome, CallPause
 from agentctl.runtime.tools.delegation import SET_SHARED_CONTEXT, delegation_tools
 

@@ -16,9 +16,9 @@ import orjson
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
 from agentctl.run_scope import outside_run
-from agentctl.runtime.callable_tools import NOT_AN_OBJECT
 from agentctl.runtime.conversation import MAXIMUM_CALLS, MAXIMUM_PARTS
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import get_access
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
 from agentctl.runtime.models.calls import AnswerSink, Message, ModelAnswer, ModelCall, ModelFailure

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from agentctl.records.ids import new_id
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.bounds import has_too_many_values
-from agentctl.runtime.callable_tools import NOT_AN_OBJECT
-from agentctl.runtime.json_values import clean_json_value
+from agentctl.runtime.json_values import NOT_AN_OBJECT, clean_json_value
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.json_schema import find_schema_problem
-from agentctl.runtime.callable_tools import CallRule
+from agentctl.runtime.conversation import CallRule
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.tools.actions import ToolAction
 from agentctl.runtime.tools.external import ExternalAction
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.callable_tools import Action
-    from agentctl.runtime.conversation import Conversation
+    from agentctl.runtime.conversation import Action, Conversation
 
 Patterns = Mapping[str, ApprovalPolicy]
 """The key `approve` of a component."""

@@ -16,7 +16,7 @@ from agentctl.errors import TooLarge, ValidationFailed
 from agentctl.records.json_schema import check_subschemas, is_valid_schema
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.validation import check_json
-from agentctl.runtime.callable_tools import CallRule
+from agentctl.runtime.conversation import CallRule
 from agentctl.runtime.tools.call_rules import check_arguments
 from agentctl.runtime.tools.external import ExternalAction
 

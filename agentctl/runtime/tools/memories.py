@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.errors import AgentctlError, QuotaExceeded, ValidationFailed
-from agentctl.runtime.callable_tools import Action
+from agentctl.runtime.conversation import Action
 from agentctl.runtime.pauses import CallOutcome
 
 if TYPE_CHECKING:
