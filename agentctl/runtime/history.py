@@ -1,4 +1,4 @@
-"""The messages of a run for later runs: what is kept, and the results that are missing."""
+"""The messages of a run for later runs, with results for the calls that have none."""
 
 from __future__ import annotations
 
