@@ -76,16 +76,20 @@ def undone(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     rolled back."""
     found: list[str] = []
 
-    async def transact(connection: Any, work: Work[Any]) -> Any:
-        barrier = _barrier.get()
-        through = connection if barrier is None else _BarrierConnection(connection, barrier)
-        try:
-            return await postgres_connection.run_write(through, work)
-        except failures.CONFLICTS as conflict:
-            found.append(type(conflict).__name__)
-            raise
+    def pause(run: Callable[[Any, Work[Any]], Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def transact(connection: Any, work: Work[Any]) -> Any:
+            barrier = _barrier.get()
+            through = connection if barrier is None else _BarrierConnection(connection, barrier)
+            try:
+                return await run(through, work)
+            except failures.CONFLICTS as conflict:
+                found.append(type(conflict).__name__)
+                raise
 
-    monkeypatch.setattr(database, "run_write", transact)
+        return transact
+
+    for name in ("run_write", "run_shortcut"):
+        monkeypatch.setattr(database, name, pause(getattr(postgres_connection, name)))
     return found
 
 
@@ -105,17 +109,22 @@ async def together(
     """
     barriers = Barrier(statements), Barrier(later)
     tasks = list[asyncio.Task[str]]()
-    for change, barrier in zip((first, second), barriers, strict=True):
-        _barrier.set(barrier)
-        tasks.append(asyncio.create_task(_told(change)))
-        await _resting(watch, tasks[-1], barrier)
-    more = barriers[0].reached.is_set()
-    _barrier.set(None)
-    barriers[0].open()
-    await _resting(watch, tasks[0], barriers[0], opened=True)
-    barriers[1].open()
-    async with asyncio.timeout(SECONDS):
-        return [await task for task in tasks], more
+    try:
+        for change, barrier in zip((first, second), barriers, strict=True):
+            _barrier.set(barrier)
+            tasks.append(asyncio.create_task(_told(change)))
+            await _resting(watch, tasks[-1], barrier)
+        more = barriers[0].reached.is_set()
+        _barrier.set(None)
+        barriers[0].open()
+        await _resting(watch, tasks[0], barriers[0], opened=True)
+        barriers[1].open()
+        async with asyncio.timeout(SECONDS):
+            return [await task for task in tasks], more
+    finally:
+        # A change that is left would keep its connection, and the service could not close.
+        for barrier in barriers:
+            barrier.open()
 
 
 async def _resting(
