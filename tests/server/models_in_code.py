@@ -15,9 +15,6 @@ from pydantic_ai import Agent as PydanticAgent
 
 from agentctl import agno, langchain, openai_agents, pydantic_ai
 
-MODELS = ("plan", "script", "hang", "fallback", "refuse", "missing", "settings", "invalid")
-LIBRARIES = ("langgraph", "pydantic_ai", "agno", "openai_agents")
-
 
 class Order(BaseModel):
     """An order."""
@@ -63,18 +60,17 @@ def build_openai_agents(model: str) -> Any:
     )
 
 
-def build_factory(library: str, model: str) -> Callable[[], Any]:
+def __getattr__(name: str) -> Callable[[], Any]:
+    """Return the factory of an agent, such as `agno__plan`: its library and its model."""
+    library, _, model = name.partition("__")
+    if f"build_{library}" not in globals():
+        raise AttributeError(name)
     build = globals()[f"build_{library}"]
 
     def factory() -> Any:
         return build(model)
 
     return factory
-
-
-for _library in LIBRARIES:
-    for _model in MODELS:
-        globals()[f"{_library}_{_model}"] = build_factory(_library, _model)
 
 
 def build_sync_graph() -> Any:

@@ -16,7 +16,9 @@ from tests.deployment import ADMIN, create_deployment
 from tests.docs.pages import Block, page
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
-from tests.server.models_in_code import LIBRARIES, MODELS
+
+MODELS = ("plan", "script", "hang", "fallback", "refuse", "missing", "settings", "invalid")
+LIBRARIES = ("langgraph", "pydantic_ai", "agno", "openai_agents")
 
 CONFIGURATION = """
 [[models]]
@@ -96,8 +98,10 @@ def client(
     own = own.replace('api_key="…"', f'api_key="x", base_url="{model_endpoint.base_url}"')
     own += "from langchain.agents import create_agent\nsupport = create_agent(chat, [])\n"
     (folder / "page_own_client.py").write_text(own)
-    names = [f"{library}_{model}" for library in LIBRARIES for model in MODELS]
-    entries = {**dict(zip(names, names, strict=True)), **OTHERS}
+    entries = {
+        **{f"{each}_{model}": f"{each}__{model}" for each in LIBRARIES for model in MODELS},
+        **OTHERS,
+    }
     entries = {agent: f"models_in_code:{name}" for agent, name in entries.items()}
     entries |= {name: f"{name}:support" for name in ("page", "page_own_client")}
     extra = CONFIGURATION.format(url=model_endpoint.base_url)
