@@ -52,6 +52,7 @@ class Told:
     """A run context that formats each event at once."""
 
     spec = a_spec(input="go")
+    journal = None
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
