@@ -13,11 +13,11 @@ PEERS := 2.7.2 2.9.0 3.1.10
 OTHERS := claude-agent-sdk crewai google-adk smolagents
 MCP_VERSIONS := 1.24.0 1.30.0
 OPENAI_PROGRAMS := aider instructor langchain litellm llm openai openai-agents pydantic-ai
-# Four processes for two cores, because many tests wait for other processes. The order of the
+# Five processes for two cores, because many tests wait for other processes. The order of the
 # folders is kept: those that take long are not the last.
 # Without cached bytecode, every process of a test would compile all modules.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST = $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo check test test-packaging dist coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers lock clean
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 
-KILLS = 1_000 if LONG else 8
+KILLS = 1_000 if LONG else 4
 
 
 def test_no_finished_call_is_repeated_and_no_run_is_lost() -> None:
