@@ -138,6 +138,7 @@ def _families() -> Iterator[Scenario]:
         yield from _runs(kind, path, one, run, session_id)
         yield from _cancels(kind, path, one, run, session_id)
         yield from _resumes(kind, one, run, session_id)
+        yield from _repeats(kind, path, one, run)
         yield from _parts(kind, one, run, session_id)
 
 
@@ -241,6 +242,24 @@ def _resumes(kind: str, one: str, run: str, session_id: str) -> Iterator[Scenari
     yield Scenario(operation, inside, "me", 422, ("session_id",), json={"session_id": "x"})
     yield Scenario(operation, inside, "me", 422, ("run is not known",), json={"run": 1})
     yield Scenario(operation, resume, "powerless", 403, FORBIDDEN)
+
+
+def _repeats(kind: str, path: str, one: str, run: str) -> Iterator[Scenario]:
+    at_zero = {"at": 0, "message": "again"}
+    for verb, body in (("retry", {}), ("fork", at_zero)):
+        operation, repeat = f"{verb}_{kind}_run", f"POST {run}/{verb}"
+        whole = {**body, "stream": False}
+        origin = (f'"origin_run_id":"{{{kind}_run}}"', f'"origin_kind":"{verb}"')
+        yield Scenario(operation, repeat, "me", 200, ("COMPLETED", *origin), json=whole)
+        yield Scenario(operation, repeat, "other", 404, NOT_FOUND, json=whole)
+        yield Scenario(operation, f"POST {one}/runs/no/{verb}", "me", 404, NOT_FOUND, json=whole)
+        unknown = f"POST {path}/nothing/runs/no/{verb}"
+        yield Scenario(operation, unknown, "me", 404, NOT_FOUND, json=whole)
+        wrong = {**whole, "confirm": 1}
+        yield Scenario(operation, repeat, "me", 422, ("confirm", *REFUSED), json=wrong)
+        yield Scenario(operation, repeat, "powerless", 403, FORBIDDEN, json=wrong)
+    beyond = {**at_zero, "at": 1000, "stream": False}
+    yield Scenario(f"fork_{kind}_run", f"POST {run}/fork", "me", 422, ("at must be",), json=beyond)
 
 
 def _parts(kind: str, one: str, run: str, session_id: str) -> Iterator[Scenario]:
