@@ -43,6 +43,7 @@ Other exit codes are `0`, done (an empty list too), and `130`, interrupted by Ct
 
 _ENGINE = {
     "RUN_TIMEOUT": "The run took longer than `runs.timeout_seconds`",
+    "QUEUE_TIMEOUT": "The run waited in the queue for `limits.queue_seconds`",
     "WORKER_LOST": "The worker of the run died",
 }
 """Codes of runs that the engine ends (agentctl/runs)."""

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from agentctl import __version__
 from agentctl.cli.report import reporting_errors
 from agentctl.cli.root import app
-from agentctl.errors import AgentctlError, Unavailable, iter_error_classes
+from agentctl.errors import AgentctlError, NeedsConfirmation, Unavailable, iter_error_classes
 from tests.cli.conftest import Agentctl
 
 
@@ -82,7 +82,12 @@ def _exit_code(failure: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[
 def test_every_error_class_has_an_exit_code(
     kind: type[AgentctlError], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, said = _exit_code(kind("What failed"), capsys)
+    failure = (
+        NeedsConfirmation("What failed", plan={})
+        if kind is NeedsConfirmation
+        else kind("What failed")
+    )
+    code, said = _exit_code(failure, capsys)
     assert code == kind.exit_code
     assert code in {1, 2, 4, 5, 6, 7, 8, 9}
     assert said.startswith("error: ")

@@ -138,6 +138,7 @@ def _families() -> Iterator[Scenario]:
         yield from _runs(kind, path, one, run, session_id)
         yield from _cancels(kind, path, one, run, session_id)
         yield from _resumes(kind, one, run, session_id)
+        yield from _repeats(kind, path, one, run)
         yield from _parts(kind, one, run, session_id)
 
 
@@ -241,6 +242,24 @@ def _resumes(kind: str, one: str, run: str, session_id: str) -> Iterator[Scenari
     yield Scenario(operation, inside, "me", 422, ("session_id",), json={"session_id": "x"})
     yield Scenario(operation, inside, "me", 422, ("run is not known",), json={"run": 1})
     yield Scenario(operation, resume, "powerless", 403, FORBIDDEN)
+
+
+def _repeats(kind: str, path: str, one: str, run: str) -> Iterator[Scenario]:
+    at_zero = {"at": 0, "message": "again"}
+    for verb, body in (("retry", {}), ("fork", at_zero)):
+        operation, repeat = f"{verb}_{kind}_run", f"POST {run}/{verb}"
+        whole = {**body, "stream": False}
+        origin = (f'"origin_run_id":"{{{kind}_run}}"', f'"origin_kind":"{verb}"')
+        yield Scenario(operation, repeat, "me", 200, ("COMPLETED", *origin), json=whole)
+        yield Scenario(operation, repeat, "other", 404, NOT_FOUND, json=whole)
+        yield Scenario(operation, f"POST {one}/runs/no/{verb}", "me", 404, NOT_FOUND, json=whole)
+        unknown = f"POST {path}/nothing/runs/no/{verb}"
+        yield Scenario(operation, unknown, "me", 404, NOT_FOUND, json=whole)
+        wrong = {**whole, "confirm": 1}
+        yield Scenario(operation, repeat, "me", 422, ("confirm", *REFUSED), json=wrong)
+        yield Scenario(operation, repeat, "powerless", 403, FORBIDDEN, json=wrong)
+    beyond = {**at_zero, "at": 1000, "stream": False}
+    yield Scenario(f"fork_{kind}_run", f"POST {run}/fork", "me", 422, ("at must be",), json=beyond)
 
 
 def _parts(kind: str, one: str, run: str, session_id: str) -> Iterator[Scenario]:
@@ -390,7 +409,8 @@ def _runs_of_sessions() -> Iterator[Scenario]:
     operation, path = "get_session_runs", "GET /sessions/mine/runs"
     yield Scenario(operation, path, "me", 200, ("{agent_run}",))
     yield Scenario(operation, f"{path}?limit=1", "me", 200, ("{agent_run}",))
-    yield Scenario(operation, f"{path}?after={{agent_run}}", "me", 200, lacks=("{agent_run}",))
+    itself = ('"run_id":"{agent_run}"',)  # its retry, which follows, names it as the origin
+    yield Scenario(operation, f"{path}?after={{agent_run}}", "me", 200, lacks=itself)
     yield Scenario(operation, f"{path}?after=nothing", "me", 422, ("after",))
     yield Scenario(operation, f"{path}?limit=0", "me", 422, ("limit",))
     yield Scenario(operation, "GET /sessions/theirs/runs", "me", 404, NOT_FOUND)
