@@ -397,13 +397,16 @@ async def test_stored_events_are_announced_to_followers_elsewhere_only(
             await finish(owner)
             return [run_id for run_id in numbers if numbers[run_id]() != before[run_id]]
 
+        async def announce_last(owner: str) -> None:
+            seen = last[owner]()
+            processes[owner].announce(f"last-{owner}")
+            await wait_until(lambda: last[owner]() != seen)
+
         async def finish(owner: str) -> None:
             """Wait for all earlier announcements of a process, which arrive in their order."""
             # The first may belong to an announcement that was made before.
             for _ in range(2):
-                seen = last[owner]()
-                processes[owner].announce(f"last-{owner}")
-                await wait_until(lambda seen=seen: last[owner]() != seen)
+                await announce_last(owner)
 
         for owner in processes:
             await request(owner, f"last-{owner}")

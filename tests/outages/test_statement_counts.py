@@ -125,7 +125,7 @@ class Cluster:
     async def check(self, name: str, *limits: float) -> None:
         """Check the statements per second of each server; the last limit is that of all others.
 
-        A window may contain what is left of a start on a busy machine, so there are `ATTEMPTS`.
+        A window may contain the end of a start on a busy machine, so there are `ATTEMPTS`.
         """
         for _ in range(ATTEMPTS):
             rates = await self._count(name)
