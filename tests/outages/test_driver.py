@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from agentctl import errors
 from agentctl.config import settings
 from agentctl.store.database import Sql, Statement, Steps, run_topic, unit, worker_topic
 from agentctl.store.postgres.database import PostgresDatabase
+from agentctl.store.postgres.listener import BURST, SEND_SECONDS
 from agentctl.store.repositories import runs, sessions, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
@@ -56,6 +58,11 @@ class Faulty:
             return await connection.fetch(sql)
         finally:
             await connection.close()
+
+    async def notify(self, topic: str) -> None:
+        """Send a notification, without the driver."""
+        schema = self.database._entry.search_path
+        await self.direct(f"SELECT pg_notify('agentctl', '{schema} {topic}')")
 
     async def kill_all(self) -> None:
         """End all connections of the driver, as an administrator may."""
@@ -286,26 +293,30 @@ async def test_a_deadlock_is_retried(server: PostgresServer) -> None:
         ]  # fmt: skip
 
 
-async def test_changes_are_detected_after_the_listener_is_lost(server: PostgresServer) -> None:
+async def test_notifications_arrive_after_the_listener_is_lost(server: PostgresServer) -> None:
     async with faulty(server) as there:
-        there.database.changes()
-
-        async def heard(seconds: float) -> None:
-            seen = there.database.changes()
-            await there.direct("UPDATE removals SET runs = runs + 1")  # without a notification
-            await wait_until(lambda: there.database.changes() != seen, seconds)
-
-        await heard(2.0)
         number = there.database.watch("run a")
+        await wait_until(number)  # a new listener announces every topic
+
+        async def hear() -> None:
+            before = number()
+            await there.notify("run a")
+            await wait_until(lambda: number() != before)
+
+        await hear()
         before = number()
         await there.kill_all()
-        await heard(2.0)
         # Notifications of any topic may have been lost.
-        assert number() != before
+        await wait_until(lambda: number() != before)
+        await hear()
         there.way.hold()
+        before = number()
+        await there.notify("run a")
         await asyncio.sleep(1.2)
+        assert number() == before
         there.way.release()
-        await heard(2.0)
+        await wait_until(lambda: number() != before)
+        await hear()
 
 
 async def test_notifications_wake_only_those_whom_they_concern(server: PostgresServer) -> None:
@@ -325,8 +336,7 @@ async def test_notifications_wake_only_those_whom_they_concern(server: PostgresS
             # Notifications arrive in their order.
             last = watch("run last")
             seen = last()
-            schema = there.database._entry.search_path
-            await there.direct(f"SELECT pg_notify('agentctl', '{schema} run last')")
+            await there.notify("run last")
             await wait_until(lambda: last() != seen)
             return [
                 topic
@@ -339,7 +349,8 @@ async def test_notifications_wake_only_those_whom_they_concern(server: PostgresS
         insert = (
             "INSERT INTO run_events (run_id, first_seq, last_seq, events) VALUES ('b', 0, 0, 'x')"
         )
-        assert await find_woken(insert) == ["run b"]
+        # Its process announces it after the commit, if another one has requested that.
+        assert await find_woken(insert) == []
         request = "UPDATE runs SET cancel_requested_at = 1 WHERE run_id = 'a'"
         assert await find_woken(request) == ["worker w1"]
         assert await find_woken("UPDATE runs SET status = 'CANCELLED' WHERE run_id = 'a'") == [
@@ -347,6 +358,75 @@ async def test_notifications_wake_only_those_whom_they_concern(server: PostgresS
         ]
         assert await find_woken("UPDATE runs SET status = 'PAUSED' WHERE run_id = 'b'") == ["run b"]
         assert await find_woken("UPDATE sessions SET run_count = 3") == []
+
+
+async def test_stored_events_are_announced_to_followers_elsewhere_only(
+    server: PostgresServer,
+) -> None:
+    async with faulty(server) as there, contextlib.AsyncExitStack() as stack:
+        follower = there.database
+        entry = replace(follower._entry, url=server.url)
+        processes = {owner: PostgresDatabase(entry, create=False) for owner in ("w1", "w2")}
+        watched = [follower.watch(run_topic(run_id)) for run_id in ("a", "b")]
+        last = {owner: follower.watch(run_topic(f"last-{owner}")) for owner in processes}
+        for owner, process in processes.items():
+            stack.push_async_callback(process.close)
+            # Each worker watches its cancel requests.
+            watched.append(process.watch(worker_topic(owner)))
+        await wait_until(lambda: all(number() for number in watched))
+
+        async def request(owner: str, run_id: str) -> None:
+            """Request announcements; return when one has arrived."""
+            number = follower.watch(run_topic(run_id))
+            before = number()
+            follower.request_announcements(owner, [run_id])
+
+            def has_arrived() -> bool:
+                processes[owner].announce(run_id)
+                return number() != before
+
+            await wait_until(has_arrived)
+
+        async def find_woken(owner: str) -> list[str]:
+            """Announce both runs; return those whose followers wake."""
+            numbers = {run_id: follower.watch(run_topic(run_id)) for run_id in ("a", "b")}
+            await finish(owner)
+            before = {run_id: number() for run_id, number in numbers.items()}
+            for run_id in numbers:
+                processes[owner].announce(run_id)
+            await finish(owner)
+            return [run_id for run_id in numbers if numbers[run_id]() != before[run_id]]
+
+        async def announce_last(owner: str) -> None:
+            seen = last[owner]()
+            processes[owner].announce(f"last-{owner}")
+            await wait_until(lambda: last[owner]() != seen)
+
+        async def finish(owner: str) -> None:
+            """Wait for all earlier announcements of a process, which arrive in their order."""
+            # The first may belong to an announcement that was made before.
+            for _ in range(2):
+                await announce_last(owner)
+
+        for owner in processes:
+            await request(owner, f"last-{owner}")
+            assert await find_woken(owner) == []
+        await request("w1", "b")
+        assert await find_woken("w1") == ["b"]
+        assert await find_woken("w2") == []
+        connection = await asyncpg.connect(server.url)
+        stack.push_async_callback(connection.close)
+        messages = list[str]()
+        await connection.add_listener("agentctl", lambda *call: messages.append(call[-1]))
+        began = asyncio.get_running_loop().time()
+        for _ in range(100):
+            processes["w1"].announce("b")
+            await asyncio.sleep(0.005)
+        await finish("w1")
+        await wait_until(lambda: any("last-w1" in message for message in messages))
+        seconds = asyncio.get_running_loop().time() - began
+        assert any(message.endswith(" runs b") for message in messages)
+        assert len(messages) <= seconds / SEND_SECONDS + BURST + 1
 
 
 async def test_a_heartbeat_survives_a_lost_connection(server: PostgresServer) -> None:
