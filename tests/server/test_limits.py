@@ -489,7 +489,7 @@ PROBES: dict[str, Probe] = {
     "runtime.models.openai_answer.MAXIMUM_DETAILS": answer_with(
         [encode_event(build_chunk({"reasoning_details": [{"type": "t"}] * 1_024})), 65]
     ),
-    "runtime.conversation.MAXIMUM_SUMMARY": summarize_long_answers,
+    "runtime.history.MAXIMUM_SUMMARY": summarize_long_answers,
     "limits.followed_runs": follow_two_runs,
     "server.routes.console_tokens.MAXIMUM_TOKEN_BYTES": keep_long_token,
     "server.routes.console_tokens.MAXIMUM_TABS": keep_tokens_of_tabs,
