@@ -29,7 +29,7 @@ libraries=$(dirname "$(find "$here" -name 'libc.so.6' | head -n 1)")
 exec "$libraries/{loader}" --library-path "$libraries" "$here/usr/sbin/pgbouncer" "$@"
 """
 
-SECONDS = 180
+SECONDS = 60
 
 
 def main() -> int:
@@ -61,7 +61,7 @@ def fetch() -> None:
     options = [
         f"Dir::Etc::sourcelist={state}/sources.list", "Dir::Etc::sourceparts=/dev/null",
         f"Dir::State={state}", f"Dir::State::status={state}/status", f"Dir::Cache={state}/cache",
-        "APT::Sandbox::User=root", "Acquire::Retries=0",
+        "APT::Sandbox::User=root", "Acquire::Retries=0", "Acquire::http::Timeout=10",
     ]  # fmt: skip
     arguments = [part for option in options for part in ("-o", option)]
     _run("apt-get", "-qq", *arguments, "update")
