@@ -191,15 +191,12 @@ class _Follower:
             is_left = self._engine.find_run(self._run_id) is None
             self._done = self._engine.closing.is_set() and is_left
             return []
-        if news.events is None or (news.settled and not self._has_position(news.events)):
+        if news.events is None or (news.settled and not news.events):
             # This follower is too slow for the hub, or the run has no stored events.
             self._leave()
             return []
         self._done = news.settled
         return news.events
-
-    def _has_position(self, new: list[StreamEvent]) -> bool:
-        return bool(new) or self._position >= 0
 
     async def _read_database(self) -> list[StreamEvent]:
         stored = await self._read(_load_portion(self._run_id, self._position))

@@ -280,16 +280,24 @@ class _Reader:
             for run in runs:
                 run.read_at = now
             rows = await self._database.read(events.list_followed(positions))
-            self._distribute(runs, rows, now)
+            self._distribute(runs, positions, rows, now)
 
-    def _distribute(self, runs: list[_Run], rows: list[FollowedRow], started: float) -> None:
+    def _distribute(
+        self,
+        runs: list[_Run],
+        positions: list[tuple[str, int]],
+        rows: list[FollowedRow],
+        started: float,
+    ) -> None:
         is_complete = len(rows) < events.MAXIMUM_FOLLOWED_ROWS
         found: defaultdict[int, list[FollowedRow]] = defaultdict(list)
         for row in rows:
             found[row.number].append(row)
         wanted: defaultdict[str, list[str]] = defaultdict(list)
-        for number, run in enumerate(runs):
-            before = run.position
+        for number, (run, (_, before)) in enumerate(zip(runs, positions, strict=True)):
+            if run.position != before:
+                # A follower with an earlier position has joined during the read.
+                continue
             for row in found[number]:
                 if row.batch is not None and row.batch.last_seq > run.position:
                     run.add(row.batch)
