@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
@@ -87,14 +87,13 @@ class RepeatOperations(RunOperations):
     ) -> AsyncIterator[StreamEvent]:
         return flatten(self.stream_retry_portions(kind, component_id, run_id, request))
 
-    async def stream_retry_portions(
+    def stream_retry_portions(
         self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
     ) -> AsyncGenerator[list[StreamEvent]]:
         """Do the same as `stream_retried_run`, and yield all events that are available at once."""
-        started = await self._retry(kind, component_id, run_id, request, stream=True)
-        async with contextlib.aclosing(self._follow_repeat(started)) as portions:
-            async for portion in portions:
-                yield portion
+        return self._follow_repeat(
+            lambda: self._retry(kind, component_id, run_id, request, stream=True)
+        )
 
     async def fork_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
@@ -118,17 +117,23 @@ class RepeatOperations(RunOperations):
     ) -> AsyncIterator[StreamEvent]:
         return flatten(self.stream_fork_portions(kind, component_id, run_id, request))
 
-    async def stream_fork_portions(
+    def stream_fork_portions(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
     ) -> AsyncGenerator[list[StreamEvent]]:
         """Do the same as `stream_forked_run`, and yield all events that are available at once."""
-        started = await self._fork(kind, component_id, run_id, request, stream=True)
-        async with contextlib.aclosing(self._follow_repeat(started)) as portions:
+        return self._follow_repeat(
+            lambda: self._fork(kind, component_id, run_id, request, stream=True)
+        )
+
+    async def _follow_repeat(
+        self, start: Callable[[], Awaitable[_Started]]
+    ) -> AsyncGenerator[list[StreamEvent]]:
+        """Start a run and yield its events."""
+        started = await start()
+        events = self.follow_started(started.database, started.run, started.request)
+        async with contextlib.aclosing(events) as portions:
             async for portion in portions:
                 yield portion
-
-    def _follow_repeat(self, started: _Started) -> AsyncGenerator[list[StreamEvent]]:
-        return self.follow_started(started.database, started.run, started.request)
 
     async def _retry(
         self,

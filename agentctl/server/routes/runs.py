@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from starlette.responses import Response
@@ -9,10 +10,18 @@ from starlette.responses import Response
 from agentctl.approval_requests import IdempotencyKey
 from agentctl.declarations import Header, Query
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
+from agentctl.records.document import Document
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
+from agentctl.records.runs import RunRecord
 from agentctl.repeat_requests import ForkRequest, RetryRequest
-from agentctl.requests import BEFORE_FIRST_EVENT, MAXIMUM_EVENT_NUMBER, OfSession, ResumeRequest
+from agentctl.requests import (
+    BEFORE_FIRST_EVENT,
+    MAXIMUM_EVENT_NUMBER,
+    OfSession,
+    ResumeRequest,
+    StreamEvent,
+)
 from agentctl.run_operations import ComponentId, RunId
 from agentctl.runs.item_stream import stream_items
 from agentctl.server.answers import (
@@ -72,13 +81,26 @@ async def create_run(
     operations.require_component(kind, component_id)
     body = await BODIES["create_run"].read(call)
     request = build_run_request(body, idempotency_key)
-    if body.get("stream", True):
-        events = operations.stream_run_portions(kind, component_id, request)
-        return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
-    run = await cancel_on_disconnect(
-        call.receive, operations.create_run(kind, component_id, request)
+    return await _respond_to_start(
+        call,
+        body,
+        lambda: operations.stream_run_portions(kind, component_id, request),
+        lambda: operations.create_run(kind, component_id, request),
     )
-    goes_on = request.background or run.value["status"] in ("PENDING", "RUNNING")
+
+
+async def _respond_to_start(
+    call: Call,
+    body: Mapping[str, Any],
+    stream: Callable[[], AsyncGenerator[list[StreamEvent]]],
+    start: Callable[[], Coroutine[Any, Any, Document[RunRecord]]],
+) -> Response:
+    """Start a run, and return its events or its record."""
+    if body.get("stream", True):
+        events = stream()
+        return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
+    run = await cancel_on_disconnect(call.receive, start())
+    goes_on = body.get("background", False) or run.value["status"] in ("PENDING", "RUNNING")
     return document_response(run, 202 if goes_on else 200)
 
 
@@ -111,12 +133,12 @@ async def retry_run(
     operations = call.operations
     body = await _read_body("retry_run", call, kind, component_id, run_id)
     request = build_repeat_request(RetryRequest, body, idempotency_key)
-    if body.get("stream", True):
-        events = operations.stream_retry_portions(kind, component_id, run_id, request)
-        return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
-    work = operations.retry_run(kind, component_id, run_id, request)
-    run = await cancel_on_disconnect(call.receive, work)
-    return document_response(run, 202 if request.background else 200)
+    return await _respond_to_start(
+        call,
+        body,
+        lambda: operations.stream_retry_portions(kind, component_id, run_id, request),
+        lambda: operations.retry_run(kind, component_id, run_id, request),
+    )
 
 
 async def fork_run(
@@ -130,12 +152,12 @@ async def fork_run(
     operations = call.operations
     body = await _read_body("fork_run", call, kind, component_id, run_id)
     request = build_repeat_request(ForkRequest, body, idempotency_key)
-    if body.get("stream", True):
-        events = operations.stream_fork_portions(kind, component_id, run_id, request)
-        return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
-    work = operations.fork_run(kind, component_id, run_id, request)
-    run = await cancel_on_disconnect(call.receive, work)
-    return document_response(run, 202 if request.background else 200)
+    return await _respond_to_start(
+        call,
+        body,
+        lambda: operations.stream_fork_portions(kind, component_id, run_id, request),
+        lambda: operations.fork_run(kind, component_id, run_id, request),
+    )
 
 
 async def resume_run(
