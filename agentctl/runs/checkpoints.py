@@ -7,8 +7,6 @@ from typing import Any
 
 import orjson
 
-from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import steps
 from agentctl.store.repositories.approvals import Checkpoint
 from agentctl.store.repositories.steps import StepRow
 
@@ -19,14 +17,6 @@ PAUSE = "pause"
 def is_durable(checkpoint: Checkpoint) -> bool:
     """Return True if the run of a checkpoint has a journal."""
     return bool(orjson.loads(checkpoint.body)["spec"].get("durable"))
-
-
-@unit
-def list_steps(checkpoint: Checkpoint) -> Steps[list[StepRow]]:
-    """Return the journal of the run of a checkpoint; empty if it is not durable."""
-    if not is_durable(checkpoint):
-        return []
-    return (yield from steps.list_of_run(checkpoint.run_id))
 
 
 def find_arguments(checkpoint: Checkpoint, journal: Sequence[StepRow]) -> dict[str, Any]:

@@ -223,9 +223,7 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
     if run.recorder is not None:
         # Before `finish`: events of a run that is final are refused.
         last = _build_last_batch(run, ending, end)
-        yield from events.append_batch(
-            run.run_id, last.attempt, last.first_seq, last.last_seq, last.events
-        )
+        yield from events.append_batch(run.run_id, *last[1:])
     finished = yield from runs.finish(end)
     if finished is None:
         # Another process has ended the run: the events of this transaction are undone as well.

@@ -18,7 +18,7 @@ from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import event_format
-from agentctl.runs.checkpoints import PAUSE, list_steps
+from agentctl.runs.checkpoints import PAUSE
 from agentctl.runs.facts import publish_run
 from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.results import to_json
@@ -40,6 +40,7 @@ from agentctl.store.repositories import (
     run_reads,
     runs,
     sessions,
+    steps,
 )
 from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
 from agentctl.store.repositories.run_rows import RunPause, RunState
@@ -302,7 +303,7 @@ def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | N
     if state is None or checkpoint is None:
         return None
     rows = yield from approvals.list_of_run(run_id)
-    journal = yield from list_steps(checkpoint)
+    journal = yield from steps.list_of_run(run_id)
     session_state = yield from sessions.get_state(state.session_id)
     last = yield from events.get_last_seq(run_id)
     return ClaimedLeg(state, checkpoint, rows, session_state, last, has_effects, steps=journal)

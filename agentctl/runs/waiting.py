@@ -6,7 +6,6 @@ import orjson
 
 from agentctl.records.times import now
 from agentctl.runs import event_format
-from agentctl.runs.checkpoints import list_steps
 from agentctl.runs.facts import publish_run
 from agentctl.runs.results import build_run_end, build_unfinished_transcript
 from agentctl.runs.states import Ending, is_final
@@ -49,7 +48,7 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
     checkpoint = yield from approvals.load_checkpoint(run_id)
     body = None
     if checkpoint is not None:
-        journal = yield from list_steps(checkpoint)
+        journal = yield from steps.list_of_run(run_id)
         body = rebuild(orjson.loads(checkpoint.body), journal, ends=True)
     row = yield from run_reads.get_for_update(run_id)
     assert row is not None

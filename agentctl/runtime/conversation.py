@@ -47,6 +47,14 @@ _SEPARATOR = "\n\n"
 """Separates the texts of two answers of the model in the content."""
 
 
+def check_parts(parts: int, calls: int) -> None:
+    """Raise ExecutionError if an answer that arrives has too many parts or tool calls."""
+    if calls > MAXIMUM_CALLS:
+        raise ExecutionError("MODEL_REJECTED", "The model called too many tools at once")
+    if parts > MAXIMUM_PARTS:
+        raise ExecutionError("MODEL_REJECTED", "The model's answer has too many parts")
+
+
 class Action(Protocol):
     """A tool that a model may call by its name: a configured tool or the delegation to members.
 
@@ -211,10 +219,7 @@ class Conversation:
         self._transcript.mark_first_token()
         self._arriving_parts += 1
         self._arriving_calls += is_call
-        if self._arriving_calls > MAXIMUM_CALLS:
-            raise ExecutionError("MODEL_REJECTED", "The model called too many tools at once")
-        if self._arriving_parts > MAXIMUM_PARTS:
-            raise ExecutionError("MODEL_REJECTED", "The model's answer has too many parts")
+        check_parts(self._arriving_parts, self._arriving_calls)
 
     def count_arriving(self, size: int) -> None:
         """Count bytes of an incomplete tool call or of reasoning.

@@ -98,23 +98,13 @@ def build_runner(
     Args:
         connections: the model of the component and its fallbacks, in order.
     """
-    from agentctl.runtime.models.attempts import PreparedModel
+    from agentctl.runtime.models.attempts import prepare_models
 
     over = component.worker.settings
     settings = {item.name: getattr(over, item.name) for item in fields(over)}
     chosen = {name: value for name, value in settings.items() if value not in (None, ())}
-    models = [
-        PreparedModel(
-            id=model.id,
-            connection=connection,
-            settings=replace(model.settings, **chosen),
-            retries=model.retries,
-            retry_seconds=model.retry_seconds,
-        )
-        for model, connection in connections
-    ]
     return ConfiguredRunner(
-        models=models,
+        models=prepare_models(connections, chosen),
         counters=counters,
         tools=[action.record() for action in actions.values()],
         actions=actions,

@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.models.attempts import Attempts, PreparedModel
+from agentctl.runtime.models.attempts import Attempts, prepare_models
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
@@ -54,16 +53,7 @@ class ModelAccess:
                 "AGENT_FAILED", f"The agent calls the model {model_id}, which is not configured"
             )
         chosen = {name: value for name, value in (settings or {}).items() if value is not None}
-        prepared = [
-            PreparedModel(
-                each.id,
-                connection,
-                replace(each.settings, **chosen),
-                each.retries,
-                each.retry_seconds,
-            )
-            for each, connection in self._connections.connect(model)
-        ]
+        prepared = prepare_models(self._connections.connect(model), chosen)
         attempts = Attempts(self._run_id, prepared, self._connections.counters)
         attempts.begin_call()
         return attempts

@@ -16,7 +16,7 @@ import orjson
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
 from agentctl.run_scope import outside_run
-from agentctl.runtime.conversation import MAXIMUM_CALLS, MAXIMUM_PARTS
+from agentctl.runtime.conversation import check_parts
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import get_access
@@ -248,10 +248,7 @@ class _ArrivingAnswer:
     def count_part(self, *, is_call: bool) -> None:
         self._parts += 1
         self._calls += is_call
-        if self._calls > MAXIMUM_CALLS:
-            raise ExecutionError("MODEL_REJECTED", "The model called too many tools at once")
-        if self._parts > MAXIMUM_PARTS:
-            raise ExecutionError("MODEL_REJECTED", "The model's answer has too many parts")
+        check_parts(self._parts, self._calls)
 
     def count_arriving(self, size: int) -> None:
         self._size += size

@@ -11,8 +11,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,6 +48,27 @@ class PreparedModel:
     settings: config.ModelSettings
     retries: int = 0
     retry_seconds: float = 0.0
+
+
+def prepare_models(
+    connections: Iterable[tuple[config.Model, ModelConnection]], settings: Mapping[str, Any]
+) -> list[PreparedModel]:
+    """Prepare a model and its fallbacks.
+
+    Args:
+        connections: the model and its fallbacks, in order.
+        settings: the settings on top of those of each model, by name.
+    """
+    return [
+        PreparedModel(
+            id=model.id,
+            connection=connection,
+            settings=replace(model.settings, **settings),
+            retries=model.retries,
+            retry_seconds=model.retry_seconds,
+        )
+        for model, connection in connections
+    ]
 
 
 class ModelCounters:
