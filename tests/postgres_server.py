@@ -5,6 +5,7 @@ The server of `tests.postgres` is shared by all tests.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import pwd
@@ -15,7 +16,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PostgresServer", "run_postgres_server"]
+import asyncpg
+
+__all__ = ["PostgresServer", "execute", "run_postgres_server"]
 
 START_SECONDS = 60
 
@@ -98,3 +101,15 @@ def run_postgres_server(
                 server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def execute(server: PostgresServer, *statements: str) -> None:
+    """Execute statements, each as a transaction by itself."""
+
+    async def execute() -> None:
+        connection = await asyncpg.connect(server.url)
+        for statement in statements:
+            await connection.execute(statement)
+        await connection.close()
+
+    asyncio.run(execute())

@@ -56,9 +56,13 @@ def _target_option(*flags: str, **about: Any) -> Any:
     return typer.Option(*flags, rich_help_panel="Connection and identity", **about)
 
 
-def _id_option(noun: str) -> Any:
+def build_id_option(noun: str, help: str | None = None) -> Any:
+    """Return the option for the id of something, such as `--session`, which a shell completes."""
     return typer.Option(
-        f"--{noun}", metavar="ID", help=f"{noun.title()} id", autocompletion=complete_values(noun)
+        f"--{noun}",
+        metavar="ID",
+        help=help or f"{noun.title()} id",
+        autocompletion=complete_values(noun),
     )
 
 
@@ -186,10 +190,10 @@ ForeignDatabase = Annotated[
         help=f"Read this database of {name_products()}: a URL, or the path of a SQLite file",
     ),
 ]
-AgentId = Annotated[str | None, _id_option("agent")]
-TeamId = Annotated[str | None, _id_option("team")]
-WorkflowId = Annotated[str | None, _id_option("workflow")]
-SessionOption = Annotated[str | None, ShortId("session"), _id_option("session")]
+AgentId = Annotated[str | None, build_id_option("agent")]
+TeamId = Annotated[str | None, build_id_option("team")]
+WorkflowId = Annotated[str | None, build_id_option("workflow")]
+SessionOption = Annotated[str | None, ShortId("session"), build_id_option("session")]
 SessionFilterOption = Annotated[str | None, ShortId("session"), build_option(requests.OfSession)]
 SessionId = Annotated[str, ShortId("session"), _id_argument("session", "Session id")]
 SessionIds = Annotated[list[str], ShortId("session"), _id_argument("session", "Session ids")]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-import asyncpg
 import pytest
 
 from tests.commands import Result, run_command
 from tests.outages.proxy import ProxyApart, proxied_apart
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import PostgresServer, execute
 from tests.process import start_server
 
 pytestmark = pytest.mark.slow
@@ -55,16 +53,6 @@ def run(folder: Path, url: str, schema: str, *arguments: str) -> Result:
     """Execute a command with a database."""
     (folder / "agentctl.toml").write_text(CONFIG.format(url=url, schema=schema))
     return run_command(*arguments, folder=folder, environment={})
-
-
-def execute(server: PostgresServer, *statements: str) -> None:
-    async def execute() -> None:
-        connection = await asyncpg.connect(server.url)
-        for statement in statements:
-            await connection.execute(statement)
-        await connection.close()
-
-    asyncio.run(execute())
 
 
 def test_dropped_schema_is_refused(deployments: Path, pooler: ProxyApart) -> None:

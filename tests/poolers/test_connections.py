@@ -14,8 +14,8 @@ import pytest
 from tests.chaos.cluster import Server
 from tests.deployment import SQLITE_DATABASES, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.poolers.test_pgbouncer import as_role, client_of, execute
-from tests.postgres_server import PostgresServer
+from tests.poolers.test_pgbouncer import as_role, client_of
+from tests.postgres_server import PostgresServer, execute
 
 pytestmark = pytest.mark.slow
 

@@ -29,7 +29,7 @@ from tests.poolers.pgbouncer import (
     find_pgbouncer,
     running_pgbouncer,
 )
-from tests.postgres_server import PostgresServer
+from tests.postgres_server import PostgresServer, execute
 
 pytestmark = pytest.mark.slow
 
@@ -58,16 +58,6 @@ def pooler(server: PostgresServer, roles: None) -> Iterator[PgBouncer]:
         pytest.skip(MISSING)
     with running_pgbouncer(program, server.url, users=("postgres", *ROLES)) as pooler:
         yield pooler
-
-
-def execute(server: PostgresServer, *statements: str) -> None:
-    async def execute() -> None:
-        connection = await asyncpg.connect(server.url)
-        for statement in statements:
-            await connection.execute(statement)
-        await connection.close()
-
-    asyncio.run(execute())
 
 
 def as_role(url: str, role: str) -> str:

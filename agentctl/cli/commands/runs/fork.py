@@ -23,7 +23,7 @@ from agentctl.cli.options import (
     RunId,
     TeamId,
     Yes,
-    complete_values,
+    build_id_option,
     resolve_component,
 )
 from agentctl.cli.show.output import resolve_format
@@ -51,12 +51,7 @@ async def fork_run(
     session: Annotated[
         str | None,
         ShortId("session"),
-        typer.Option(
-            "--session",
-            metavar="ID",
-            help="Session of the run, or a new one (default: a new one)",
-            autocompletion=complete_values("session"),
-        ),
+        build_id_option("session", "Session of the run, or a new one (default: a new one)"),
     ] = None,
     background: Background = False,
     stream: StreamOption = None,

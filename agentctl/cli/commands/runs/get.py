@@ -17,7 +17,7 @@ from agentctl.cli.options import (
     Raw,
     RunId,
     TranscriptOutput,
-    complete_values,
+    build_id_option,
 )
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import resolve_format, show_list, show_record
@@ -47,12 +47,7 @@ async def get_run(
     session: Annotated[
         str | None,
         ShortId("session"),
-        typer.Option(
-            "--session",
-            metavar="ID",
-            help=f"Session of the run (required on {name_products()})",
-            autocompletion=complete_values("session"),
-        ),
+        build_id_option("session", f"Session of the run (required on {name_products()})"),
     ] = None,
     full: Full = False,
     members: Members = False,
