@@ -19,6 +19,7 @@ from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.prices import Prices
 from agentctl.runs.tasks import Tasks
+from agentctl.runs.usage import UsageSums
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
 from agentctl.store.database import probe
@@ -97,6 +98,7 @@ class Hosting:
     deliveries: Deliveries
     readiness: Readiness
     prices: Prices
+    sums: UsageSums
     background: Tasks
     verifier: Callable[[], Verifier]
     listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)

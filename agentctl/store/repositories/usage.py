@@ -16,6 +16,7 @@ from typing import NamedTuple
 import orjson
 
 from agentctl.records.durations import find_bucket
+from agentctl.records.times import parse_rfc3339
 from agentctl.records.usage import Step
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.repositories.sessions import parse_counters
@@ -130,6 +131,30 @@ _TAKE = Sql(
     f" RETURNING {_ENDED}"
 )
 
+_HAS_WAITING = Sql("SELECT 1 FROM usage_ends LIMIT 1")
+
+_IS_UNCOUNTED = "counted = 0 AND finished_at IS NOT NULL"
+"""The condition of ended runs that no row counts. A partial index has the same one."""
+
+_HAS_UNCOUNTED = Sql(f"SELECT 1 FROM runs WHERE {_IS_UNCOUNTED} LIMIT 1")
+
+_UNCOUNTED = Sql(
+    f"SELECT run_id, spans FROM runs WHERE {_IS_UNCOUNTED} ORDER BY finished_at LIMIT 50"
+)
+
+_COUNT = Sql(
+    "UPDATE runs SET counted = 1, model = :model"
+    f" WHERE run_id = :run_id AND {_IS_UNCOUNTED} RETURNING run_id"
+)
+
+_HOURS = "FROM usage_hourly WHERE start < :before"
+
+_HAS_OLDER = Sql(f"SELECT 1 {_HOURS} LIMIT 1")
+
+_DELETE_OLDER = Sql(
+    f"DELETE FROM usage_hourly WHERE start = (SELECT min(start) {_HOURS}) RETURNING start"
+)
+
 _GROUP = 20
 """Sums that one statement reads or writes."""
 
@@ -200,6 +225,42 @@ def fold(cost_of: CostOf) -> Steps[int]:
                 added[key].add(stored)
             yield from _store(step, [(key, added[key]) for key in group])
     return len(taken)
+
+
+def has_waiting() -> Work[bool]:
+    """Return True if `fold` has rows to add."""
+    return _HAS_WAITING.has_rows()
+
+
+def has_uncounted() -> Work[bool]:
+    """Return True if `count_earlier` has runs to count."""
+    return _HAS_UNCOUNTED.has_rows()
+
+
+@unit
+def count_earlier() -> Steps[None]:
+    """Append the rows of some ended runs that an earlier version has ended without one.
+
+    Their tokens count for the model that they called first.
+    """
+    for run_id, stored in (yield Statement(_UNCOUNTED)):
+        spans = orjson.loads(stored) if stored else []
+        calls = [span for span in spans if span["kind"] == "model"]
+        model = calls[0]["name"] if calls else None
+        if (yield Statement(_COUNT, {"run_id": run_id, "model": model})):
+            answered = [call["first_token_at"] for call in calls if call["first_token_at"]]
+            first = parse_rfc3339(min(answered)) if answered else None
+            yield from append(run_id, first, len(calls))
+
+
+def has_older_hours(before: int) -> Work[bool]:
+    """Return True if `delete_older_hours` has sums to delete."""
+    return _HAS_OLDER.has_rows(before=before)
+
+
+def delete_older_hours(before: int) -> Work[int]:
+    """Delete the sums of the oldest hour before a time. Call it again until it returns 0."""
+    return _DELETE_OLDER.count_rows(before=before)
 
 
 def split(run: EndedRun, step: Step, cost_of: CostOf) -> Iterator[tuple[SumKey, Sums]]:
