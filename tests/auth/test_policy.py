@@ -110,6 +110,8 @@ CONTRACT = {
     "create_service_account": "service_accounts:write",
     "list_service_accounts": "service_accounts:read",
     "revoke_service_account": "service_accounts:delete",
+    "get_usage": "usage:read",
+    "get_usage_overview": "usage:read",
     "get_webhooks": "webhooks:read",
     "get_webhook_deliveries": "webhooks:read",
     "redeliver_webhook": "webhooks:write",
@@ -117,7 +119,7 @@ CONTRACT = {
     "enable_webhook": "webhooks:write",
     "get_audit": "audit:read",
 }
-WHOLE = {"config", "service_accounts", "webhooks", "audit"}
+WHOLE = {"config", "usage", "service_accounts", "webhooks", "audit"}
 """Resources whose scopes have no id."""
 
 PARAMS = {

@@ -29,7 +29,7 @@ from agentctl.requests import (
 from agentctl.transcripts.export import export_session
 
 _OF_SESSION = "list the runs of {} session with: agentctl sessions runs SESSION_ID"
-_SUMMED = "add up its runs, with prices that you name, with: agentctl sessions stat"
+_SUMMED = "`agentctl sessions stat --database URL` adds up the runs in its database"
 
 
 class AgentOSBackend(PartialOperations):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -162,7 +161,6 @@ STORED: tuple[str, ...] = (*SumKey._fields, *(each.name for each in fields(Sums)
 """The columns of the tables of sums, for `build_stored`."""
 
 
-@cache
 def _build_find(step: Step) -> Sql:
     rows = ", ".join(
         "("
@@ -179,7 +177,6 @@ def _build_find(step: Step) -> Sql:
     )
 
 
-@cache
 def _build_store(step: Step, count: int) -> Sql:
     rows = ", ".join(
         f"({', '.join(f':{name}_{number}' for name in STORED)})" for number in range(count)
@@ -189,6 +186,12 @@ def _build_store(step: Step, count: int) -> Sql:
         f"INSERT INTO {TABLES[step]} ({', '.join(STORED)}) VALUES {rows}"
         f" ON CONFLICT ({', '.join(SumKey._fields)}) DO UPDATE SET {changed}"
     )
+
+
+_FIND = {step: _build_find(step) for step in PERIODS}
+
+# A group has one of two sizes, so that the database prepares each statement once.
+_STORE = {(step, size): _build_store(step, size) for step in PERIODS for size in (1, _GROUP)}
 
 
 def append(run_id: str, first_token_at: int | None = None, model_calls: int = 0) -> Work[None]:
@@ -313,20 +316,19 @@ def _find(step: Step, keys: Sequence[SumKey]) -> Steps[list[tuple[SumKey, Sums]]
     }
     for number, key in enumerate(keys):
         values |= {f"{name}_{number}": value for name, value in key._asdict().items()}
-    rows = yield Statement(_build_find(step), values)
+    rows = yield Statement(_FIND[step], values)
     return [build_stored(row) for row in rows]
 
 
 @unit
 def _store(step: Step, sums: Sequence[tuple[SumKey, Sums]]) -> Steps[None]:
-    # A statement has one of two texts, which the database prepares once.
     size = _GROUP if len(sums) == _GROUP else 1
     for first in range(0, len(sums), size):
         values: dict[str, Value] = {}
         for number, (key, each) in enumerate(sums[first : first + size]):
             row = zip(STORED, (*key, *each.values()), strict=True)
             values |= {f"{name}_{number}": value for name, value in row}
-        yield Statement(_build_store(step, size), values)
+        yield Statement(_STORE[step, size], values)
 
 
 def build_stored(row: Row) -> tuple[SumKey, Sums]:
