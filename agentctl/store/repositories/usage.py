@@ -141,7 +141,7 @@ _IS_UNCOUNTED = "counted = 0 AND finished_at IS NOT NULL"
 _HAS_UNCOUNTED = Sql(f"SELECT 1 FROM runs WHERE {_IS_UNCOUNTED} LIMIT 1")
 
 _UNCOUNTED = Sql(
-    f"SELECT run_id, spans FROM runs WHERE {_IS_UNCOUNTED} ORDER BY finished_at LIMIT 50"
+    f"SELECT run_id, spans FROM runs WHERE {_IS_UNCOUNTED} ORDER BY finished_at LIMIT 200"
 )
 
 _COUNT = Sql(
