@@ -6,7 +6,8 @@ does, from `__main__` to the end of the interpreter. Such a process has a separa
 signals, threads and an exit code. A test of the start of the program, or of the modules that it
 loads, starts `tests.process.AGENTCTL` instead.
 
-Imports take 80% of the CPU time of a short command, and 60% of that of a short server.
+Imports take 80% of the CPU time of a short command, and 60% of that of a short server. For a folder
+with agents of a library, the template is a fork of the template that has imported the library too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import runpy
 import select
 import socket
@@ -45,8 +47,9 @@ _MODULES = (
     "agentctl.runtime.models.openai_chat", "agentctl.server.app",
     "agentctl.server.processes.serve", "agentctl.service.doctor.configuration",
     "agentctl.service.service", "agentctl.store.sqlite.database", "agentctl.store.sqlite.schema",
-    "asyncpg", "concurrent.futures.thread", "email.parser", "httpx2", "importlib.metadata",
-    "multiprocessing.context", "pydantic.main", "rich.console", "rich.table", "uvloop",
+    "asyncpg", "concurrent.futures.thread", "email.parser", "httpcore2", "httpx2",
+    "importlib.metadata", "multiprocessing.context", "pydantic.main", "rich.console", "rich.table",
+    "uvloop",
 )  # fmt: skip
 """The modules that commands import later, from other packages."""
 
@@ -56,9 +59,12 @@ _OF_ONE_PROCESS = "agentctl.store.postgres.connection"
 _READ_AT_START = ("PYTHON", "LANG", "LC_")
 """Beginnings of the names of variables that an interpreter reads only when it starts."""
 
-_OPTIONS = frozenset({
-    "stdin", "stdout", "stderr", "text", "cwd", "start_new_session",
-})  # fmt: skip
+_LIBRARY = re.compile(
+    r"^ *(?:from|import) ((?:agents|agno|langchain|langgraph|mcp|openai|pydantic_ai)\b[\w.]*)", re.M
+)
+"""An import of a library of agents."""
+
+_OPTIONS = frozenset({"stdin", "stdout", "stderr", "text", "cwd", "start_new_session"})
 
 
 def is_forkable(environment: Mapping[str, str], options: Mapping[str, Any]) -> bool:
@@ -109,14 +115,9 @@ class ForkedProcess(subprocess.Popen[Any]):
         streams = [
             n if stream == -1 else stream for n, stream in enumerate((stdin, stdout, stderr))
         ]
-        body = json.dumps(request).encode()
         try:
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.connect(_start_template(env))
-                socket.send_fds(connection, [b"%8d" % len(body)], streams)
-                connection.sendall(body)
-                self.pid = int(connection.recv(8, socket.MSG_WAITALL))
-                self._status = os.dup(connection.fileno())
+            template = _start_template(env, _find_libraries(request["folder"], args))
+            self.pid, self._status = _send_request(template, request, streams)
         finally:
             self._close_pipe_fds(*pipes)
         self._child_created = True
@@ -140,29 +141,62 @@ class ForkedProcess(subprocess.Popen[Any]):
         return self.returncode
 
 
-_templates: dict[tuple[tuple[str, str], ...], tuple[subprocess.Popen[bytes], str]] = {}
+def _find_libraries(folder: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Return the modules of libraries that a server of this folder imports, sorted."""
+    sources = Path(folder).glob("*.py") if "serve" in words else ()
+    found = {name for source in sources for name in _LIBRARY.findall(source.read_text())}
+    return tuple(sorted(found | {"mcp"} if "--demo" in words else found))
+
+
+def _send_request(path: str, request: Mapping[str, Any], streams: Sequence[int]) -> tuple[int, int]:
+    """Send a request to a template; return the new process and where its exit code will arrive."""
+    body = json.dumps(request).encode()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        socket.send_fds(connection, [b"%8d" % len(body)], streams)
+        connection.sendall(body)
+        return int(connection.recv(8, socket.MSG_WAITALL)), os.dup(connection.fileno())
+
+
+_Key = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
+
+_processes: list[subprocess.Popen[bytes]] = []
+_paths: dict[_Key, str] = {}
 _starting = threading.Lock()
 
 
-def _start_template(environment: Mapping[str, str]) -> str:
+def _start_template(environment: Mapping[str, str], libraries: tuple[str, ...] = ()) -> str:
     """Start the template for an environment, unless it runs; return the path of its socket."""
-    key = tuple(sorted(each for each in environment.items() if each[0].startswith(_READ_AT_START)))
+    given = tuple(
+        sorted(each for each in environment.items() if each[0].startswith(_READ_AT_START))
+    )
     with _starting:
-        if key not in _templates:
-            path = f"{tempfile.mkdtemp(prefix='agentctl-forks-')}/socket"
-            with socket.socket(socket.AF_UNIX) as listener:
-                listener.bind(path)
-                listener.listen(100)
-                process = subprocess.Popen(
-                    [sys.executable, "-m", __name__, str(listener.fileno())],
-                    cwd=Path(__file__).parents[1],
-                    env={"PATH": os.environ["PATH"], **dict(key)},
-                    stdin=subprocess.PIPE,
-                    pass_fds=[listener.fileno()],
-                    start_new_session=True,
-                )
-            _templates[key] = process, path
-        return _templates[key][1]
+        for key in ((given, ()), (given, libraries)):
+            if key not in _paths:
+                path = f"{tempfile.mkdtemp(prefix='agentctl-forks-')}/socket"
+                with socket.socket(socket.AF_UNIX) as listener:
+                    listener.bind(path)
+                    listener.listen(100)
+                    if key[1]:
+                        request, stream = {"libraries": libraries}, listener.fileno()
+                        os.close(_send_request(_paths[given, ()], request, [stream] * 3)[1])
+                    else:
+                        _processes.append(_execute_template(dict(given), listener))
+                _paths[key] = path
+        return _paths[given, libraries]
+
+
+def _execute_template(
+    environment: dict[str, str], listener: socket.socket
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__, str(listener.fileno())],
+        cwd=Path(__file__).parents[1],
+        env={"PATH": os.environ["PATH"], **environment},
+        stdin=subprocess.PIPE,
+        pass_fds=[listener.fileno()],
+        start_new_session=True,
+    )
 
 
 def define_function() -> str:
@@ -174,37 +208,42 @@ def define_function() -> str:
 
 def stop_templates() -> None:
     """Stop the templates of this process; also its end stops them."""
-    for process, path in _templates.values():
+    for process in _processes:
         process.communicate()
+    for path in _paths.values():
         Path(path).unlink()
         Path(path).parent.rmdir()
-    _templates.clear()
+    _processes.clear()
+    _paths.clear()
 
 
-def run_template(listener: socket.socket) -> None:
-    """Accept commands until stdin is closed. Return in the process of each command."""
-    modules = [found.name for found in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}.")]
-    for module in (*modules, *_MODULES):
+def run_template(listener: socket.socket, modules: Sequence[str]) -> None:
+    """Fork for each request, until stdin is closed. Return in the process of each command."""
+    for module in modules:
         importlib.import_module(module)
     assert _OF_ONE_PROCESS not in sys.modules
     gc.collect()
     gc.freeze()
-    while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
+    while 0 not in select.select([listener, 0], [], [])[0]:
         connection, _ = listener.accept()
         with connection:
             if os.fork() == 0:
                 listener.close()
-                return _start_command(connection)
+                return _answer(connection)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
     os._exit(0)
 
 
-def _start_command(connection: socket.socket) -> None:
-    """Return in the process of the command, and wait for the end of that one in this process."""
+def _answer(connection: socket.socket) -> None:
+    """Become a template with libraries, or the parent of the process of a command."""
     message, streams, _, _ = socket.recv_fds(connection, 8, 3)
     request = json.loads(connection.makefile("rb").read(int(message)))
+    if "libraries" in request:
+        connection.sendall(b"%8d" % os.getpid())
+        connection.close()
+        return run_template(socket.socket(fileno=streams[0]), request["libraries"])
     command = os.fork()
     if command == 0:
         connection.close()
@@ -243,5 +282,6 @@ def _become_command(request: dict[str, Any], streams: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    run_template(socket.socket(fileno=int(sys.argv[1])))
+    commands = [found.name for found in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}.")]
+    run_template(socket.socket(fileno=int(sys.argv[1])), [*commands, *_MODULES])
     runpy.run_module("agentctl", run_name="__main__", alter_sys=True)
