@@ -217,10 +217,8 @@ def stop_templates() -> None:
     _paths.clear()
 
 
-def run_template(listener: socket.socket, modules: Sequence[str]) -> None:
+def run_template(listener: socket.socket) -> None:
     """Fork for each request, until stdin is closed. Return in the process of each command."""
-    for module in modules:
-        importlib.import_module(module)
     assert _OF_ONE_PROCESS not in sys.modules
     gc.collect()
     gc.freeze()
@@ -243,7 +241,11 @@ def _answer(connection: socket.socket) -> None:
     if "libraries" in request:
         connection.sendall(b"%8d" % os.getpid())
         connection.close()
-        return run_template(socket.socket(fileno=streams[0]), request["libraries"])
+        for library in request["libraries"]:
+            # The server reports a library that is not installed.
+            with contextlib.suppress(ImportError):
+                importlib.import_module(library)
+        return run_template(socket.socket(fileno=streams[0]))
     command = os.fork()
     if command == 0:
         connection.close()
@@ -283,5 +285,7 @@ def _become_command(request: dict[str, Any], streams: list[int]) -> None:
 
 if __name__ == "__main__":
     commands = [found.name for found in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}.")]
-    run_template(socket.socket(fileno=int(sys.argv[1])), [*commands, *_MODULES])
+    for module in (*commands, *_MODULES):
+        importlib.import_module(module)
+    run_template(socket.socket(fileno=int(sys.argv[1])))
     runpy.run_module("agentctl", run_name="__main__", alter_sys=True)
