@@ -146,6 +146,7 @@ POLICY: dict[str, Requirement] = {
     "test_webhook": NeedsScope("webhooks", "write"),
     "enable_webhook": NeedsScope("webhooks", "write"),
     "get_audit": NeedsScope("audit", "read"),
+    "get_audit_heads": NeedsScope("audit", "read"),
 }
 
 

@@ -44,7 +44,7 @@ _COMMANDS = {
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
     "auth": ("auth:app", "Show your identity and explain access decisions"),
     "db": ("db:app", "Inspect, migrate, check and back up databases"),
-    "audit": ("audit:app", "Search the audit log"),
+    "audit": ("audit.group:app", "Search, follow, export and verify the audit log"),
     "api": ("api:call_api", "Send a request to the server and print the body of its response"),
     "context": ("context:app", "Manage named servers and select the current one"),
     "config": ("config:app", "Show and validate the configuration"),
