@@ -246,8 +246,6 @@ def _find_break(head: Head, last: Head | None, token: str | None) -> str | None:
         return f"comes after head {last.number}"
     if head.last_seq < last.last_seq or head.expired_seq < last.expired_seq:
         return "goes back behind the one before it"
-    if head.at < last.at:
-        return f"was signed before head {last.number}"
     return None
 
 

@@ -83,6 +83,7 @@ def _component_requirements(kind: ComponentKind) -> dict[str, Requirement]:
         # And the scope that starts a run of the component that goes on (`service.repeats`).
         ids.fork_run: read,
         ids.get_approval: NeedsScope("approvals", "read", names.id_field),
+        ids.get_receipt: NeedsScope("approvals", "read", names.id_field),
         ids.decide_approval: NeedsScope("approvals", "write", names.id_field),
     }
 
