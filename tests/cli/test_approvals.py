@@ -280,7 +280,8 @@ def test_receipt_states_a_decision_to_others(
     one = str(approval["approval_id"])
     refused = agentctl("approvals", "receipt", one, *door)
     assert (refused.code, "nobody has decided" in refused.stderr) == (6, True)
-    assert agentctl("approvals", "reject", one, "--yes", *door).code == 0
+    rejected = agentctl("approvals", "reject", one, *door)
+    assert rejected.code == 0, rejected.stderr
     file, key = tmp_path / "receipt.jwt", payers.config.with_name("audit.pub.pem")
     written = agentctl("approvals", "receipt", one, "--to-file", str(file), *door)
     assert written.code == 0, written.stderr
