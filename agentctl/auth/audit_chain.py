@@ -67,10 +67,10 @@ _BEFORE_ALL = -(2**63)
 
 
 class Finding(NamedTuple):
-    """A place where the log is not what was signed.
+    """A place where the log differs from the signed one.
 
     Attributes:
-        code: what is wrong, one of `FINDINGS`.
+        code: the kind of the difference, one of `FINDINGS`.
         head: number of the head.
         detail: a sentence for people.
     """
@@ -171,7 +171,7 @@ class Verification:
         unsigned: number of entries that no head covers yet.
         expired: number of heads whose entries were deleted for their age, partly or all.
         last_signed_at: time of the newest head, RFC 3339; None without heads.
-        findings: what is wrong.
+        findings: the differences.
     """
 
     heads: int = 0
@@ -245,7 +245,7 @@ def _find_break(head: Head, last: Head | None, token: str | None) -> str | None:
     if head.number <= last.number:
         return f"comes after head {last.number}"
     if head.last_seq < last.last_seq or head.expired_seq < last.expired_seq:
-        return "goes back behind the one before it"
+        return "ends before the one that it follows"
     return None
 
 

@@ -137,7 +137,7 @@ class ApprovalOperations(OperationFamily):
         async with self.audit(operation_ids(kind).get_receipt, **path):
             _, row = await self._find(kind, component_id, approval_id)
             if row.status == "pending":
-                raise errors.Conflict("Nobody has decided about the approval yet")
+                raise errors.Conflict("The approval is not decided yet")
             key = self.hosting.statement_key()
             if key is None:
                 raise errors.Conflict(

@@ -279,7 +279,7 @@ def test_receipt_states_a_decision_to_others(
     approval = read_approval(agentctl, payers, start("user"))
     one = str(approval["approval_id"])
     refused = agentctl("approvals", "receipt", one, *door)
-    assert (refused.code, "nobody has decided" in refused.stderr) == (6, True)
+    assert (refused.code, "is not decided yet" in refused.stderr) == (6, True)
     rejected = agentctl("approvals", "reject", one, *door)
     assert rejected.code == 0, rejected.stderr
     file, key = tmp_path / "receipt.jwt", payers.config.with_name("audit.pub.pem")

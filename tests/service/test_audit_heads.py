@@ -172,7 +172,7 @@ async def test_expired_entries_are_no_finding(deployment: Deployment, keys: Keys
                 await database.write(audit.append_entry(entry))
         await sign(signer)
         await delete_expired(service.hosting.databases, audit_days=1)
-        # No head is older than a day: it has not expired, whatever its entries say.
+        # No head is older than a day: it has not expired, although its entries are older.
         assert (await verify(service, keys)).entries == 4 * HEAD_ENTRIES
         age = "UPDATE audit_heads SET at = at - :days WHERE number <= 2"
         await database.write(Sql(age).execute(days=3 * DAY))
@@ -306,7 +306,7 @@ CHANGES: dict[str, tuple[str, str]] = {
 
 @contextlib.contextmanager
 def changed_log(log: SignedLog, folder: Path, source: Path, sql: str) -> Iterator[Settings]:
-    """Change a copy of a log behind the back of the service."""
+    """Change a copy of a log without the service."""
     file = folder / "changed.db"
     shutil.copy(source, file)
     with contextlib.closing(apsw.Connection(str(file))) as connection:
