@@ -43,7 +43,7 @@ _COMMANDS = {
     "webhooks": ("webhooks:app", "List and test webhooks, and deliver their events again"),
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
     "auth": ("auth:app", "Show your identity and explain access decisions"),
-    "db": ("db:app", "Inspect, migrate, check and back up databases"),
+    "db": ("db:app", "Inspect, migrate, check, back up and restore databases"),
     "audit": ("audit.group:app", "Search, follow, export and verify the audit log"),
     "api": ("api:call_api", "Send a request to the server and print the body of its response"),
     "context": ("context:app", "Manage named servers and select the current one"),
