@@ -269,7 +269,7 @@ async def back_up(entry: Database, file: Path, report: ReportCopyProgress) -> di
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """What a restore has changed in the copy of a backup.
+    """The changes of a restore in the copy of a backup.
 
     Attributes:
         ended_runs: number of runs that were live, and ended as WORKER_LOST.

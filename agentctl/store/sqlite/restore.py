@@ -99,7 +99,7 @@ def _check(connection: apsw.Connection, backup: Path, report: Callable[[int], No
 
 
 def _close_log(connection: apsw.Connection) -> None:
-    """Write everything to the file itself: its log stays behind."""
+    """Write everything to the file itself, and empty its log."""
     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
 
