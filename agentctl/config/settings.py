@@ -190,10 +190,21 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The table `[audit]`: entries for reads, and the days that entries are kept."""
+    """The table `[audit]`: entries for reads, the days that entries are kept, and signed heads.
+
+    Attributes:
+        key_file: the Ed25519 key that signs heads and receipts; None for no signatures.
+        heads_file: the file to which each head is appended; None for none.
+        head_entries: maximum number of entries of a head.
+        head_seconds: maximum age of an entry that no head covers.
+    """
 
     reads: bool = False
     keep_days: Annotated[int, Range(1, 36_500)] = 365
+    key_file: Path | None = None
+    heads_file: Path | None = None
+    head_entries: Annotated[int, Range(1, 10_000)] = 1_000
+    head_seconds: Annotated[int, Range(1, 86_400)] = 3_600
 
 
 @dataclass(frozen=True, slots=True)

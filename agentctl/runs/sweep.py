@@ -33,6 +33,7 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import (
     approvals,
     audit,
+    audit_heads,
     events,
     idempotency,
     run_reads,
@@ -82,6 +83,7 @@ async def watch_workers(
     sweep_seconds: float = SWEEP_SECONDS,
     cleanup_seconds: float = CLEANUP_SECONDS,
     audit_days: int | None = None,
+    sign_audit: Callable[[], Awaitable[None]] | None = None,
     claims: Claims | None = None,
     counters: RunCounters | None = None,
 ) -> None:
@@ -91,11 +93,14 @@ async def watch_workers(
 
     Args:
         audit_days: days that audit entries are kept; None for no limit.
+        sign_audit: signs the entries of the audit log that are due; None signs none.
         claims: those of the engine of this process; None if it executes no runs.
         counters: receive the expired approvals and, every `COUNT_SECONDS`, the numbers of what
             waits; None for no counts.
     """
-    sweeper = _Sweeper(databases, monitor, worker, cleanup_seconds, audit_days, claims, counters)
+    sweeper = _Sweeper(
+        databases, monitor, worker, cleanup_seconds, audit_days, sign_audit, claims, counters
+    )
     try:
         while True:
             await asyncio.sleep(sweep_seconds)
@@ -124,6 +129,7 @@ class _Sweeper:
         worker: Worker,
         cleanup_seconds: float,
         audit_days: int | None,
+        sign_audit: Callable[[], Awaitable[None]] | None,
         claims: Claims | None,
         counters: RunCounters | None,
     ) -> None:
@@ -132,6 +138,7 @@ class _Sweeper:
         self._worker = worker
         self._cleanup_seconds = cleanup_seconds
         self._audit_days = audit_days
+        self._sign_audit = sign_audit
         self._claims = claims
         self._counters = counters
         self._clock = asyncio.get_running_loop().time
@@ -160,6 +167,8 @@ class _Sweeper:
                 if self._claims is not None:
                     for database in databases.get_open().values():
                         await self._claims.sweep_queue(database)
+                if self._sign_audit is not None:
+                    await self._sign_audit()
             self._clean_up()
         else:
             monitor.oldest_heartbeat = None
@@ -360,7 +369,10 @@ async def _delete_older(
 
 @unit
 def _delete_and_record(before: int) -> Steps[int]:
-    deleted = yield from audit.delete_older(before)
+    # Of a signed audit log, only what a signed head allows: verifiers miss everything else.
+    head = yield from audit_heads.get_newest()
+    last = audit.LAST_NUMBER if head is None else head.expired_seq
+    deleted = yield from audit.delete_older(before, last)
     if deleted:
         entry = audit.NewAuditEntry(
             at=now(),

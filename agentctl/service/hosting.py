@@ -25,6 +25,7 @@ from agentctl.store.databases import Databases
 from agentctl.webhooks.deliveries import Deliveries
 
 if TYPE_CHECKING:
+    from agentctl.auth.statements import StatementKey
     from agentctl.auth.verifier import Verifier
 
 PROBE_SECONDS = 2.0
@@ -81,6 +82,8 @@ class Hosting:
         background: tasks that end with the service and that no one waits for.
         verifier: returns the verifier of the configuration. The first call creates it and raises
             InvalidKey if its keys are rejected.
+        statement_key: returns the key of `[audit] key_file`, or None without one. The first call
+            raises InvalidKey if it cannot be used.
         listings: documents of all components of a kind, filled by the first request for them.
     """
 
@@ -97,4 +100,5 @@ class Hosting:
     readiness: Readiness
     background: Tasks
     verifier: Callable[[], Verifier]
+    statement_key: Callable[[], StatementKey | None]
     listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from agentctl.auth.principal import Principal
+from agentctl.auth.statements import StatementKey, load_statement_key
 from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
@@ -26,6 +27,7 @@ from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.accounts import AccountOperations, StoredAccounts
 from agentctl.service.approvals import ApprovalOperations
 from agentctl.service.audit import AuditOperations
+from agentctl.service.audit_heads import HeadSigner
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.components import ComponentOperations
@@ -107,13 +109,15 @@ class Service:
             await sweep_dead_workers(databases, monitor, self._worker.id)
         self.hosting.engine.claims.is_serving = True
         self._background.start(watch_legs(self.hosting.engine, databases, self.hosting.changes))
-        keep_days = self.settings.audit.keep_days
+        table, key = self.settings.audit, self.hosting.statement_key()
+        signer = None if key is None else HeadSigner(databases.system, table, key)
         self._background.start(
             watch_workers(
                 databases,
                 monitor,
                 self._worker,
-                audit_days=keep_days,
+                audit_days=table.keep_days,
+                sign_audit=None if signer is None else signer.sign_due,
                 claims=self.hosting.engine.claims,
                 counters=self.hosting.engine.counters if self.settings.metrics.listen else None,
             )
@@ -171,11 +175,17 @@ class Service:
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
                 audit_log=audit_log, deliveries=deliveries, readiness=readiness,
                 background=background, verifier=build_verifier,
+                statement_key=functools.cache(lambda: _load_statement_key(settings)),
             )  # fmt: skip
             yield cls(hosting, worker, background)
 
 
 _log = logging.getLogger("agentctl.store")
+
+
+def _load_statement_key(settings: Settings) -> StatementKey | None:
+    file = settings.audit.key_file
+    return None if file is None else load_statement_key(file)
 
 
 def log_startup_warnings(settings: Settings) -> None:
