@@ -17,7 +17,9 @@ from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import WorkerMonitor
+from agentctl.runs.prices import Prices
 from agentctl.runs.tasks import Tasks
+from agentctl.runs.usage import UsageSums
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
 from agentctl.store.database import probe
@@ -98,6 +100,8 @@ class Hosting:
     audit_log: AuditLog
     deliveries: Deliveries
     readiness: Readiness
+    prices: Prices
+    sums: UsageSums
     background: Tasks
     verifier: Callable[[], Verifier]
     statement_key: Callable[[], StatementKey | None]

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from agentctl import errors
 from agentctl.auth.principal import Principal
 from agentctl.auth.statements import StatementKey, load_statement_key
 from agentctl.auth.tokens.account_lookup import AccountTokens
@@ -19,8 +20,10 @@ from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests, watch_
 from agentctl.runs.engine import Engine
 from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerMonitor
+from agentctl.runs.prices import Prices
 from agentctl.runs.sweep import sweep_dead_workers, watch_workers
 from agentctl.runs.tasks import Tasks
+from agentctl.runs.usage import UsageSums
 from agentctl.runs.worker import Worker
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
@@ -37,6 +40,7 @@ from agentctl.service.repeats import RepeatOperations
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.sessions import SessionOperations
 from agentctl.service.threads import ThreadOperations
+from agentctl.service.usage import UsageOperations
 from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
 from agentctl.store.migrating import read_current_version
@@ -58,6 +62,7 @@ class ServiceOperations(
     AccountOperations,
     AuditOperations,
     AuthorizationOperations,
+    UsageOperations,
     WebhookOperations,
     Operations,
 ):
@@ -120,6 +125,7 @@ class Service:
                 sign_audit=None if signer is None else signer.sign_due,
                 claims=self.hosting.engine.claims,
                 counters=self.hosting.engine.counters if self.settings.metrics.listen else None,
+                sums=self.hosting.sums,
             )
         )
 
@@ -152,6 +158,9 @@ class Service:
             deliveries = Deliveries(databases)
             stack.push_async_callback(deliveries.close)
             engine = Engine(databases, catalog, settings, worker)
+            prices = Prices(settings)
+            sums = UsageSums(databases, prices)
+            stack.push_async_callback(_add_last_runs, sums, engine)
             background = Tasks()
             stack.push_async_callback(background.cancel_all)
             background.start(watch_cancel_requests(engine, worker, databases, changes))
@@ -174,10 +183,17 @@ class Service:
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
                 audit_log=audit_log, deliveries=deliveries, readiness=readiness,
-                background=background, verifier=build_verifier,
+                prices=prices, sums=sums, background=background, verifier=build_verifier,
                 statement_key=functools.cache(lambda: _load_statement_key(settings)),
             )  # fmt: skip
             yield cls(hosting, worker, background)
+
+
+async def _add_last_runs(sums: UsageSums, engine: Engine) -> None:
+    """Add the last runs of this process to the sums: a command may be the only process."""
+    if engine.counters.finished:
+        with contextlib.suppress(errors.AgentctlError):
+            await sums.add_ended_runs()
 
 
 _log = logging.getLogger("agentctl.store")

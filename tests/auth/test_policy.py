@@ -113,6 +113,8 @@ CONTRACT = {
     "create_service_account": "service_accounts:write",
     "list_service_accounts": "service_accounts:read",
     "revoke_service_account": "service_accounts:delete",
+    "get_usage": "usage:read",
+    "get_usage_overview": "usage:read",
     "get_webhooks": "webhooks:read",
     "get_webhook_deliveries": "webhooks:read",
     "redeliver_webhook": "webhooks:write",
@@ -121,7 +123,7 @@ CONTRACT = {
     "get_audit": "audit:read",
     "get_audit_heads": "audit:read",
 }
-WHOLE = {"config", "service_accounts", "webhooks", "audit"}
+WHOLE = {"config", "usage", "service_accounts", "webhooks", "audit"}
 """Resources whose scopes have no id."""
 
 PARAMS = {
