@@ -129,6 +129,7 @@ POLICY: dict[str, Requirement] = {
     "get_session_run": _READ_SESSION,
     "get_runs": NeedsScope("sessions", "read"),
     "get_run": NeedsScope("sessions", "read"),
+    "get_run_causes": NeedsScope("runs", "debug"),
     "get_approvals": NeedsScope("approvals", "read", filters_list=True),
     "get_memories": NeedsScope("memories", "read"),
     "create_memory": NeedsScope("memories", "write"),

@@ -41,6 +41,7 @@ from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import Starts
 from agentctl.runs.worker import Worker
+from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.store.database import Database, Work
@@ -113,6 +114,7 @@ class Engine:
             "databases": databases,
             "limits": settings.limits,
             "members": self._members,
+            "cause_reader": CauseReader(settings),
         }
         self._supervision = Supervision(catalog, self._run_tasks, self.counters, self._starts)
         self.claims = Claims(

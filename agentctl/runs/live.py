@@ -23,6 +23,7 @@ from agentctl.runs.run_memories import RunMemories
 from agentctl.runs.states import Ending, LegEnd, Pause
 from agentctl.runs.stream import Stream
 from agentctl.runs.tasks import retry_while_unavailable
+from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent
@@ -130,6 +131,7 @@ class LiveRun:
         databases: Databases,
         limits: Limits,
         members: MemberRunner,
+        cause_reader: CauseReader,
         continuation: Continuation | None = None,
     ) -> None:
         first_event = 0 if continuation is None else continuation.first_event
@@ -183,6 +185,7 @@ class LiveRun:
         self._session_changes = continuation.session_changes if continuation is not None else None
         self._effects: asyncio.Task[bool] | None = None
         self._members = members
+        self._cause_reader = cause_reader
         self._system_database = databases.system
         self._quotas = databases.quotas
         self._stored_at = 0
@@ -273,6 +276,10 @@ class LiveRun:
     def emit(self, event: RunEvent) -> None:
         if self.stream.recorded and not self.has_ended:
             self.stream.publish(*event_format.format_event(self.identity, event))
+
+    def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
+        if not self.has_ended:
+            self.transcript.causes.add(self._cause_reader.read(error, tool))
 
     def checkpoint(self) -> None:
         if self.is_stopping:

@@ -60,6 +60,7 @@ def build_run_end(
         native_history=transcript.native_history,
         holding=holding,
         spans=to_json(transcript.spans.records()),
+        causes=to_json(causes) if (causes := transcript.causes.to_json()) else None,
     )
 
 

@@ -114,6 +114,14 @@ class RunEnvironment(Protocol):
         """Publish an event. Fast, never waits."""
         ...
 
+    def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
+        """Keep an exception of the user's code with the run, for callers that may read it.
+
+        Args:
+            tool: name of the tool that has raised it; None for other code.
+        """
+        ...
+
     async def is_first_of_session(self) -> bool:
         """Return True if the session has no earlier run."""
         ...

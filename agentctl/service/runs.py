@@ -14,7 +14,7 @@ from agentctl.records.ids import new_id
 from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import RunSpec
-from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
+from agentctl.records.runs import CancelRecord, RunCauses, RunDetails, RunPage, RunRecord
 from agentctl.records.validation import check_session_id, check_text, check_texts
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
@@ -41,6 +41,7 @@ from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
+from agentctl.service.causes import read_run_causes
 from agentctl.service.family import OperationFamily
 from agentctl.service.json_texts import dump_checked_json
 from agentctl.service.keyed_requests import build_idempotency, prepare_keyed_entry
@@ -407,6 +408,12 @@ class RunOperations(OperationFamily):
             database = self.lookups.database(db_id)
             paging.check_run_view(form)
             return await self.lookups.read_run(database, run_id, form)
+
+    async def get_run_causes(self, run_id: str, *, db_id: str | None = None) -> Document[RunCauses]:
+        async with self.audit("get_run_causes", run_id=run_id):
+            database = self.lookups.database(db_id)
+            work = read_run_causes(run_id, self.lookups.visibility)
+            return Document(await database.read(work))
 
     async def get_component_run(
         self,

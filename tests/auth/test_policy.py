@@ -99,6 +99,7 @@ CONTRACT = {
     "get_session_run": "sessions:<id>:read",
     "get_runs": "sessions:read",
     "get_run": "sessions:read",
+    "get_run_causes": "runs:debug",
     "get_approvals": "approvals:read",
     "get_memories": "memories:read",
     "create_memory": "memories:write",
@@ -117,7 +118,7 @@ CONTRACT = {
     "enable_webhook": "webhooks:write",
     "get_audit": "audit:read",
 }
-WHOLE = {"config", "service_accounts", "webhooks", "audit"}
+WHOLE = {"config", "service_accounts", "webhooks", "audit", "runs"}
 """Resources whose scopes have no id."""
 
 PARAMS = {

@@ -294,6 +294,11 @@ def other_rows() -> Iterator[Row]:
     yield Row(
         "get_run", f"GET /runs/{ABSENT_RUN}", lambda operations: operations.get_run(ABSENT_RUN)
     )
+    yield Row(
+        "get_run_causes",
+        f"GET /runs/{ABSENT_RUN}/causes",
+        lambda operations: operations.get_run_causes(ABSENT_RUN),
+    )
     path, named = "GET /service-accounts?name=one", AccountFilter("one")
     yield Row(
         "list_service_accounts", path, lambda operations: operations.list_service_accounts(named)

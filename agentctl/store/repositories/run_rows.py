@@ -159,6 +159,7 @@ class RunEnd:
         holding: JSON array of the names of the work that continues; None for none, or if that is
             not known.
         spans: JSON array of the times of its parts; None for none.
+        causes: JSON array of the causes of its failures (`runtime.causes`); None for none.
     """
 
     run_id: str
@@ -181,3 +182,4 @@ class RunEnd:
     native_history: str | None = None
     holding: str | None = None
     spans: str | None = None
+    causes: str | None = None

@@ -79,7 +79,7 @@ FINISH = Sql(
     " late_result = :late_result, attempt = attempt + :lost, output = :output, queue_turn = NULL,"
     " reasoning_content = :reasoning_content, native_kind = :native_kind,"
     " native_history = :native_history, holding = :holding,"
-    " spans = :spans,"
+    " spans = :spans, causes = :causes,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
     f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_OPEN} {CHANGED}"
 )
