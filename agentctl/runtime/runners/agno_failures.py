@@ -53,7 +53,7 @@ def to_failure(event: Any, failed: dict[str, BaseException]) -> ExecutionError:
 
 
 def find_cause(event: Any, failed: dict[str, BaseException]) -> BaseException:
-    """Return the exception that such an event reports, or its text if the exception is not known."""
+    """Return the exception that such an event reports; its text if only that is known."""
     return failed.get(event.run_id) or AgnoError(event.content)
 
 
