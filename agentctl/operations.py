@@ -44,6 +44,7 @@ from agentctl.records.system import (
     ModelEntry,
     ReadinessRecord,
 )
+from agentctl.records.usage import OverviewRecord, UsageReport
 from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecord, WebhookTestRecord
 from agentctl.requests import (
     DEFAULT_LOCATOR,
@@ -64,6 +65,7 @@ from agentctl.requests import (
     UserId,
 )
 from agentctl.run_operations import ComponentId, RunDeclarations, RunId
+from agentctl.usage_requests import OverviewFilter, UsageFilter
 from agentctl.webhook_requests import DeliveryFilter
 
 SessionId = Annotated[str, Path("Id of the session")]
@@ -316,6 +318,22 @@ class Operations(RunDeclarations):
         """List the topics of memories.
 
         Each topic of the memories that the caller can see, once, in alphabetical order.
+        """
+
+    @operation("GET", "/usage", tag="Usage")
+    async def get_usage(self, filter: UsageFilter) -> Document[UsageReport]:
+        """Sum tokens and cost.
+
+        Of the runs that the caller can see and that ended in a period, by day, user, component or
+        model. The runs of members and background work are included, and nothing is counted twice.
+        """
+
+    @operation("GET", "/usage/overview", tag="Usage")
+    async def get_usage_overview(self, filter: OverviewFilter) -> Document[OverviewRecord]:
+        """Get an overview of runs.
+
+        Runs, failures by cause, times, tokens and cost of the runs that the caller can see, by hour
+        or day and by component, model or user; and what waits for a person now.
         """
 
     @operation("POST", "/service-accounts", tag="Service accounts", status=201, errors=(409,))

@@ -36,6 +36,7 @@ KNOWN_SCOPES: tuple[str, ...] = (
     "system:read",
     "teams:read",
     "teams:run",
+    "usage:read",
     "webhooks:read",
     "webhooks:write",
     "workflows:read",

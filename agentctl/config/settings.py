@@ -33,6 +33,7 @@ from agentctl.config.names import (
     ToolNamePattern,
     VariableName,
 )
+from agentctl.config.prices import ModelPrice
 from agentctl.config.types import Reference, Secret
 from agentctl.config.webhooks import Webhook
 from agentctl.records.approvals import ApprovalPolicy
@@ -317,6 +318,7 @@ class Model:
         region: the AWS region of Bedrock.
         api_version: version of the interface of Azure; empty for its version-independent form.
         fallbacks: ids of models that are called, in order, if this one is not available.
+        price: the price of its tokens; None for that of the package `genai-prices`.
     """
 
     id: Id
@@ -330,6 +332,7 @@ class Model:
     retries: Annotated[int, Range(0, 10)] = 2
     retry_seconds: Annotated[float, Range(0, 3_600)] = 30
     fallbacks: tuple[ModelId, ...] = ()
+    price: ModelPrice | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,27 @@ class Spans:
         """The number of spans so far."""
         return len(self._spans)
 
+    @property
+    def model_calls(self) -> int:
+        """The number of model calls so far."""
+        return self._model_calls
+
+    @property
+    def first_model(self) -> str | None:
+        """The model that was called first; None without a call."""
+        return next((span.name for span in self._spans if span.kind == "model"), None)
+
+    @property
+    def last_model(self) -> str | None:
+        """The model that was called last; None without a call."""
+        return next((span.name for span in reversed(self._spans) if span.kind == "model"), None)
+
+    @property
+    def first_token_at(self) -> int | None:
+        """The time of the first part of an answer of a model; None without one."""
+        times = (span.first_token_at for span in self._spans)
+        return min((time for time in times if time is not None), default=None)
+
     def since(self, count: int) -> dict[str, Any]:
         """Return the spans after the first `count` ones as JSON, without those of tool calls."""
         added = (span for span in self._spans[count:] if span.kind != "tool")

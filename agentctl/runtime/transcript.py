@@ -70,6 +70,7 @@ class Transcript:
         self.size = 0
         self._messages: list[dict[str, Any]] = []
         self._usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, 0)
+        self._usage_of_models: dict[str, dict[str, int | None]] = {}
         self._knows_usage = True
         self._content: list[str] = []
         self._reasoning: list[str] = []
@@ -108,6 +109,21 @@ class Transcript:
         usage = self._answer.usage if self._answer is not None else {}
         return {name: _add(count, usage.get(name)) for name, count in self._usage.items()}
 
+    @property
+    def model_metrics(self) -> dict[str, dict[str, int | None]] | None:
+        """The counters of each model by its name, "" if it is not known; their sum is `metrics`.
+
+        None if all tokens are of the model that was called first.
+        """
+        if self._usage_of_models.keys() <= {self.spans.first_model}:
+            return None
+        of_models = {model: dict(usage) for model, usage in self._usage_of_models.items()}
+        first = next(iter(of_models.values()))
+        for name, count in self.metrics.items():
+            rest = (count or 0) - sum(usage[name] or 0 for usage in of_models.values())
+            first[name] = _add(first[name], rest) if rest else first[name]
+        return of_models
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with all of the transcript, for a checkpoint.
 
@@ -118,6 +134,7 @@ class Transcript:
             "tools": self.tools,
             "messages": self._messages,
             "usage": self._usage,
+            "usage_of_models": self._usage_of_models,
             "knows_usage": self._knows_usage,
             "content": self._content,
             "reasoning": self._reasoning,
@@ -144,6 +161,8 @@ class Transcript:
         transcript.causes = Causes(stored.get("causes", ()))
         transcript._messages = list(stored["messages"])
         transcript._usage = dict(stored["usage"])
+        # A checkpoint of an earlier version has no usage by model.
+        transcript._usage_of_models = dict(stored.get("usage_of_models", {}))
         transcript._knows_usage = stored["knows_usage"]
         transcript._content = list(stored["content"])
         transcript._reasoning = list(stored["reasoning"])
@@ -173,6 +192,7 @@ class Transcript:
             "content": "".join(self._content[mark.content :]),
             "reasoning": "".join(self._reasoning[mark.reasoning :]),
             "usage": self._usage,
+            "usage_of_models": self._usage_of_models,
             "knows_usage": self._knows_usage,
             "progress_events": self.progress_events,
             "spans": self.spans.since(mark.spans),
@@ -184,6 +204,7 @@ class Transcript:
         self._content += [added["content"]] if added["content"] else []
         self._reasoning += [added["reasoning"]] if added["reasoning"] else []
         self._usage, self._knows_usage = dict(added["usage"]), added["knows_usage"]
+        self._usage_of_models = dict(added.get("usage_of_models", {}))
         self.progress_events = added["progress_events"]
         self.spans.extend(added["spans"])
         for message in added["messages"]:
@@ -204,6 +225,13 @@ class Transcript:
         for name in self._usage.keys() & usage.keys():
             total = _add(self._usage[name], usage[name]) or 0
             self._usage[name] = min(max(total, 0), MAXIMUM_TOKENS)
+        # A library reports the usage of a call at its end.
+        self._add_usage_of_model(self.spans.last_model or "", usage)
+
+    def _add_usage_of_model(self, model: str, usage: Mapping[str, int | None]) -> None:
+        total = self._usage_of_models.setdefault(model, dict.fromkeys(TOKEN_COUNTERS))
+        for name in total.keys() & usage.keys():
+            total[name] = _add(total[name], usage[name])
 
     def add_content(self, delta: str) -> None:
         self._content.append(delta)
@@ -318,6 +346,8 @@ class Transcript:
         answer.end_span("failed" if finish_reason is None else "completed")
         for name, count in answer.usage.items():
             self._usage[name] = _add(self._usage[name], count)
+        if answer.model is not None:
+            self._add_usage_of_model(answer.model, answer.usage)
         # A model may repeat the ids of an earlier answer: then the new call is meant.
         self._unanswered |= {call["id"]: call["name"] for call in tool_calls}
         if tool_calls or not answer.is_empty:

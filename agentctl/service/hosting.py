@@ -17,6 +17,7 @@ from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import WorkerMonitor
+from agentctl.runs.prices import Prices
 from agentctl.runs.tasks import Tasks
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
@@ -95,6 +96,7 @@ class Hosting:
     audit_log: AuditLog
     deliveries: Deliveries
     readiness: Readiness
+    prices: Prices
     background: Tasks
     verifier: Callable[[], Verifier]
     listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)

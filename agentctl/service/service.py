@@ -18,6 +18,7 @@ from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests, watch_
 from agentctl.runs.engine import Engine
 from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerMonitor
+from agentctl.runs.prices import Prices
 from agentctl.runs.sweep import sweep_dead_workers, watch_workers
 from agentctl.runs.tasks import Tasks
 from agentctl.runs.worker import Worker
@@ -35,6 +36,7 @@ from agentctl.service.repeats import RepeatOperations
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.sessions import SessionOperations
 from agentctl.service.threads import ThreadOperations
+from agentctl.service.usage import UsageOperations
 from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
 from agentctl.store.migrating import read_current_version
@@ -56,6 +58,7 @@ class ServiceOperations(
     AccountOperations,
     AuditOperations,
     AuthorizationOperations,
+    UsageOperations,
     WebhookOperations,
     Operations,
 ):
@@ -167,10 +170,11 @@ class Service:
 
                 return Verifier(settings, accounts)
 
+            prices = Prices(settings)
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
                 audit_log=audit_log, deliveries=deliveries, readiness=readiness,
-                background=background, verifier=build_verifier,
+                prices=prices, background=background, verifier=build_verifier,
             )  # fmt: skip
             yield cls(hosting, worker, background)
 
