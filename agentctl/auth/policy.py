@@ -138,6 +138,7 @@ POLICY: dict[str, Requirement] = {
     "update_memory": NeedsScope("memories", "write", "memory_id"),
     "delete_memory": NeedsScope("memories", "delete", "memory_id"),
     "get_memory_topics": NeedsScope("memories", "read"),
+    "get_budgets": NeedsScope("usage", "read"),
     "get_usage": NeedsScope("usage", "read"),
     "get_usage_overview": NeedsScope("usage", "read"),
     "create_service_account": NeedsScope("service_accounts", "write"),

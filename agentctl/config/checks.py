@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 from urllib.parse import urlsplit
 
+from agentctl.config.budgets import check_budgets
 from agentctl.config.databases import is_loopback_host, is_sqlite_url, split_address
 from agentctl.config.mcp_servers import check_mcp_servers
 from agentctl.config.places import Place
@@ -75,6 +76,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_teams,
         check_mcp_servers,
         _check_approvers,
+        check_budgets,
         _check_webhooks,
     )
     for check in checks:

@@ -17,6 +17,7 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.admission import AdmittedRun
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.journal import RunJournal
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.run_memories import RunMemories
@@ -132,6 +133,7 @@ class LiveRun:
         limits: Limits,
         members: MemberRunner,
         cause_reader: CauseReader,
+        budgets: Budgets,
         continuation: Continuation | None = None,
     ) -> None:
         first_event = 0 if continuation is None else continuation.first_event
@@ -186,6 +188,7 @@ class LiveRun:
         self._effects: asyncio.Task[bool] | None = None
         self._members = members
         self._cause_reader = cause_reader
+        self._budgets = budgets
         self._system_database = databases.system
         self._quotas = databases.quotas
         self._stored_at = 0
@@ -281,6 +284,17 @@ class LiveRun:
         if not self.has_ended:
             self.transcript.causes.add(self._cause_reader.read(error, tool))
 
+    async def begin_model_call(self) -> None:
+        await self._budgets.check_call(self)
+
+    def watch_budgets(self) -> None:
+        self._budgets.watch(self)
+
+    @property
+    def executing(self) -> LiveRun:
+        """The run whose task executes this one: that of a library executes its members."""
+        return self
+
     def checkpoint(self) -> None:
         if self.is_stopping:
             raise asyncio.CancelledError
@@ -374,6 +388,11 @@ class ReportedRun(LiveRun):
         self._report.add_done_callback(retrieve_exception)
         self._held: list[RunEvent] | None = []
         parent.reported.append(self)
+
+    @property
+    def executing(self) -> LiveRun:
+        assert self.parent is not None
+        return self.parent.executing
 
     @property
     def is_reported(self) -> bool:

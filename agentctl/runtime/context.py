@@ -133,6 +133,19 @@ class RunEnvironment(Protocol):
         """
         ...
 
+    async def begin_model_call(self) -> None:
+        """Check that the budgets of the run let it call a model.
+
+        Raises:
+            ExecutionError: a budget is used up.
+            Unavailable: the database does not answer.
+        """
+        ...
+
+    def watch_budgets(self) -> None:
+        """Do the same in the background after code has reported tokens, and stop the run."""
+        ...
+
     async def run_member(
         self,
         component: Component,
@@ -340,6 +353,7 @@ class RunHost:
     def _add_usage(self, usage: Mapping[str, int]) -> None:
         if not self._environment.has_ended:
             self._environment.transcript.add_usage(usage)
+            self._environment.watch_budgets()
 
     def _is_in_loop(self) -> bool:
         try:

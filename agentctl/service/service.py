@@ -13,6 +13,7 @@ from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
 from agentctl.operations import Operations
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests, watch_legs
 from agentctl.runs.engine import Engine
@@ -29,9 +30,11 @@ from agentctl.service.approvals import ApprovalOperations
 from agentctl.service.audit import AuditOperations
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
+from agentctl.service.budgets import BudgetOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.hosting import Hosting, Readiness
 from agentctl.service.memories import MemoryOperations
+from agentctl.service.rate_limits import RateLimiter
 from agentctl.service.repeats import RepeatOperations
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.sessions import SessionOperations
@@ -58,6 +61,7 @@ class ServiceOperations(
     AccountOperations,
     AuditOperations,
     AuthorizationOperations,
+    BudgetOperations,
     UsageOperations,
     WebhookOperations,
     Operations,
@@ -150,7 +154,10 @@ class Service:
             changes, monitor = DatabaseChanges(), WorkerMonitor(databases)
             deliveries = Deliveries(databases)
             stack.push_async_callback(deliveries.close)
-            engine = Engine(databases, catalog, settings, worker)
+            prices = Prices(settings)
+            budgets = Budgets(settings, databases, prices)
+            stack.push_async_callback(budgets.close)
+            engine = Engine(databases, catalog, settings, worker, budgets)
             background = Tasks()
             stack.push_async_callback(background.cancel_all)
             background.start(watch_cancel_requests(engine, worker, databases, changes))
@@ -170,11 +177,11 @@ class Service:
 
                 return Verifier(settings, accounts)
 
-            prices = Prices(settings)
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
                 audit_log=audit_log, deliveries=deliveries, readiness=readiness,
-                prices=prices, background=background, verifier=build_verifier,
+                prices=prices, budgets=budgets, rate_limits=RateLimiter(settings.rate_limits),
+                background=background, verifier=build_verifier,
             )  # fmt: skip
             yield cls(hosting, worker, background)
 

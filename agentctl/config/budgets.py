@@ -1,0 +1,72 @@
+"""The table `[[budgets]]`, with its checks, and the table `[rate_limits]` (docs/budgets.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from agentctl.config.names import Id
+from agentctl.config.places import Place
+from agentctl.config.types import Reference
+from agentctl.records.value_types import Range
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
+
+BudgetSubject = Literal["user", "agent", "server"]
+BudgetPeriod = Literal["day", "month"]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """An entry of `[[budgets]]`: what runs may use in a period. It has `tokens` or `cost`.
+
+    Attributes:
+        per: what has a sum of its own: each user, each agent, team and workflow, or the server.
+        component: only runs of this agent, team or workflow; empty for all.
+        period: a day or a month, UTC.
+        cost: US dollars.
+        on_exceed: `refuse` starts no further run; `stop` also ends live runs at their next call of
+            a model.
+        warn: the part of the limit from which on the budget is reported as nearly used up.
+        unknown: with `refuse` a budget of a cost refuses models whose price is not known, with
+            `allow` their tokens do not count.
+    """
+
+    id: Id
+    per: BudgetSubject
+    component: Annotated[str, Reference(("agents", "teams", "workflows"))] = ""
+    period: BudgetPeriod = "day"
+    tokens: Annotated[int | None, Range(1, 1_000_000_000_000_000)] = None
+    cost: Annotated[float | None, Range(0.000_001, 1_000_000_000)] = None
+    on_exceed: Literal["refuse", "stop"] = "refuse"
+    warn: Annotated[float, Range(0, 1)] = 0.8
+    unknown: Literal["refuse", "allow"] = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimits:
+    """The table `[rate_limits]`: what one caller may do at one process; 0 for no limit."""
+
+    requests_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
+    runs_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
+
+
+def check_budgets(settings: Settings, places: Mapping[str, Place]) -> None:
+    """Check the budgets.
+
+    Raises:
+        InvalidConfiguration: the first mistake.
+    """
+    for budget in settings.budgets:
+        key = f"budgets.{budget.id}"
+        if (budget.tokens is None) == (budget.cost is None):
+            places[f"{key}.tokens"].refuse(
+                "must be set, unless cost is: a budget has exactly one of them",
+                hint="write an entry for each of them",
+            )
+        if budget.per == "server" and budget.component:
+            places[f"{key}.component"].refuse(
+                'must be empty with per = "server"', hint='set per = "agent"'
+            )
