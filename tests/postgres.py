@@ -88,7 +88,7 @@ class PostgresUnderTest:
         async with self.connected() as connection:
             await connection.execute(
                 "TRUNCATE sessions, workers, idempotency, service_accounts, memories, audit_log,"
-                " webhook_deliveries, disabled_webhooks"
+                " webhook_deliveries, disabled_webhooks, usage_ends, usage_hourly, usage_daily"
                 " CASCADE"
             )
 

@@ -2,8 +2,8 @@
 
 Every process that executes runs asks for the lease of the sweep (`runs/lease.py`); one has it. A
 sweep ends the runs of dead workers, removes the workers and rejects expired approvals. The cleanup
-deletes data with a limited lifetime: events of finished runs, idempotency keys, stale lock files
-and audit entries.
+deletes data with a limited lifetime: events of finished runs, idempotency keys, stale lock files,
+audit entries and the sums of single hours.
 
 A clock that is wrong for a minute would delete all of that data, and nothing brings it back. So a
 process deletes rows only by a clock that it has no reason to doubt (`ClockGuard`).
@@ -27,6 +27,7 @@ from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.supervision import RunCounters
 from agentctl.runs.tasks import Tasks
+from agentctl.runs.usage import KEEP_HOURS, UsageSums
 from agentctl.runs.worker import Worker
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
@@ -36,9 +37,11 @@ from agentctl.store.repositories import (
     events,
     idempotency,
     run_reads,
+    usage,
     webhooks,
     workers,
 )
+from agentctl.store.repositories.usage import HOUR
 from agentctl.store.repositories.workers import Heartbeat
 
 SWEEP_SECONDS = 2.0
@@ -84,6 +87,7 @@ async def watch_workers(
     audit_days: int | None = None,
     claims: Claims | None = None,
     counters: RunCounters | None = None,
+    sums: UsageSums | None = None,
 ) -> None:
     """Sweep and clean up in a loop until cancelled, while this process has the lease.
 
@@ -94,8 +98,11 @@ async def watch_workers(
         claims: those of the engine of this process; None if it executes no runs.
         counters: receive the expired approvals and, every `COUNT_SECONDS`, the numbers of what
             waits; None for no counts.
+        sums: those that ended runs are added to; None to leave that to others.
     """
-    sweeper = _Sweeper(databases, monitor, worker, cleanup_seconds, audit_days, claims, counters)
+    sweeper = _Sweeper(
+        databases, monitor, worker, cleanup_seconds, audit_days, claims, counters, sums
+    )
     try:
         while True:
             await asyncio.sleep(sweep_seconds)
@@ -126,6 +133,7 @@ class _Sweeper:
         audit_days: int | None,
         claims: Claims | None,
         counters: RunCounters | None,
+        sums: UsageSums | None,
     ) -> None:
         self._databases = databases
         self._monitor = monitor
@@ -134,6 +142,7 @@ class _Sweeper:
         self._audit_days = audit_days
         self._claims = claims
         self._counters = counters
+        self._sums = sums
         self._clock = asyncio.get_running_loop().time
         self._guard = ClockGuard()
         self._compared = False
@@ -157,6 +166,8 @@ class _Sweeper:
             async with self._lease.extended():
                 await sweep_dead_workers(databases, monitor, worker.id)
                 await reject_expired_approvals(databases, self._counters)
+                if self._sums is not None:
+                    await self._sums.add_ended_runs()
                 if self._claims is not None:
                     for database in databases.get_open().values():
                         await self._claims.sweep_queue(database)
@@ -178,13 +189,18 @@ class _Sweeper:
         if is_active or self._clock() < self._next_cleanup:
             return
         self._next_cleanup = self._clock() + self._cleanup_seconds
-        work = delete_expired(
+        self._cleanup = self.cleanups.start(_log_failure(self._execute_cleanup(), self._monitor))
+
+    async def _execute_cleanup(self) -> None:
+        seconds = self._cleanup_seconds * CLEANUP_SHARE
+        await delete_expired(
             self._databases,
             audit_days=self._audit_days,
             rows=self._guard.is_trusted,
-            seconds=self._cleanup_seconds * CLEANUP_SHARE,
+            seconds=seconds,
         )
-        self._cleanup = self.cleanups.start(_log_failure(work, self._monitor))
+        if self._sums is not None:
+            await self._sums.count_earlier_runs(seconds)
 
 
 async def count_waiting_runs(databases: Databases, counters: RunCounters) -> None:
@@ -326,6 +342,9 @@ async def delete_expired(
         before = moment - idempotency.KEY_LIFETIME
         has_older = idempotency.has_older(before)
         await _delete_older(database, has_older, idempotency.delete_older(before), seconds)
+        before = moment - KEEP_HOURS * HOUR
+        has_older = usage.has_older_hours(before)
+        await _delete_older(database, has_older, usage.delete_older_hours(before), seconds)
         delivered, others = (moment - days * DAY_MICROSECONDS for days in DELIVERY_DAYS)
         has_older = webhooks.has_older(delivered, others)
         delete = webhooks.delete_older(delivered, others)

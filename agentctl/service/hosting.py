@@ -20,6 +20,7 @@ from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.prices import Prices
 from agentctl.runs.tasks import Tasks
+from agentctl.runs.usage import UsageSums
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.rate_limits import RateLimiter
@@ -101,6 +102,7 @@ class Hosting:
     prices: Prices
     budgets: Budgets
     rate_limits: RateLimiter
+    sums: UsageSums
     background: Tasks
     verifier: Callable[[], Verifier]
     listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
-from agentctl.records.validation import check_session_id, check_text, check_texts
+from agentctl.records.validation import check_session_id, check_text
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     FULL_VIEW,
@@ -374,15 +374,7 @@ class RunOperations(OperationFamily):
             return await self._page(database, narrowed)
 
     async def _page(self, database: Database, filter: RunFilter) -> Document[RunPage]:
-        if filter.page.sort_by != "created_at":
-            raise errors.ValidationFailed("sort_by must be created_at: runs have no other order")
-        if filter.live and filter.status is not None:
-            raise errors.ValidationFailed("live and status exclude each other: give one of them")
-        check_texts(
-            component_id=filter.component_id, session_id=filter.session_id, user_id=filter.user_id
-        )
-        paging.check_run_view(filter.form)
-        paging.check_id_prefix(filter.id_prefix)
+        paging.check_run_filter(filter)
         part = paging.build_slice("runs", filter.page)
         work = self._read_page(filter, part, database.totals)
         return Document(await database.read(work, size="large"))

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from agentctl import errors
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.databases import is_sqlite_url, sqlite_path
@@ -22,6 +23,7 @@ from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.prices import Prices
 from agentctl.runs.sweep import sweep_dead_workers, watch_workers
 from agentctl.runs.tasks import Tasks
+from agentctl.runs.usage import UsageSums
 from agentctl.runs.worker import Worker
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
@@ -123,6 +125,7 @@ class Service:
                 audit_days=keep_days,
                 claims=self.hosting.engine.claims,
                 counters=self.hosting.engine.counters if self.settings.metrics.listen else None,
+                sums=self.hosting.sums,
             )
         )
 
@@ -158,6 +161,8 @@ class Service:
             budgets = Budgets(settings, databases, prices)
             stack.push_async_callback(budgets.close)
             engine = Engine(databases, catalog, settings, worker, budgets)
+            sums = UsageSums(databases, prices)
+            stack.push_async_callback(_add_last_runs, sums, engine)
             background = Tasks()
             stack.push_async_callback(background.cancel_all)
             background.start(watch_cancel_requests(engine, worker, databases, changes))
@@ -180,10 +185,18 @@ class Service:
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
                 audit_log=audit_log, deliveries=deliveries, readiness=readiness,
-                prices=prices, budgets=budgets, rate_limits=RateLimiter(settings.rate_limits),
+                prices=prices, sums=sums, budgets=budgets,
+                rate_limits=RateLimiter(settings.rate_limits),
                 background=background, verifier=build_verifier,
             )  # fmt: skip
             yield cls(hosting, worker, background)
+
+
+async def _add_last_runs(sums: UsageSums, engine: Engine) -> None:
+    """Add the last runs of this process to the sums: a command may be the only process."""
+    if engine.counters.finished:
+        with contextlib.suppress(errors.AgentctlError):
+            await sums.add_ended_runs()
 
 
 _log = logging.getLogger("agentctl.store")

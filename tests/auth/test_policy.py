@@ -111,6 +111,9 @@ CONTRACT = {
     "create_service_account": "service_accounts:write",
     "list_service_accounts": "service_accounts:read",
     "revoke_service_account": "service_accounts:delete",
+    "get_budgets": "usage:read",
+    "get_usage": "usage:read",
+    "get_usage_overview": "usage:read",
     "get_webhooks": "webhooks:read",
     "get_webhook_deliveries": "webhooks:read",
     "redeliver_webhook": "webhooks:write",
@@ -118,7 +121,7 @@ CONTRACT = {
     "enable_webhook": "webhooks:write",
     "get_audit": "audit:read",
 }
-WHOLE = {"config", "service_accounts", "webhooks", "audit", "runs"}
+WHOLE = {"config", "usage", "service_accounts", "webhooks", "audit", "runs"}
 """Resources whose scopes have no id."""
 
 PARAMS = {

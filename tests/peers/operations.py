@@ -473,6 +473,11 @@ ROWS: tuple[Row, ...] = (
         commands=("runs retry", "runs fork"),
     ),
     Row(
+        "Usage and overview",
+        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
+        commands=("usage",),
+    ),
+    Row(
         "Webhooks",
         refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
         commands=(

@@ -40,6 +40,7 @@ from agentctl.requests import (
     SessionPatch,
 )
 from agentctl.service.service import ServiceOperations
+from agentctl.usage_requests import OverviewFilter, UsageFilter
 from agentctl.webhook_requests import DeliveryFilter
 from tests.policy.in_process import HttpRequest, comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario
@@ -90,6 +91,12 @@ def system_rows() -> Iterator[Row]:
 
 
 def webhook_rows() -> Iterator[Row]:
+    yield Row("get_usage", "GET /usage", lambda operations: operations.get_usage(UsageFilter()))
+    yield Row(
+        "get_usage_overview",
+        "GET /usage/overview?step=day",
+        lambda operations: operations.get_usage_overview(OverviewFilter("day")),
+    )
     yield Row("get_webhooks", "GET /webhooks", lambda operations: operations.get_webhooks())
     wanted = DeliveryFilter(state="dead")
     yield Row(

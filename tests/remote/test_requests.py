@@ -34,6 +34,7 @@ from agentctl.requests import (
     SessionRunsQuery,
 )
 from agentctl.run_operations import RunDeclarations
+from agentctl.usage_requests import OverviewFilter, UsageFilter
 from agentctl.webhook_requests import DeliveryFilter
 from tests.remote.conftest import Serve, answer
 
@@ -160,6 +161,16 @@ READS: list[tuple[Call, str]] = [
     (lambda o: o.get_memory(ODD), f"/memories/{ODD_QUOTED}"),
     (lambda o: o.get_memory_topics(), "/memory_topics"),
     (lambda o: o.get_memory_topics(user_id="u"), "/memory_topics?user_id=u"),
+    (lambda o: o.get_usage(UsageFilter()), "/usage"),
+    (
+        lambda o: o.get_usage(UsageFilter(("day", "model"), 1, None, "agent", "c", "m", "u", "d")),
+        "/usage?by=day%2Cmodel&since=1970-01-01T00%3A00%3A00.000001Z&component_type=agent"
+        "&component_id=c&model=m&user_id=u&db_id=d",
+    ),
+    (
+        lambda o: o.get_usage_overview(OverviewFilter("day", "user", limit=5)),
+        "/usage/overview?step=day&by=user&limit=5",
+    ),
     (lambda o: o.get_webhooks(), "/webhooks"),
     (
         lambda o: o.get_webhook_deliveries(

@@ -453,6 +453,14 @@ def _runs_of_sessions() -> Iterator[Scenario]:
     yield Scenario(operation, f"{ended}2999-01-01T00:00:00Z", "me", 200, ('"data":[]',))
     yield Scenario(operation, f"{ended}now", "me", 422, ("finished_after", "RFC 3339"))
     yield Scenario(operation, f"{every}&at_work=true", "me", 200, ('"data":[]',))
+    before = f"{every}&finished_before="
+    yield Scenario(operation, f"{before}2001-01-01T00:00:00Z", "me", 200, ('"data":[]',))
+    yield Scenario(operation, f"{before}now", "me", 422, ("finished_before", "RFC 3339"))
+    yield Scenario(operation, f"{every}&parent=none", "me", 200, ("{agent_run}",))
+    yield Scenario(operation, f"{every}&parent=some", "me", 422, ("parent",))
+    yield Scenario(operation, f"{every}&error_code=NONE", "me", 200, ('"data":[]',))
+    yield Scenario(operation, f"{every}&model=echo", "me", 422, ("model needs",))
+    yield Scenario(operation, f"{ended}2001-01-01T00:00:00Z&model=no", "me", 200, ('"data":[]',))
     yield Scenario(operation, f"{path}?db_id=nothing", "me", 404, NOT_FOUND)
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
     operation, path = "get_run", "GET /runs/{agent_run}"
@@ -719,9 +727,22 @@ def _webhooks() -> Iterator[Scenario]:
         yield Scenario(operation, path, "nobody", 401)
 
 
+def _usage() -> Iterator[Scenario]:
+    """Yield requests for usage and an overview."""
+    for operation, path in (("get_usage", "/usage"), ("get_usage_overview", "/usage/overview")):
+        yield Scenario(operation, f"GET {path}", "admin", 200, ('"total":{"runs":',))
+        yield Scenario(operation, f"GET {path}?user_id=absent", "admin", 200, ('"groups":',))
+        for query in ("limit=0", "limit=1001", "since=now", "before=1", "by=week", "model=%00"):
+            wrong = (query.partition("=")[0], *REFUSED)
+            yield Scenario(operation, f"GET {path}?{query}", "admin", 422, wrong)
+        yield Scenario(operation, f"GET {path}?db_id=nothing", "admin", 404, NOT_FOUND)
+        yield Scenario(operation, f"GET {path}", "me", 403, ("usage:read", *FORBIDDEN))
+        yield Scenario(operation, f"GET {path}", "nobody", 401)
+
+
 SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
     *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_known_documents(),
     *_audit(),
-    *_accounts(), *_memories(), *_summaries(), *_approvals(), *_webhooks(),
+    *_accounts(), *_memories(), *_summaries(), *_approvals(), *_webhooks(), *_usage(),
 ]  # fmt: skip

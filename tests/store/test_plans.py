@@ -216,9 +216,11 @@ SMALL = {
     "webhooks": "FROM disabled_webhooks",
     "workers": "SELECT",
     "accounts": "WHERE name =",
+    "usage": "usage_ends",
+    "usage_reads": "usage_ends",
     "audit": "ORDER BY seq LIMIT",
 }
-"""Tables of a day, of some processes or of a team, whose rows are all read, and rarely; and the
+"""Tables of a day, of some seconds or processes, or of a team, whose rows are all read, and rarely; and the
 oldest rows of the audit log, a bounded number in the order of the table itself."""
 
 

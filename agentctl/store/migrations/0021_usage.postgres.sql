@@ -7,9 +7,6 @@ ALTER TABLE runs ADD COLUMN model_metrics TEXT;
 -- 1 if the end of the run has been counted. An earlier version ends runs without that.
 ALTER TABLE runs ADD COLUMN counted BIGINT NOT NULL DEFAULT 0;
 
-CREATE INDEX runs_model_created ON runs (model, created_at, run_id) WHERE model IS NOT NULL;
-CREATE INDEX runs_error_created ON runs (error_code, created_at, run_id)
-    WHERE error_code IS NOT NULL;
 -- The ended runs that are not counted.
 CREATE INDEX runs_uncounted ON runs (finished_at) WHERE counted = 0 AND finished_at IS NOT NULL;
 

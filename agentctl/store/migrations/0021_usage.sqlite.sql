@@ -7,9 +7,6 @@ ALTER TABLE runs ADD COLUMN model_metrics TEXT;
 -- 1 if the end of the run has been counted. An earlier version ends runs without that.
 ALTER TABLE runs ADD COLUMN counted INTEGER NOT NULL DEFAULT 0;
 
-CREATE INDEX runs_model_created ON runs (model, created_at, run_id) WHERE model IS NOT NULL;
-CREATE INDEX runs_error_created ON runs (error_code, created_at, run_id)
-    WHERE error_code IS NOT NULL;
 -- The ended runs that are not counted.
 CREATE INDEX runs_uncounted ON runs (finished_at) WHERE counted = 0 AND finished_at IS NOT NULL;
 
@@ -94,8 +91,6 @@ CREATE INDEX usage_daily_start ON usage_daily (start);
 
 -- Figures for the planner, as in migration 3.
 INSERT INTO sqlite_stat1 (tbl, idx, stat) VALUES
-    ('runs', 'runs_model_created', '4000000 1500000 1 1 noskipscan'),
-    ('runs', 'runs_error_created', '100000 20000 1 1 noskipscan'),
     ('runs', 'runs_uncounted',     '50 1 noskipscan'),
     ('usage_hourly', 'sqlite_autoindex_usage_hourly_1', '1000000 500000 500 2 2 2 1 noskipscan'),
     ('usage_hourly', 'usage_hourly_start',              '1000000 1500 noskipscan'),

@@ -489,7 +489,14 @@ def list_page(
         component_id=filter.component_id,
         session_id=filter.session_id,
         user_id=filter.user_id,
+        model=filter.model,
+        error_code=filter.error_code,
     )
+    if filter.parent == "none":
+        conditions = conditions.with_condition("parent_run_id IS NULL")
+    if filter.error_code is not None and filter.status is None:
+        # There is an index for the failed runs, which are few.
+        conditions = conditions.with_equal(status="ERROR")
     if filter.id_prefix is not None:
         conditions = conditions.with_prefix("run_id", filter.id_prefix)
     live = filter.live or filter.status in ("PENDING", "RUNNING")
@@ -501,9 +508,14 @@ def list_page(
         conditions = conditions.with_condition(
             "finished_at >= :finished_after", finished_after=filter.finished_after
         )
+    if filter.finished_before is not None:
+        conditions = conditions.with_condition(
+            "finished_at < :finished_before", finished_before=filter.finished_before
+        )
     since, before = filter.created_after, filter.created_before
     # A run leaves these lists without being deleted, so they are always counted.
-    changing = live or filter.at_work or filter.finished_after is not None
+    by_end = filter.finished_after is not None or filter.finished_before is not None
+    changing = live or filter.at_work or by_end
     remembered = None if changing else totals
     total = yield from LISTING.count(conditions.with_times(since, before), remembered)
     matching, page = narrow(conditions, page, since, before)

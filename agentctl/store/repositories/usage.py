@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
 import orjson
 
 from agentctl.records.durations import find_bucket
+from agentctl.records.times import parse_rfc3339
 from agentctl.records.usage import Step
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.repositories.sessions import parse_counters
@@ -130,6 +130,30 @@ _TAKE = Sql(
     f" RETURNING {_ENDED}"
 )
 
+_HAS_WAITING = Sql("SELECT 1 FROM usage_ends LIMIT 1")
+
+_IS_UNCOUNTED = "counted = 0 AND finished_at IS NOT NULL"
+"""The condition of ended runs that no row counts. A partial index has the same one."""
+
+_HAS_UNCOUNTED = Sql(f"SELECT 1 FROM runs WHERE {_IS_UNCOUNTED} LIMIT 1")
+
+_UNCOUNTED = Sql(
+    f"SELECT run_id, spans FROM runs WHERE {_IS_UNCOUNTED} ORDER BY finished_at LIMIT 50"
+)
+
+_COUNT = Sql(
+    "UPDATE runs SET counted = 1, model = :model"
+    f" WHERE run_id = :run_id AND {_IS_UNCOUNTED} RETURNING run_id"
+)
+
+_HOURS = "FROM usage_hourly WHERE start < :before"
+
+_HAS_OLDER = Sql(f"SELECT 1 {_HOURS} LIMIT 1")
+
+_DELETE_OLDER = Sql(
+    f"DELETE FROM usage_hourly WHERE start = (SELECT min(start) {_HOURS}) RETURNING start"
+)
+
 _GROUP = 20
 """Sums that one statement reads or writes."""
 
@@ -137,7 +161,6 @@ STORED: tuple[str, ...] = (*SumKey._fields, *(each.name for each in fields(Sums)
 """The columns of the tables of sums, for `build_stored`."""
 
 
-@cache
 def _build_find(step: Step) -> Sql:
     rows = ", ".join(
         "("
@@ -154,7 +177,6 @@ def _build_find(step: Step) -> Sql:
     )
 
 
-@cache
 def _build_store(step: Step, count: int) -> Sql:
     rows = ", ".join(
         f"({', '.join(f':{name}_{number}' for name in STORED)})" for number in range(count)
@@ -164,6 +186,12 @@ def _build_store(step: Step, count: int) -> Sql:
         f"INSERT INTO {TABLES[step]} ({', '.join(STORED)}) VALUES {rows}"
         f" ON CONFLICT ({', '.join(SumKey._fields)}) DO UPDATE SET {changed}"
     )
+
+
+_FIND = {step: _build_find(step) for step in PERIODS}
+
+# A group has one of two sizes, so that the database prepares each statement once.
+_STORE = {(step, size): _build_store(step, size) for step in PERIODS for size in (1, _GROUP)}
 
 
 def append(run_id: str, first_token_at: int | None = None, model_calls: int = 0) -> Work[None]:
@@ -200,6 +228,42 @@ def fold(cost_of: CostOf) -> Steps[int]:
                 added[key].add(stored)
             yield from _store(step, [(key, added[key]) for key in group])
     return len(taken)
+
+
+def has_waiting() -> Work[bool]:
+    """Return True if `fold` has rows to add."""
+    return _HAS_WAITING.has_rows()
+
+
+def has_uncounted() -> Work[bool]:
+    """Return True if `count_earlier` has runs to count."""
+    return _HAS_UNCOUNTED.has_rows()
+
+
+@unit
+def count_earlier() -> Steps[None]:
+    """Append the rows of some ended runs that an earlier version has ended without one.
+
+    Their tokens count for the model that they called first.
+    """
+    for run_id, stored in (yield Statement(_UNCOUNTED)):
+        spans = orjson.loads(stored) if stored else []
+        calls = [span for span in spans if span["kind"] == "model"]
+        model = calls[0]["name"] if calls else None
+        if (yield Statement(_COUNT, {"run_id": run_id, "model": model})):
+            answered = [call["first_token_at"] for call in calls if call["first_token_at"]]
+            first = parse_rfc3339(min(answered)) if answered else None
+            yield from append(run_id, first, len(calls))
+
+
+def has_older_hours(before: int) -> Work[bool]:
+    """Return True if `delete_older_hours` has sums to delete."""
+    return _HAS_OLDER.has_rows(before=before)
+
+
+def delete_older_hours(before: int) -> Work[int]:
+    """Delete the sums of the oldest hour before a time. Call it again until it returns 0."""
+    return _DELETE_OLDER.count_rows(before=before)
 
 
 def split(run: EndedRun, step: Step, cost_of: CostOf) -> Iterator[tuple[SumKey, Sums]]:
@@ -252,20 +316,19 @@ def _find(step: Step, keys: Sequence[SumKey]) -> Steps[list[tuple[SumKey, Sums]]
     }
     for number, key in enumerate(keys):
         values |= {f"{name}_{number}": value for name, value in key._asdict().items()}
-    rows = yield Statement(_build_find(step), values)
+    rows = yield Statement(_FIND[step], values)
     return [build_stored(row) for row in rows]
 
 
 @unit
 def _store(step: Step, sums: Sequence[tuple[SumKey, Sums]]) -> Steps[None]:
-    # A statement has one of two texts, which the database prepares once.
     size = _GROUP if len(sums) == _GROUP else 1
     for first in range(0, len(sums), size):
         values: dict[str, Value] = {}
         for number, (key, each) in enumerate(sums[first : first + size]):
             row = zip(STORED, (*key, *each.values()), strict=True)
             values |= {f"{name}_{number}": value for name, value in row}
-        yield Statement(_build_store(step, size), values)
+        yield Statement(_STORE[step, size], values)
 
 
 def build_stored(row: Row) -> tuple[SumKey, Sums]:
