@@ -325,7 +325,7 @@ class Operations(RunDeclarations):
     async def get_budgets(self, *, user_id: UserId = None) -> Document[list[BudgetRecord]]:
         """List budgets.
 
-        The budgets of the configuration in their present periods, with what was used of them:
+        The budgets of the configuration in their present periods and their use:
         those per user with the users who have used most, or the caller alone.
         """
 

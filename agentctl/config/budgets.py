@@ -23,7 +23,7 @@ class Budget:
     """An entry of `[[budgets]]`: what runs may use in a period. It has `tokens` or `cost`.
 
     Attributes:
-        per: what has a sum of its own: each user, each agent, team and workflow, or the server.
+        per: what has a separate sum: each user, each agent, team and workflow, or the server.
         component: only runs of this agent, team or workflow; empty for all.
         period: a day or a month, UTC.
         cost: US dollars.

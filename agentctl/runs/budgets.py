@@ -1,4 +1,4 @@
-"""Budgets: what runs may use in a period (docs/budgets.md).
+"""Budgets: bounds of the tokens or the cost of runs in a period (docs/budgets.md).
 
 A check reads the sums of the ended runs and what the live runs of all servers have reported. A run
 reports before each check, so that at most one call of a model is unknown of each run. A check
@@ -17,7 +17,6 @@ from agentctl import errors
 from agentctl.config.budgets import Budget
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.event_loop import retrieve_exception
-from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.prices import Prices
 from agentctl.runs.states import Ending
@@ -41,9 +40,6 @@ NANODOLLARS = 1_000_000_000
 FORGET_REPORTS = 64
 """Reports after which the rows of ended runs are deleted."""
 
-_ANY_TOKENS = dict.fromkeys(TOKEN_COUNTERS, 1)
-"""Counters for a look-up of a price."""
-
 
 class Period(NamedTuple):
     """The present period of a budget, in microseconds UTC: its begin, and that of the next one."""
@@ -53,7 +49,7 @@ class Period(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """What a run counts for: its user, and its component."""
+    """The user and the component that a run counts for."""
 
     user_id: str | None
     component: Component
@@ -181,7 +177,7 @@ class Budgets:
         if budget.cost is None or budget.unknown == "allow":
             return None
         for model in self._list_models(component):
-            if await self._prices.find_cost(model, _ANY_TOKENS) is None:
+            if not await self._prices.is_known(model):
                 return model
         return None
 

@@ -1,4 +1,4 @@
-"""Rate limits: what one caller may do at this process (docs/budgets.md "Rate limits").
+"""Rate limits of callers at this process (docs/budgets.md "Rate limits").
 
 A limit is a bucket of tokens for each caller: it holds as many as a minute allows, and is filled
 evenly. The buckets are in memory, so that a refused request costs no database anything.
@@ -63,7 +63,7 @@ class Buckets:
 
     def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
-        # What was in the bucket of a caller at a time; the latest callers last.
+        # The content of the bucket of a caller at a time; the latest callers last.
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, caller: str) -> float:

@@ -91,6 +91,7 @@ def system_rows() -> Iterator[Row]:
 
 
 def webhook_rows() -> Iterator[Row]:
+    yield Row("get_budgets", "GET /budgets", lambda operations: operations.get_budgets())
     yield Row("get_usage", "GET /usage", lambda operations: operations.get_usage(UsageFilter()))
     yield Row(
         "get_usage_overview",

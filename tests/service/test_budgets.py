@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ from agentctl.config import load_settings
 from agentctl.requests import RunRequest
 from agentctl.runs.budgets import find_period
 from agentctl.service.service import Service, ServiceOperations
-from agentctl.store.repositories import usage
-from tests.deployment import Deployment, create_deployment
+from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.postgres import postgres_schemas
@@ -193,48 +192,47 @@ async def servers(deployment: Deployment) -> AsyncIterator[list[Service]]:
         yield opened
 
 
-@pytest.mark.parametrize("engine", ["postgres"] if LONG else ["sqlite"])
+@pytest.fixture
+def databases(request: pytest.FixtureRequest) -> Iterator[Mapping[str, str]]:
+    if not LONG:
+        yield SQLITE_DATABASES
+        return
+    with postgres_schemas(request.getfixturevalue("postgres_url")) as schemas:
+        yield schemas
+
+
 async def test_no_overshoot_above_one_call_per_live_run(
-    request: pytest.FixtureRequest, tmp_path: Path, model_endpoint: ModelEndpoint, engine: str
+    tmp_path: Path, model_endpoint: ModelEndpoint, databases: Mapping[str, str]
 ) -> None:
-    stack = contextlib.ExitStack()
-    options = {}
-    if engine == "postgres":
-        url = request.getfixturevalue("postgres_url")
-        options["databases"] = stack.enter_context(postgres_schemas(url))
     limit = 10 * RUNS // USERS
     extra = budget(per="user", tokens=limit, on_exceed="stop")
-    deployment = deploy(tmp_path, model_endpoint, extra, **options)
+    deployment = deploy(tmp_path, model_endpoint, extra, databases=databases)
     chance, slots = random.Random(7), asyncio.Semaphore(AT_ONCE)
     refused, runs = 0, []
-    with stack:
-        async with servers(deployment) as opened:
+    async with servers(deployment) as opened:
 
-            async def execute(service: Service, name: str, agent: str, message: str) -> None:
-                nonlocal refused
-                async with slots:
-                    try:
-                        runs.append(await run_agent(user(service, name), agent, message))
-                    except errors.BudgetExceeded:
-                        refused += 1
+        async def execute(service: Service, name: str, agent: str, message: str) -> None:
+            nonlocal refused
+            async with slots:
+                try:
+                    runs.append(await run_agent(user(service, name), agent, message))
+                except errors.BudgetExceeded:
+                    refused += 1
 
-            async def fold() -> None:
-                # As the server that sweeps does.
-                while True:
-                    database = opened[0].hosting.databases["main"]
-                    await opened[0].hosting.prices.run(usage.fold, database.write)
-                    await asyncio.sleep(0.2)
+        async def fold() -> None:
+            # As the server that sweeps does.
+            while True:
+                await opened[0].hosting.sums.add_ended_runs()
+                await asyncio.sleep(0.2)
 
-            folding = asyncio.create_task(fold())
-            work = []
-            for number in range(RUNS):
-                agent = chance.choice(
-                    [("tool-add", CALL), ("echo", "word " * chance.randrange(20))]
-                )
-                work.append(execute(chance.choice(opened), f"user-{number % USERS}", *agent))
-            await asyncio.gather(*work)
-            folding.cancel()
-            rows = await list_budgets(admin(opened[0]))
+        folding = asyncio.create_task(fold())
+        work = []
+        for number in range(RUNS):
+            agent = chance.choice([("tool-add", CALL), ("echo", "word " * chance.randrange(1, 20))])
+            work.append(execute(chance.choice(opened), f"user-{number % USERS}", *agent))
+        await asyncio.gather(*work)
+        folding.cancel()
+        rows = await list_budgets(admin(opened[0]))
     largest = max(
         (span["input_tokens"] or 0) + (span["output_tokens"] or 0)
         for run in runs

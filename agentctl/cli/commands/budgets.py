@@ -1,4 +1,4 @@
-"""`agentctl budgets`: the budgets of the configuration, and what was used of them."""
+"""`agentctl budgets`: the budgets of the configuration and their use."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
 from agentctl.records.kinds import Record
 
-app = CommandApp(
-    help="List budgets, with what was used of them.", epilog="Example: agentctl budgets list"
-)
+app = CommandApp(help="List budgets and their use.", epilog="Example: agentctl budgets list")
 
 _STYLES = {"exceeded": "red", "warning": "yellow"}
 
@@ -59,7 +57,7 @@ async def list_budgets(
     output: Output = None,
     fields: Fields = None,
 ) -> None:
-    """List the budgets in their present periods, with what was used of them."""
+    """List the budgets in their present periods and their use."""
     output_format = resolve_format(output)
     document = await target.operations.get_budgets(user_id=user_id)
     show_list(document, _BUDGETS, output_format, id_field="budget_id", fields=fields)
