@@ -220,8 +220,8 @@ SMALL = {
     "usage_reads": "usage_ends",
     "audit": "ORDER BY seq LIMIT",
 }
-"""Tables of a day, of some seconds or processes, or of a team, whose rows are all read, and rarely; and the
-oldest rows of the audit log, a bounded number in the order of the table itself."""
+"""Tables of a day, of some seconds or processes, or of a team, whose rows are all read, and rarely;
+and the oldest rows of the audit log, a bounded number in the order of the table itself."""
 
 
 def test_every_other_statement_searches_an_index(sqlite: SqliteDatabase) -> None:

@@ -29,6 +29,9 @@ PERIODS: Mapping[Step, int] = {"hour": HOUR, "day": DAY}
 FOLD_ROWS = 500
 """Ended runs that one transaction adds to the sums."""
 
+MAXIMUM = 2**62
+"""The largest stored number: a sum of wrong reports must not stop the others."""
+
 TABLES: Mapping[Step, str] = {"hour": "usage_hourly", "day": "usage_daily"}
 
 CostOf = Callable[[str, Mapping[str, int]], int | None]
@@ -98,7 +101,7 @@ class Sums:
     def values(self) -> list[Value]:
         """Return the values of the columns."""
         counts = (orjson.dumps(getattr(self, name)).decode() for name in COUNTS)
-        return [*(getattr(self, name) for name in COUNTERS), *counts]
+        return [*(min(getattr(self, name), MAXIMUM) for name in COUNTERS), *counts]
 
 
 COUNTS = ("failures", "first_token", "duration")
