@@ -18,6 +18,7 @@ from agentctl.config.budgets import Budget
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.event_loop import retrieve_exception
 from agentctl.records.times import format_rfc3339, now
+from agentctl.run_scope import outside_run
 from agentctl.runs.prices import Prices
 from agentctl.runs.states import Ending
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
@@ -65,6 +66,8 @@ class Budgets:
         self._prices = prices
         self._reads: dict[tuple[str, UsageScope], SharedRead] = {}
         self._tasks = Tasks()
+        # By id of a run that is checked in the background: True if it has to be checked again.
+        self._watched: dict[str, bool] = {}
         self._reports = 0
 
     async def check_start(self, user_id: str | None, component: Component) -> None:
@@ -106,7 +109,13 @@ class Budgets:
 
     def watch(self, run: LiveRun) -> None:
         """Do the same for a run of an agent in code, which calls models itself, and stop it."""
-        if self._find(_charge(run)):
+        if not self._find(_charge(run)):
+            return
+        if run.run_id in self._watched:
+            self._watched[run.run_id] = True
+            return
+        self._watched[run.run_id] = False
+        with outside_run():
             self._tasks.start(self._watch(run))
 
     async def close(self) -> None:
@@ -115,12 +124,18 @@ class Budgets:
 
     async def _watch(self, run: LiveRun) -> None:
         try:
-            await self.check_call(run)
+            while not run.has_ended:
+                await self.check_call(run)
+                if not self._watched[run.run_id]:
+                    return
+                self._watched[run.run_id] = False
         except ExecutionError as failure:
             run.executing.stop(Ending.failed(failure.code, failure.detail))
         except errors.AgentctlError:
             # The next call, or the end of the run, finds the database.
             return
+        finally:
+            del self._watched[run.run_id]
 
     async def _check(self, run: LiveRun, *, all_budgets: bool) -> None:
         charge = _charge(run)

@@ -17,7 +17,9 @@ from agentctl.auth.principal import Principal
 from agentctl.config import load_settings
 from agentctl.requests import RunRequest
 from agentctl.runs.budgets import find_period
+from agentctl.service.doctor.budgets import check_budgets
 from agentctl.service.service import Service, ServiceOperations
+from tests.commands import run_command
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -248,3 +250,28 @@ async def test_no_overshoot_above_one_call_per_live_run(
     assert max(used.values()) >= limit
     assert all(tokens < limit + AT_ONCE * largest for tokens in used.values()), (limit, largest)
     print(f"{RUNS} runs, {refused} refused, limit {limit}, largest call {largest}, used {used}")
+
+
+def test_command_lists_budgets(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
+    deployment = deploy(tmp_path, model_endpoint, budget(per="server", cost=12.5, unknown="allow"))
+
+    async def start_run() -> None:
+        async with open_service(deployment) as service:
+            await run_agent(user(service))
+
+    asyncio.run(start_run())
+    environment = {"PATH": "", "USER": "boss"}
+    listed = run_command(
+        "budgets", "list", "-o", "tsv", environment=environment, folder=deployment.folder
+    )
+    heading, row = (line.split("\t") for line in listed.lines)
+    values = dict(zip(heading, row, strict=True))
+    assert (values["budget_id"], values["unit"], values["state"]) == ("b", "dollars", "open")
+    assert int(values["unpriced_tokens"]) > 0
+
+
+def test_doctor_names_models_without_a_price(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
+    settings = deploy(tmp_path, model_endpoint, budget(per="server", cost=1.0)).settings
+    findings = asyncio.run(check_budgets(settings))
+    assert {finding.verdict for finding in findings} == {"wrong"}
+    assert any("the model echo, whose price is not known" in each.what for each in findings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentctl.config.budgets import Budget
-from agentctl.config.settings import Settings
+from agentctl.config.settings import Agent, Settings, Team
 from agentctl.runs.prices import Prices
 from agentctl.service.doctor.finding import Finding, note, ok, wrong
 
@@ -34,7 +34,8 @@ async def check_budgets(settings: Settings) -> list[Finding]:
 def _list_models(settings: Settings, budget: Budget) -> Iterator[str]:
     """Yield the models of the components that count for a budget."""
     fallbacks = {model.id: model.fallbacks for model in settings.models}
-    for component in (*settings.agents, *settings.teams):
+    components: tuple[Agent | Team, ...] = (*settings.agents, *settings.teams)
+    for component in components:
         if component.model and budget.component in ("", component.id):
             yield component.model
             yield from fallbacks[component.model]
