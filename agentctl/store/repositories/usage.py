@@ -289,9 +289,11 @@ def split(run: EndedRun, step: Step, cost_of: CostOf) -> Iterator[tuple[SumKey, 
 
 
 def _count_run(run: EndedRun) -> Sums:
-    metrics = orjson.loads(run.metrics) if run.metrics else {}
     sums = Sums(model_calls=run.model_calls)
-    sums.unreported_runs = int(metrics.get("total_tokens") is None)
+    # A run that never began has no counters, and has used nothing.
+    sums.unreported_runs = int(
+        run.metrics is not None and orjson.loads(run.metrics).get("total_tokens") is None
+    )
     if not run.is_root:
         sums.member_runs = 1
         return sums
