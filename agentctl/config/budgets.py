@@ -1,18 +1,13 @@
-"""The table `[[budgets]]`, with its checks, and the table `[rate_limits]` (docs/budgets.md)."""
+"""The tables `[[budgets]]` and `[rate_limits]` (docs/budgets.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from agentctl.config.names import Id
-from agentctl.config.places import Place
 from agentctl.config.types import Reference
 from agentctl.records.value_types import Range
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
 
 BudgetSubject = Literal["user", "agent", "server"]
 BudgetPeriod = Literal["day", "month"]
@@ -51,22 +46,3 @@ class RateLimits:
 
     requests_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
     runs_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
-
-
-def check_budgets(settings: Settings, places: Mapping[str, Place]) -> None:
-    """Check the budgets.
-
-    Raises:
-        InvalidConfiguration: the first mistake.
-    """
-    for budget in settings.budgets:
-        key = f"budgets.{budget.id}"
-        if (budget.tokens is None) == (budget.cost is None):
-            places[f"{key}.tokens"].refuse(
-                "must be set, unless cost is: a budget has exactly one of them",
-                hint="write an entry for each of them",
-            )
-        if budget.per == "server" and budget.component:
-            places[f"{key}.component"].refuse(
-                'must be empty with per = "server"', hint='set per = "agent"'
-            )

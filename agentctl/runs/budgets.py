@@ -11,12 +11,13 @@ import asyncio
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentctl import errors
 from agentctl.config.budgets import Budget
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.event_loop import retrieve_exception
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import format_rfc3339, now
 from agentctl.run_scope import outside_run
 from agentctl.runs.prices import Prices
@@ -24,6 +25,7 @@ from agentctl.runs.states import Ending
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.transcript import Transcript
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import live_usage
 from agentctl.store.repositories.live_usage import Used
@@ -32,7 +34,6 @@ from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.visibility import EVERYONE, Visibility
 
 if TYPE_CHECKING:
-    from agentctl.runs.live import LiveRun
     from agentctl.store.database import Database, Work
 
 NANODOLLARS = 1_000_000_000
@@ -47,6 +48,28 @@ class Period(NamedTuple):
 
     since: int
     before: int
+
+
+class ChargedRun(Protocol):
+    """A live run; see `runs.live.LiveRun`."""
+
+    @property
+    def spec(self) -> RunSpec: ...
+    @property
+    def component(self) -> Component: ...
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def database(self) -> Database: ...
+    @property
+    def transcript(self) -> Transcript: ...
+    @property
+    def has_ended(self) -> bool: ...
+    @property
+    def stop_requested(self) -> asyncio.Future[None]: ...
+    @property
+    def executing(self) -> ChargedRun: ...
+    def stop(self, ending: Ending) -> None: ...
 
 
 class Charge(NamedTuple):
@@ -89,7 +112,7 @@ class Budgets:
                 detail = describe_exceeded(budget, period)
                 raise errors.BudgetExceeded(detail, budget=budget.id, seconds=seconds)
 
-    async def check_begin(self, run: LiveRun) -> None:
+    async def check_begin(self, run: ChargedRun) -> None:
         """Check that the work of a run may begin: that of a member, or of a run that has waited.
 
         Raises:
@@ -98,7 +121,7 @@ class Budgets:
         """
         await self._check(run, all_budgets=True)
 
-    async def check_call(self, run: LiveRun) -> None:
+    async def check_call(self, run: ChargedRun) -> None:
         """Report what a run has used, and check that it may call a model.
 
         Raises:
@@ -107,7 +130,7 @@ class Budgets:
         """
         await self._check(run, all_budgets=False)
 
-    def watch(self, run: LiveRun) -> None:
+    def watch(self, run: ChargedRun) -> None:
         """Do the same for a run of an agent in code, which calls models itself, and stop it."""
         if not self._find(_charge(run)):
             return
@@ -122,7 +145,7 @@ class Budgets:
         """Wait for the checks under way."""
         await self._tasks.cancel_all()
 
-    async def _watch(self, run: LiveRun) -> None:
+    async def _watch(self, run: ChargedRun) -> None:
         try:
             while not run.has_ended:
                 await self.check_call(run)
@@ -137,7 +160,7 @@ class Budgets:
         finally:
             del self._watched[run.run_id]
 
-    async def _check(self, run: LiveRun, *, all_budgets: bool) -> None:
+    async def _check(self, run: ChargedRun, *, all_budgets: bool) -> None:
         charge = _charge(run)
         budgets = self._find(charge)
         if not budgets:
@@ -157,7 +180,7 @@ class Budgets:
             if _exceeds(budget, used):
                 raise ExecutionError("BUDGET_EXCEEDED", describe_exceeded(budget, period))
 
-    async def _report(self, run: LiveRun) -> str | None:
+    async def _report(self, run: ChargedRun) -> str | None:
         """Store what a run has used. Return a model whose price is not known, or None."""
         metrics = run.transcript.metrics
         tokens, cost, unpriced = metrics["total_tokens"] or 0, 0, None
@@ -318,5 +341,5 @@ def _exceeds(budget: Budget, used: Used) -> bool:
     return measure(budget, used) >= find_limit(budget)
 
 
-def _charge(run: LiveRun) -> Charge:
+def _charge(run: ChargedRun) -> Charge:
     return Charge(run.spec.user_id, run.component)
