@@ -21,6 +21,7 @@ from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, 
 from agentctl.records.accounts import AccountPage, NewAccountRecord
 from agentctl.records.audit import AuditHeadPage, AuditPage
 from agentctl.records.authorization import ExplainRecord
+from agentctl.records.budgets import BudgetRecord
 from agentctl.records.components import COMPONENT_LISTS, COMPONENT_RECORDS
 from agentctl.records.document import Document
 from agentctl.records.items import RunViews
@@ -319,6 +320,14 @@ class Operations(RunDeclarations):
         """List the topics of memories.
 
         Each topic of the memories that the caller can see, once, in alphabetical order.
+        """
+
+    @operation("GET", "/budgets", tag="Usage")
+    async def get_budgets(self, *, user_id: UserId = None) -> Document[list[BudgetRecord]]:
+        """List budgets.
+
+        The budgets of the configuration in their present periods and their use:
+        those per user with the users who have used most, or the caller alone.
         """
 
     @operation("GET", "/usage", tag="Usage")

@@ -14,7 +14,7 @@ from agentctl.records.approvals import ApprovalPage, ApprovalRecord, ReceiptReco
 from agentctl.records.document import Document
 from agentctl.records.items import RunViewPages, RunViews
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.runs import CancelRecord, RunPage, RunRecord, ToolCallRecord
+from agentctl.records.runs import CancelRecord, RunCauses, RunPage, RunRecord, ToolCallRecord
 from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     FULL_VIEW,
@@ -154,6 +154,16 @@ class RunDeclarations:
         self, run_id: RunId, *, db_id: DatabaseId = None, form: RunView = FULL_VIEW
     ) -> Document[RunRecord]:
         """Get a run."""
+
+    @operation("GET", "/runs/{run_id}/causes", tag="Runs")
+    async def get_run_causes(
+        self, run_id: RunId, *, db_id: DatabaseId = None
+    ) -> Document[RunCauses]:
+        """Get the causes of the failures of a run.
+
+        The exceptions of the code of its agent and tools, and of those of the runs below it. They
+        are kept for this operation only: no record, event or export has them.
+        """
 
     @component_operation("continue_run", "POST", f"{_RUN}/continue", errors=(409, 413, 415, 429))
     async def continue_run(

@@ -45,6 +45,7 @@ _COMMANDS = {
     "memories": ("memories:app", "List, change, delete, export and import memories of users"),
     "mcp": ("mcp:app", "List and check the MCP servers of the configuration"),
     "webhooks": ("webhooks:app", "List and test webhooks, and deliver their events again"),
+    "budgets": ("budgets:app", "List budgets and their use"),
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
     "auth": ("auth:app", "Show your identity and explain access decisions"),
     "db": ("db:app", "Inspect, migrate, check, back up and restore databases"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+from agentctl.config.budgets import Budget, RateLimits
 from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
 from agentctl.config.names import (
     AdminScope,
@@ -477,6 +478,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     approvals: Approvals = field(default_factory=Approvals)
     quotas: Quotas = field(default_factory=Quotas)
+    rate_limits: RateLimits = field(default_factory=RateLimits)
     audit: Audit = field(default_factory=Audit)
     log: Log = field(default_factory=Log)
     metrics: Metrics = field(default_factory=Metrics)
@@ -487,6 +489,7 @@ class Settings:
     agents: tuple[Agent, ...] = ()
     teams: tuple[Team, ...] = ()
     workflows: tuple[Workflow, ...] = ()
+    budgets: tuple[Budget, ...] = ()
     webhooks: tuple[Webhook, ...] = ()
     foreign_databases: tuple[Database, ...] = ()
     added: dict[str, Any] = field(default_factory=dict)

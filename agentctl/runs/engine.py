@@ -33,6 +33,7 @@ from agentctl.runs.background import (
     plan_summary,
     requires_background_work,
 )
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.claims import WORKER_LOST, Claims
 from agentctl.runs.live import Continuation, LiveRun, ReportedRun
 from agentctl.runs.members import Members
@@ -41,6 +42,7 @@ from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import Starts
 from agentctl.runs.worker import Worker
+from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.store.database import Database, Work
@@ -90,7 +92,12 @@ class Engine:
     """
 
     def __init__(
-        self, databases: Databases, catalog: Catalog, settings: Settings, worker: Worker
+        self,
+        databases: Databases,
+        catalog: Catalog,
+        settings: Settings,
+        worker: Worker,
+        budgets: Budgets,
     ) -> None:
         self.closing = asyncio.Event()
         self.draining = False
@@ -113,8 +120,12 @@ class Engine:
             "databases": databases,
             "limits": settings.limits,
             "members": self._members,
+            "cause_reader": CauseReader(settings),
+            "budgets": budgets,
         }
-        self._supervision = Supervision(catalog, self._run_tasks, self.counters, self._starts)
+        self._supervision = Supervision(
+            catalog, self._run_tasks, self.counters, self._starts, budgets
+        )
         self.claims = Claims(
             self, databases, catalog, worker, self._run_tasks, settings.limits.queue_seconds
         )

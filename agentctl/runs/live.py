@@ -17,12 +17,14 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.admission import AdmittedRun
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.journal import RunJournal
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.run_memories import RunMemories
 from agentctl.runs.states import Ending, LegEnd, Pause
 from agentctl.runs.stream import Stream
 from agentctl.runs.tasks import retry_while_unavailable
+from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent
@@ -130,6 +132,8 @@ class LiveRun:
         databases: Databases,
         limits: Limits,
         members: MemberRunner,
+        cause_reader: CauseReader,
+        budgets: Budgets,
         continuation: Continuation | None = None,
     ) -> None:
         first_event = 0 if continuation is None else continuation.first_event
@@ -183,6 +187,8 @@ class LiveRun:
         self._session_changes = continuation.session_changes if continuation is not None else None
         self._effects: asyncio.Task[bool] | None = None
         self._members = members
+        self._cause_reader = cause_reader
+        self._budgets = budgets
         self._system_database = databases.system
         self._quotas = databases.quotas
         self._stored_at = 0
@@ -273,6 +279,21 @@ class LiveRun:
     def emit(self, event: RunEvent) -> None:
         if self.stream.recorded and not self.has_ended:
             self.stream.publish(*event_format.format_event(self.identity, event))
+
+    def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
+        if not self.has_ended:
+            self.transcript.causes.add(self._cause_reader.read(error, tool))
+
+    async def begin_model_call(self) -> None:
+        await self._budgets.check_call(self)
+
+    def watch_budgets(self) -> None:
+        self._budgets.watch(self)
+
+    @property
+    def executing(self) -> LiveRun:
+        """The run whose task executes this one: that of a library executes its members."""
+        return self
 
     def checkpoint(self) -> None:
         if self.is_stopping:
@@ -367,6 +388,11 @@ class ReportedRun(LiveRun):
         self._report.add_done_callback(retrieve_exception)
         self._held: list[RunEvent] | None = []
         parent.reported.append(self)
+
+    @property
+    def executing(self) -> LiveRun:
+        assert self.parent is not None
+        return self.parent.executing
 
     @property
     def is_reported(self) -> bool:

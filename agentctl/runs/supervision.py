@@ -26,6 +26,7 @@ from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.finish import store_end, store_pause
 from agentctl.runs.handover import store_hand_over
 from agentctl.runs.live import LiveRun, ReportedRun
@@ -113,8 +114,14 @@ class Supervision:
     """
 
     def __init__(
-        self, catalog: Catalog, run_tasks: Tasks, counters: RunCounters, starts: Starts
+        self,
+        catalog: Catalog,
+        run_tasks: Tasks,
+        counters: RunCounters,
+        starts: Starts,
+        budgets: Budgets,
     ) -> None:
+        self._budgets = budgets
         self._starts = starts
         self._catalog = catalog
         self._counters = counters
@@ -236,6 +243,7 @@ class Supervision:
             return
         if run.parent is None:
             await self._starts.wait_for_earlier()
+        await self._budgets.check_begin(run)
         if run.spec.purpose is None and run.leg is None:
             run.earlier_runs = await retry_while_unavailable(
                 lambda: _load_history(run, self._catalog), stopped=run.stop_requested

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.runtime.causes import Causes
 from agentctl.runtime.history import CANCELLED_RESULT, build_tool_message
 from agentctl.runtime.spans import Span, Spans, SpanStatus
 from agentctl.runtime.unstopped import UnstoppedWork
@@ -53,6 +54,7 @@ class Transcript:
         native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
         progress_events: number of progress events of the run.
         spans: the times of its parts.
+        causes: the causes of its failures.
         size: the bytes of its texts and results, as far as the run counts them.
     """
 
@@ -64,6 +66,7 @@ class Transcript:
         self.native_history: str | None = None
         self.progress_events = 0
         self.spans = Spans()
+        self.causes = Causes()
         self.size = 0
         self._messages: list[dict[str, Any]] = []
         self._usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, 0)
@@ -142,6 +145,7 @@ class Transcript:
             "native_history": self.native_history,
             "progress_events": self.progress_events,
             "spans": self.spans.to_json(),
+            "causes": self.causes.to_json(),
         }
 
     @classmethod
@@ -154,6 +158,7 @@ class Transcript:
         transcript.native_history = stored["native_history"]
         transcript.progress_events = stored["progress_events"]
         transcript.spans = Spans.from_json(stored["spans"])
+        transcript.causes = Causes(stored.get("causes", ()))
         transcript._messages = list(stored["messages"])
         transcript._usage = dict(stored["usage"])
         # A checkpoint of an earlier version has no usage by model.

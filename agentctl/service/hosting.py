@@ -13,6 +13,7 @@ from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.settings import Settings
 from agentctl.records.document import Document
 from agentctl.records.kinds import ComponentKind
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
@@ -22,6 +23,7 @@ from agentctl.runs.tasks import Tasks
 from agentctl.runs.usage import UsageSums
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
+from agentctl.service.rate_limits import RateLimiter
 from agentctl.store.database import probe
 from agentctl.store.databases import Databases
 from agentctl.webhooks.deliveries import Deliveries
@@ -101,6 +103,8 @@ class Hosting:
     deliveries: Deliveries
     readiness: Readiness
     prices: Prices
+    budgets: Budgets
+    rate_limits: RateLimiter
     sums: UsageSums
     background: Tasks
     verifier: Callable[[], Verifier]

@@ -15,6 +15,7 @@ from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
 from agentctl.operations import Operations
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests, watch_legs
 from agentctl.runs.engine import Engine
@@ -33,9 +34,11 @@ from agentctl.service.audit import AuditOperations
 from agentctl.service.audit_heads import HeadSigner
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
+from agentctl.service.budgets import BudgetOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.hosting import Hosting, Readiness
 from agentctl.service.memories import MemoryOperations
+from agentctl.service.rate_limits import RateLimiter
 from agentctl.service.repeats import RepeatOperations
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.sessions import SessionOperations
@@ -62,6 +65,7 @@ class ServiceOperations(
     AccountOperations,
     AuditOperations,
     AuthorizationOperations,
+    BudgetOperations,
     UsageOperations,
     WebhookOperations,
     Operations,
@@ -157,8 +161,10 @@ class Service:
             changes, monitor = DatabaseChanges(), WorkerMonitor(databases)
             deliveries = Deliveries(databases)
             stack.push_async_callback(deliveries.close)
-            engine = Engine(databases, catalog, settings, worker)
             prices = Prices(settings)
+            budgets = Budgets(settings, databases, prices)
+            stack.push_async_callback(budgets.close)
+            engine = Engine(databases, catalog, settings, worker, budgets)
             sums = UsageSums(databases, prices)
             stack.push_async_callback(_add_last_runs, sums, engine)
             background = Tasks()
@@ -183,7 +189,9 @@ class Service:
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
                 audit_log=audit_log, deliveries=deliveries, readiness=readiness,
-                prices=prices, sums=sums, background=background, verifier=build_verifier,
+                prices=prices, sums=sums, budgets=budgets,
+                rate_limits=RateLimiter(settings.rate_limits),
+                background=background, verifier=build_verifier,
                 statement_key=functools.cache(lambda: _load_statement_key(settings)),
             )  # fmt: skip
             yield cls(hosting, worker, background)

@@ -26,6 +26,7 @@ from agentctl.transcripts.texts import (
     Look,
     count_session_tokens,
     cut_text,
+    describe_causes,
     describe_objects,
     describe_origin,
     describe_session,
@@ -127,6 +128,8 @@ def _format_end(run: DrawnRun) -> Iterator[str]:
     error = run.record.get("error") or {}
     if error:
         yield from ("", f"Error: {clean_line(error.get('detail') or '')}")
+        for cause, place in describe_causes(run):
+            yield from ("", f"Cause: {_code(cause)} at {_code(place)}")
     phase = describe_run({**run.record, "error": None})
     if phase["sentence"]:
         reason = run.record.get("cancel_reason")

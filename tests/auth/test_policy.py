@@ -102,6 +102,7 @@ CONTRACT = {
     "get_session_run": "sessions:<id>:read",
     "get_runs": "sessions:read",
     "get_run": "sessions:read",
+    "get_run_causes": "runs:debug",
     "get_approvals": "approvals:read",
     "get_memories": "memories:read",
     "create_memory": "memories:write",
@@ -113,6 +114,7 @@ CONTRACT = {
     "create_service_account": "service_accounts:write",
     "list_service_accounts": "service_accounts:read",
     "revoke_service_account": "service_accounts:delete",
+    "get_budgets": "usage:read",
     "get_usage": "usage:read",
     "get_usage_overview": "usage:read",
     "get_webhooks": "webhooks:read",
@@ -123,7 +125,7 @@ CONTRACT = {
     "get_audit": "audit:read",
     "get_audit_heads": "audit:read",
 }
-WHOLE = {"config", "usage", "service_accounts", "webhooks", "audit"}
+WHOLE = {"config", "usage", "service_accounts", "webhooks", "audit", "runs"}
 """Resources whose scopes have no id."""
 
 PARAMS = {

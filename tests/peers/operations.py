@@ -478,6 +478,11 @@ ROWS: tuple[Row, ...] = (
         commands=("usage",),
     ),
     Row(
+        "Budgets",
+        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
+        commands=("budgets list",),
+    ),
+    Row(
         "Webhooks",
         refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
         commands=(

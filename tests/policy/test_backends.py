@@ -94,6 +94,7 @@ def system_rows() -> Iterator[Row]:
 
 
 def webhook_rows() -> Iterator[Row]:
+    yield Row("get_budgets", "GET /budgets", lambda operations: operations.get_budgets())
     yield Row("get_usage", "GET /usage", lambda operations: operations.get_usage(UsageFilter()))
     yield Row(
         "get_usage_overview",
@@ -305,6 +306,11 @@ def other_rows() -> Iterator[Row]:
     )
     yield Row(
         "get_run", f"GET /runs/{ABSENT_RUN}", lambda operations: operations.get_run(ABSENT_RUN)
+    )
+    yield Row(
+        "get_run_causes",
+        f"GET /runs/{ABSENT_RUN}/causes",
+        lambda operations: operations.get_run_causes(ABSENT_RUN),
     )
     path, named = "GET /service-accounts?name=one", AccountFilter("one")
     yield Row(

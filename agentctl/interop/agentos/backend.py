@@ -47,6 +47,8 @@ class AgentOSBackend(PartialOperations):
             "pass --session ID, and --agent, --team or --workflow ID where the command takes them;"
             f" {_OF_SESSION.format('its')}",
         ),
+        "get_budgets": ("budgets", None),
+        "get_run_causes": ("causes of failures", None),
         "get_usage": ("sums of usage", _SUMMED),
         "get_usage_overview": ("sums of usage", _SUMMED),
         "retry_run": ("retries of runs", None),

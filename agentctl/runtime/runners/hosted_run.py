@@ -322,6 +322,7 @@ class HostedRun:
         """
         if not self._environment.has_ended:
             self._transcript.add_usage(usage)
+            self._environment.watch_budgets()
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         """Set the counters of this runner to their current sums, for libraries that report these.

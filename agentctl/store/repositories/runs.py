@@ -80,7 +80,8 @@ FINISH = Sql(
     " late_result = :late_result, attempt = attempt + :lost, output = :output, queue_turn = NULL,"
     " reasoning_content = :reasoning_content, native_kind = :native_kind,"
     " native_history = :native_history, holding = :holding,"
-    " spans = :spans, model = :model, model_metrics = :model_metrics, counted = 1,"
+    " spans = :spans, causes = :causes, model = :model, model_metrics = :model_metrics,"
+    " counted = 1,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
     f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_OPEN} {CHANGED}"
 )

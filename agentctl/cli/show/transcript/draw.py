@@ -33,6 +33,7 @@ from agentctl.transcripts.texts import (
     Look,
     count_session_tokens,
     cut_text,
+    describe_causes,
     describe_details,
     describe_objects,
     describe_origin,
@@ -279,6 +280,9 @@ class Printer:
         error = record.get("error") or {}
         if error:
             self.print(Text(clean_line(error.get("detail") or ""), style="red"), indent=indent)
+        for cause, place in describe_causes(run):
+            self.print(Text(f"cause: {cause}", style="red"), indent=indent)
+            self.print(Text(place, style="dim"), indent=indent + MEMBER_INDENT)
         phase = describe_run({**record, "error": None})
         if not phase["sentence"]:
             return

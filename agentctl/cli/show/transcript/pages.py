@@ -12,7 +12,7 @@ from agentctl.errors import UsageError
 from agentctl.records.kinds import Record
 from agentctl.transcripts import markdown
 from agentctl.transcripts.model import DrawnRun
-from agentctl.transcripts.runs import SessionRuns
+from agentctl.transcripts.runs import Causes, SessionRuns
 from agentctl.transcripts.texts import Look, describe_details
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ async def print_transcript(
     runs = SessionRuns(operations, str(session["session_id"]), where, form)
     part = await runs.find_last(last, session)
     page.print_session(session, part.describe())
+    causes = Causes(operations, where.db_id)
     async for number, run in runs.draw(part):
+        await causes.add_to(run)
         page.print_run(run, number)
     hints = [*(["all runs: --all"] if part.first > 1 else []), "whole tools and prompts: --full"]
     page.print_foot(" · ".join(hints))
