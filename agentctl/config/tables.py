@@ -36,6 +36,7 @@ SECTIONS: dict[str, type] = {
     "audit": settings.Audit,
     "log": settings.Log,
     "metrics": settings.Metrics,
+    "tracing": settings.Tracing,
     "console": settings.Console,
 }
 ENTRY_TABLES: dict[str, type] = {

@@ -43,6 +43,7 @@ class AuditOperations(OperationFamily):
                     status=row.status,
                     reason=row.reason,
                     request_id=row.request_id,
+                    trace_id=row.trace_id,
                     count=row.count,
                 )
                 for row in page.rows

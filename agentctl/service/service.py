@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.databases import is_sqlite_url, sqlite_path
+from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
+from agentctl.errors import InvalidConfiguration
 from agentctl.operations import Operations
 from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests, watch_legs
@@ -43,6 +45,7 @@ from agentctl.webhooks.deliveries import Deliveries
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
+    from agentctl.telemetry.tracer import OtlpTracer
 
 
 class ServiceOperations(
@@ -99,6 +102,8 @@ class Service:
                 _log.warning("database %s: %s", database.id, describe_newer(version))
         log_startup_warnings(self.settings)
         prepare_components(self.hosting.catalog)
+        if (tracer := self.hosting.engine.tracer) is not None:
+            tracer.install()
         self.hosting.catalog.mcp.start()
         self.hosting.deliveries.start(self.settings)
         await self._worker.register()
@@ -147,7 +152,10 @@ class Service:
             changes, monitor = DatabaseChanges(), WorkerMonitor(databases)
             deliveries = Deliveries(databases)
             stack.push_async_callback(deliveries.close)
-            engine = Engine(databases, catalog, settings, worker)
+            tracer = open_tracer(settings)
+            if tracer is not None:
+                stack.push_async_callback(tracer.close)
+            engine = Engine(databases, catalog, settings, worker, tracer)
             background = Tasks()
             stack.push_async_callback(background.cancel_all)
             background.start(watch_cancel_requests(engine, worker, databases, changes))
@@ -173,6 +181,25 @@ class Service:
                 background=background, verifier=build_verifier,
             )  # fmt: skip
             yield cls(hosting, worker, background)
+
+
+def open_tracer(settings: Settings) -> OtlpTracer | None:
+    """Return the tracer of a service; None if `tracing` is off.
+
+    Raises:
+        InvalidConfiguration: the packages of the extra are missing.
+    """
+    if not settings.tracing.enabled:
+        return None
+    try:
+        from agentctl.telemetry.tracer import OtlpTracer
+    except ModuleNotFoundError as error:
+        raise InvalidConfiguration(
+            "tracing needs packages that are not installed",
+            cause=f"there is no module {error.name}",
+            hint=f"install them with: {build_extra_command('otel')}",
+        ) from None
+    return OtlpTracer(settings)
 
 
 _log = logging.getLogger("agentctl.store")
