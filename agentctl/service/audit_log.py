@@ -256,6 +256,8 @@ class AuditedCall:
     _created: list[str] = field(default_factory=list)
     _appending: bool = False
     _done: bool = False
+    # Entries are built in the thread of the database. A run adds its trace when it has one.
+    _log_context: Mapping[str, str] = field(default_factory=current_log_context)
 
     async def __aenter__(self) -> AuditedCall:
         try:
@@ -397,7 +399,7 @@ class AuditedCall:
             status=status,
             reason=None if reason is None else _truncate(reason),
             request_id=self._request_id,
-            trace_id=current_log_context().get("trace_id"),
+            trace_id=self._log_context.get("trace_id"),
         )
 
 

@@ -23,6 +23,13 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def kept_collector() -> Iterator[Collector]:
+    """Run a collector for all tests of a module."""
+    with run_collector() as running:
+        yield running
+
+
 @pytest.fixture
 def deployment(tmp_path: Path, model_endpoint: ModelEndpoint, collector: Collector) -> Deployment:
     return build_deployment(tmp_path, model_endpoint, collector)
