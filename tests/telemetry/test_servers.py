@@ -8,7 +8,6 @@ import os
 import re
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -20,7 +19,7 @@ from tests.process import ServerProcess, serve_config
 from tests.telemetry.receiver import Collector
 from tests.telemetry.test_traces import CALLER, draw
 
-IS_LONG = bool(os.environ.get("AGENTCTL_TEST_LONG"))
+IS_LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 
 SCOPES = ("agents:run", "agents:read", "sessions:read", "agent_os:admin")
 
@@ -110,7 +109,7 @@ def served(
     model_endpoint: ModelEndpoint,
     kept_collector: Collector,
 ) -> Iterator[Served]:
-    """One server that calls itself; in the long mode three servers, each of which calls the next."""
+    """One server that calls itself; in the long mode three servers that call the next one."""
     ports = [_find_port() for _ in range(3 if IS_LONG else 1)]
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
