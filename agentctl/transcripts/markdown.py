@@ -23,6 +23,7 @@ from agentctl.transcripts.model import (
 )
 from agentctl.transcripts.texts import (
     SESSION_OBJECTS,
+    TRACE_URL,
     Look,
     count_session_tokens,
     cut_text,
@@ -127,6 +128,8 @@ def _format_end(run: DrawnRun) -> Iterator[str]:
     error = run.record.get("error") or {}
     if error:
         yield from ("", f"Error: {clean_line(error.get('detail') or '')}")
+    if run.record.get(TRACE_URL):
+        yield from ("", f"Trace: <{clean_line(run.record[TRACE_URL])}>")
     phase = describe_run({**run.record, "error": None})
     if phase["sentence"]:
         reason = run.record.get("cancel_reason")

@@ -8,11 +8,13 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from tests.commands import run_command
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, serve_config
@@ -201,6 +203,17 @@ def test_metrics_of_models_on_the_page_and_by_otlp(
     kept_collector.wait_for(lambda _: names <= {metric.name for metric in kept_collector.metrics})
 
 
-def test_the_console_knows_the_page_of_a_trace(served: Served) -> None:
-    me = served.request("GET", "/auth/me").json()
-    assert me["trace_url"] == "https://jaeger.example.org/trace/{trace_id}"
+def test_pages_of_traces_are_linked(served: Served, tmp_path: Path) -> None:
+    record = served.run("echo", "hello", traceparent=CALLER.traceparent).json()
+    page = f"https://jaeger.example.org/trace/{CALLER.trace_id}"
+    assert served.request("GET", "/auth/me").json()["trace_url"] == page.replace(
+        CALLER.trace_id, "{trace_id}"
+    )
+    token = served.headers["Authorization"].removeprefix("Bearer ")
+    where, environment = ("--url", served.first.url), {"AGENTCTL_TOKEN": token}
+    for command in (
+        ("sessions", "get", record["session_id"], "-o", "text"),
+        ("runs", "get", record["run_id"], "-o", "markdown"),
+    ):
+        done = run_command(*command, *where, environment=environment, folder=tmp_path)
+        assert page in done.stdout, done

@@ -30,6 +30,7 @@ from agentctl.transcripts.model import (
 )
 from agentctl.transcripts.texts import (
     SESSION_OBJECTS,
+    TRACE_URL,
     Look,
     count_session_tokens,
     cut_text,
@@ -279,6 +280,8 @@ class Printer:
         error = record.get("error") or {}
         if error:
             self.print(Text(clean_line(error.get("detail") or ""), style="red"), indent=indent)
+        if record.get(TRACE_URL):
+            self.print(Text(f"trace: {clean_line(record[TRACE_URL])}", style="dim"), indent=indent)
         phase = describe_run({**record, "error": None})
         if not phase["sentence"]:
             return

@@ -253,7 +253,7 @@ export function CancelButton({ run, setRun }) {
 
 /** The page about the trace of a run, if the server names one. */
 function TraceLink({ run }) {
-  const url = state.me?.trace_url;
+  const url = useCaller().me?.trace_url;
   if (!run.trace_id || !url) return null;
   return html`<a href=${url.replaceAll("{trace_id}", run.trace_id)} rel="noreferrer" target="_blank" data-trace>Trace</a>`;
 }
