@@ -35,6 +35,7 @@ from agentctl.config.names import (
     VariableName,
 )
 from agentctl.config.prices import ModelPrice
+from agentctl.config.tracing import TracedParts, Tracing
 from agentctl.config.types import Reference, Secret
 from agentctl.config.webhooks import Webhook
 from agentctl.records.approvals import ApprovalPolicy
@@ -389,6 +390,7 @@ class Agent:
         approve: who approves the calls of tools, by names and patterns; the strictest one counts.
         external_tools: JSON files with tools that the caller of a run executes.
         durable: another process goes on with a run whose process has ended (docs/durable.md).
+        trace: the parts of a run with spans: its calls too, or the run alone (docs/traces.md).
     """
 
     id: Id
@@ -409,6 +411,7 @@ class Agent:
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
     durable: bool = False
+    trace: TracedParts = "calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,6 +485,7 @@ class Settings:
     audit: Audit = field(default_factory=Audit)
     log: Log = field(default_factory=Log)
     metrics: Metrics = field(default_factory=Metrics)
+    tracing: Tracing = field(default_factory=Tracing)
     console: Console = field(default_factory=Console)
     databases: tuple[Database, ...] = ()
     models: tuple[Model, ...] = ()

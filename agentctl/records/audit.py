@@ -27,7 +27,8 @@ class AuditRecord(TypedDict):
     response; `reason` has the required scopes or the error code. An operation whose entry was
     committed before its change, and that failed, has two entries. `count` is the number of
     requests: denials and rejected credentials of one minute are one entry. `resource` and `reason`
-    of such an entry are null if they differ, and `request_id` is null.
+    of such an entry are null if they differ, and `request_id` and `trace_id` are null. `trace_id`
+    is that of the caller, or of the run that the request has started.
     """
 
     seq: int
@@ -40,6 +41,7 @@ class AuditRecord(TypedDict):
     status: int | None
     reason: str | None
     request_id: str | None
+    trace_id: str | None
     count: int
 
 

@@ -15,6 +15,7 @@ from agentctl.event_loop import retrieve_exception
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
+from agentctl.records.trace_context import build_child_trace
 from agentctl.runs import event_format
 from agentctl.runs.admission import AdmittedRun
 from agentctl.runs.budgets import Budgets
@@ -31,6 +32,8 @@ from agentctl.runtime.events import RunEvent
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Leg
 from agentctl.runtime.session_state import SessionState, StateChanges
+from agentctl.runtime.spans import Span
+from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
@@ -121,6 +124,7 @@ class LiveRun:
         has_checkpoint: True if the run has a checkpoint, which goes with its end.
         lets_begin: True if its end let another run of the session begin, which waited.
         journal: the journal of a durable run.
+        trace: the trace of this leg, once it has begun; None if it is not traced.
     """
 
     def __init__(
@@ -141,6 +145,7 @@ class LiveRun:
         self.leg = None if continuation is None else continuation.leg
         self.has_checkpoint = continuation is not None
         self.lets_begin = False
+        self.trace: LegTrace | None = None
         self.spec = spec
         self.component = component
         self.parent = parent
@@ -262,6 +267,17 @@ class LiveRun:
         self.has_ended = True
         # The clock may have gone back since.
         self.finished_at = max(now(), self._stored_at)
+
+    def trace_member(self, spec: RunSpec, span: Span) -> RunSpec:
+        """Return the specification of a member below the tool call that started it.
+
+        Args:
+            span: the part of this run that the member is.
+        """
+        if self.trace is None:
+            return spec
+        place = self.trace.locate(self.transcript.spans.find_parent(span))
+        return replace(spec, trace=build_child_trace(spec.run_id, place).text)
 
     def keep_state(self) -> None:
         """Set `state_changes`. Code that has not stopped cannot change them afterwards.

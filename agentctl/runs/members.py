@@ -105,6 +105,7 @@ class Members:
         async with self._slots.hold(parent):
             parent.checkpoint()
             span = parent.transcript.spans.start_member(spec.run_id, component.id)
+            spec = parent.trace_member(spec, span)
             run = self._host.build_run(spec, component, parent)
             return await self._wait(
                 run, span, self._host.start(run, partial(admit_child_run, spec))
@@ -175,6 +176,7 @@ class Members:
         )
         spans = parent.transcript.spans
         span = spans.start_member(spec.run_id, component.id, parent_id=call_id)
+        spec = parent.trace_member(spec, span)
         run = self._host.build_reported(spec, component, parent)
         start = self._start_reported(run, parent)
         with outside_run():

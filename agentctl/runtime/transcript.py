@@ -300,15 +300,19 @@ class Transcript:
         self.extend_answer(text)
         self.end_answer([], "stop")
 
-    def begin_answer(self, model: str | None = None) -> None:
+    def begin_answer(self, model: str | None = None) -> Span | None:
         """Start an answer. An open one is completed first, without tool calls.
 
         Args:
             model: id of the model that answers; None if it is not a model of this run.
+
+        Returns:
+            The span of the call of the model.
         """
         self.end_answer([])
         span = self.spans.start_model_call(model) if model is not None else None
         self._answer = _AnswerInProgress(model, 0 if self._knows_usage else None, span)
+        return span
 
     def extend_answer(self, delta: str) -> None:
         if self._answer is not None:
@@ -321,10 +325,10 @@ class Transcript:
         if self._answer is not None and self._answer.span is not None:
             self._answer.span.mark_first_token()
 
-    def fail_answer(self) -> None:
+    def fail_answer(self, code: str) -> None:
         """Record that the model call of the open answer has failed; the answer stays open."""
         if self._answer is not None:
-            self._answer.end_span("failed")
+            self._answer.end_span("failed", code)
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         """Set the counters of the open answer to their current values (not a difference)."""
@@ -344,6 +348,9 @@ class Transcript:
             return
         answer.finish_reason = finish_reason
         answer.end_span("failed" if finish_reason is None else "completed")
+        message = answer.message(tool_calls)
+        if answer.span is not None:
+            answer.span.answer = message
         for name, count in answer.usage.items():
             self._usage[name] = _add(self._usage[name], count)
         if answer.model is not None:
@@ -351,7 +358,7 @@ class Transcript:
         # A model may repeat the ids of an earlier answer: then the new call is meant.
         self._unanswered |= {call["id"]: call["name"] for call in tool_calls}
         if tool_calls or not answer.is_empty:
-            self._messages.append(answer.message(tool_calls))
+            self._messages.append(message)
 
     def request_call(self, call: dict[str, Any]) -> None:
         """Add a call to the messages: `id`, `name` and `arguments`.
@@ -446,10 +453,11 @@ class _AnswerInProgress:
     def is_empty(self) -> bool:
         return not any(self.pieces)
 
-    def end_span(self, status: SpanStatus) -> None:
+    def end_span(self, status: SpanStatus, error_code: str | None = None) -> None:
         if self.span is not None:
             self.span.input_tokens = self.usage["input_tokens"]
             self.span.output_tokens = self.usage["output_tokens"]
+            self.span.error_code = self.span.error_code or error_code
             self.span.end(status)
 
     def message(self, tool_calls: list[dict[str, Any]]) -> dict[str, Any]:

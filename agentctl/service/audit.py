@@ -62,6 +62,7 @@ def build_entry(row: AuditRow) -> AuditRecord:
         status=row.status,
         reason=row.reason,
         request_id=row.request_id,
+        trace_id=row.trace_id,
         count=row.count,
     )
 

@@ -13,6 +13,7 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.statements import StatementKey, load_statement_key
 from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.databases import is_sqlite_url, sqlite_path
+from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
 from agentctl.operations import Operations
 from agentctl.runs.budgets import Budgets
@@ -52,6 +53,7 @@ from agentctl.webhooks.deliveries import Deliveries
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
+    from agentctl.telemetry.tracer import OtlpTracer
 
 
 class ServiceOperations(
@@ -110,6 +112,8 @@ class Service:
                 _log.warning("database %s: %s", database.id, describe_newer(version))
         log_startup_warnings(self.settings)
         prepare_components(self.hosting.catalog)
+        if (tracer := self.hosting.engine.tracer) is not None:
+            tracer.install()
         self.hosting.catalog.mcp.start()
         self.hosting.deliveries.start(self.settings)
         await self._worker.register()
@@ -164,7 +168,10 @@ class Service:
             prices = Prices(settings)
             budgets = Budgets(settings, databases, prices)
             stack.push_async_callback(budgets.close)
-            engine = Engine(databases, catalog, settings, worker, budgets)
+            tracer = open_tracer(settings)
+            if tracer is not None:
+                stack.push_async_callback(tracer.close)
+            engine = Engine(databases, catalog, settings, worker, budgets, tracer)
             sums = UsageSums(databases, prices)
             stack.push_async_callback(_add_last_runs, sums, engine)
             background = Tasks()
@@ -202,6 +209,25 @@ async def _add_last_runs(sums: UsageSums, engine: Engine) -> None:
     if engine.counters.finished:
         with contextlib.suppress(errors.AgentctlError):
             await sums.add_ended_runs()
+
+
+def open_tracer(settings: Settings) -> OtlpTracer | None:
+    """Return the tracer of a service; None if `tracing` is off.
+
+    Raises:
+        InvalidConfiguration: the packages of the extra are missing.
+    """
+    if not settings.tracing.enabled:
+        return None
+    try:
+        from agentctl.telemetry.tracer import OtlpTracer
+    except ModuleNotFoundError as error:
+        raise errors.InvalidConfiguration(
+            "tracing needs packages that are not installed",
+            cause=f"there is no module {error.name}",
+            hint=f"install them with: {build_extra_command('otel')}",
+        ) from None
+    return OtlpTracer(settings)
 
 
 _log = logging.getLogger("agentctl.store")

@@ -211,7 +211,7 @@ def build_record(seq: int) -> dict[str, Any]:
     return {
         "seq": seq, "at": "2026-11-20T00:00:00.000000Z", "principal": "me", "via": "http",
         "operation": "create_session", "resource": f"session:s{seq}", "outcome": "allowed",
-        "status": None, "reason": None, "request_id": "r", "count": 1,
+        "status": None, "reason": None, "request_id": "r", "trace_id": None, "count": 1,
     }  # fmt: skip
 
 

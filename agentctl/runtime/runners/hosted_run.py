@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.journal import Journal
     from agentctl.runtime.pauses import Leg
-    from agentctl.runtime.spans import Span
+    from agentctl.runtime.spans import Span, Spans
     from agentctl.runtime.transcript import Transcript
 
 
@@ -75,6 +75,7 @@ class ModelSpan:
         if usage is not None and any(usage.values()):
             self._span.input_tokens = usage["input_tokens"]
             self._span.output_tokens = usage["output_tokens"]
+            self._span.answer = {"metrics": usage}
         self._span.end("failed" if failed else "completed")
 
 
@@ -147,6 +148,11 @@ class HostedRun:
     def open_calls(self) -> dict[str, str]:
         """The names of the calls without a result so far, by their ids."""
         return self._transcript.open_calls
+
+    @property
+    def spans(self) -> Spans:
+        """The times of the parts of the run."""
+        return self._transcript.spans
 
     @property
     def _transcript(self) -> Transcript:

@@ -52,6 +52,7 @@ class NewAuditEntry(NamedTuple):
     status: int | None
     reason: str | None
     request_id: str | None
+    trace_id: str | None = None
     count: int = 1  # type: ignore[assignment]
 
 
@@ -67,6 +68,7 @@ class AuditRow(NamedTuple):
     status: int | None
     reason: str | None
     request_id: str | None
+    trace_id: str | None
     count: int  # type: ignore[assignment]
     seq: int
 
