@@ -294,7 +294,7 @@ def open_page(line: Line) -> Iterator[Iterator[str]]:
     messages = [{"id": "m1", "role": "user", "content": "hello"}]
     body = {"threadId": line.session_id, "runId": "r", "messages": messages, "tools": []}
     body |= {"protocolVersion": "1.0", "state": {}, "context": [], "forwardedProps": {}}
-    # A client of its own: the connection closes with the stream.
+    # A separate client: the connection closes with the stream.
     with (
         httpx2.Client(base_url=line.host.url, timeout=60) as http,
         http.stream(
