@@ -36,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+import asyncpg
 import httpx2
 
 from tests.chaos.cluster import Cluster, Engine, PostgresCluster, Server, start_cluster
@@ -293,11 +294,22 @@ class Experiment:
             if number % 20 == 19 and servers:
                 self._restart(self._dice.choice(servers))
                 return "server with its workers"
-            if number % 20 != 19 and (pids := cluster.live_workers()):
+            if number % 20 != 19 and (pids := await self._list_ready_workers()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._dice.choice(pids), signal.SIGKILL)
                     return "worker"
             await asyncio.sleep(0.1)
+
+    async def _list_ready_workers(self) -> list[int]:
+        """Return the workers that have registered: a server delays the start of one that never was.
+
+        A pid of the database alone may be that of another program by now.
+        """
+        live = self._cluster.live_workers()
+        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            ready = {row[0] for row in await self._cluster.rows("SELECT pid FROM workers")}
+            return [pid for pid in live if pid in ready]
+        return []
 
     def _restart(self, server: Server) -> None:
         server.kill()
