@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from abc import ABC, abstractmethod
@@ -18,9 +19,12 @@ Engine = Literal["sqlite", "postgresql"]
 
 SCHEMA = "measured"
 
-_ROWS = """
+REPORT_SECONDS = 11.0
+"""Time after which an idle connection of PostgreSQL has reported what it has read."""
+
+_ROWS = f"""
 SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint
-FROM pg_stat_all_tables WHERE schemaname = $1
+FROM pg_stat_all_tables WHERE schemaname = '{SCHEMA}'
 """
 
 
@@ -33,7 +37,7 @@ class Costs(NamedTuple):
         database_cpu: CPU seconds of PostgreSQL.
         statements: sent to the database, with BEGIN and COMMIT; on PostgreSQL only while it logs.
         commits: transactions that have written something.
-        rows: rows that PostgreSQL has read, or that SQLite has returned.
+        rows: rows that PostgreSQL has read, or that SQLite has returned (`Measured.count_rows`).
     """
 
     seconds: float
@@ -41,7 +45,7 @@ class Costs(NamedTuple):
     database_cpu: float
     statements: float
     commits: float
-    rows: float
+    rows: float = 0
 
     def since(self, before: Costs, count: int = 1) -> Costs:
         """Return the costs between two moments, divided by a number of things."""
@@ -64,7 +68,11 @@ class Measured(ABC):
 
     @abstractmethod
     async def read(self) -> Costs:
-        """Return the costs so far."""
+        """Return the costs so far, but for the rows."""
+
+    @abstractmethod
+    async def count_rows(self) -> float:
+        """Return the number of rows so far; PostgreSQL reports them after some seconds."""
 
     @abstractmethod
     async def execute(self, *statements: str) -> None:
@@ -102,9 +110,10 @@ class MeasuredSqlite(Measured):
         return row
 
     async def read(self) -> Costs:
-        return Costs(
-            time.monotonic(), time.process_time(), 0, self._statements, self._commits, self._rows
-        )
+        return Costs(time.monotonic(), time.process_time(), 0, self._statements, self._commits)
+
+    async def count_rows(self) -> float:
+        return self._rows
 
     async def count_statements(self, on: bool) -> None:
         """Do nothing: they are counted always."""
@@ -131,10 +140,12 @@ class MeasuredPostgres(Measured):
             self._start = counters
         if self._logging:
             statements = sum(self._meter.count_statements(self._start, counters).values())
-        await self._meter.fetchval("SELECT pg_stat_force_next_flush()")
-        rows = await self._meter.fetchval(_ROWS.replace("$1", f"'{SCHEMA}'"))
         cpu, database_cpu = time.process_time(), counters.cpu
-        return Costs(counters.seconds, cpu, database_cpu, statements, counters.writes, rows)
+        return Costs(counters.seconds, cpu, database_cpu, statements, counters.writes)
+
+    async def count_rows(self) -> float:
+        await asyncio.sleep(REPORT_SECONDS)
+        return float(await self._meter.fetchval(_ROWS))
 
     async def execute(self, *statements: str) -> None:
         await self._meter.execute(f"SET search_path = '{SCHEMA}'", *statements)
