@@ -1,4 +1,4 @@
-"""What work costs: CPU time of this process and of the database, statements, commits and rows."""
+"""The costs of work: CPU time of this process and of the database, statements, commits and rows."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class MeasuredSqlite(Measured):
 
 
 class MeasuredPostgres(Measured):
-    """A PostgreSQL server of its own."""
+    """A separate PostgreSQL server."""
 
     def __init__(self, url: str, meter: Meter) -> None:
         self.entry = f'url = "{url}"\nsearch_path = "{SCHEMA}"'

@@ -1,4 +1,4 @@
-"""The cost of a run from a queue, by the number of runs that wait behind it (docs/queue.md).
+"""The cost of a run from a queue, by the number of runs that wait after it (docs/queue.md).
 
 `python -m tests.benchmarks.queue_costs [--engine postgresql]`. One server with one slot executes
 runs that wait, one after the other: it claims a run, executes a function that returns at once,
@@ -38,7 +38,7 @@ async def quick(message):
     return message
 
 
-async def gate(message):
+async def barrier(message):
     while not Path(message).exists():
         await asyncio.sleep(0.01)
 """
@@ -56,32 +56,32 @@ on_busy = "enqueue"
 history_runs = 0
 
 [[agents]]
-id = "gate"
-object = "queue_cost_agents:gate"
+id = "barrier"
+object = "queue_cost_agents:barrier"
 on_busy = "enqueue"
 """
 
 _LAST = "(SELECT max(seq) FROM runs)"
 
-# The queue behind the measured runs: rows as those of runs that wait, of which none is claimed.
+# The queue after the measured runs: rows as those of runs that wait, of which none is claimed.
 _SESSIONS = """
 INSERT INTO sessions (session_id, session_type, session_name, total_tokens, run_count,
                       history_bytes, created_at, updated_at, metrics)
 WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count})
-SELECT 'behind-' || n, 'agent', '', 0, 0, 0, n, n, '{{}}' FROM numbers
+SELECT 'later-' || n, 'agent', '', 0, 0, 0, n, n, '{{}}' FROM numbers
 """
 _RUNS = """
 INSERT INTO runs (run_id, session_id, seq, component_type, component_id, status, background,
                   attempt, created_at, late_result, input, queued_at, queue_turn)
 WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count}),
      waiting (last_seq, at) AS (SELECT max(seq), max(created_at) FROM runs)
-SELECT 'behind-' || n, {session}, last_seq + n, 'agent', 'quick', 'PENDING', 1, 1, at + n, 0,
+SELECT 'later-' || n, {session}, last_seq + n, 'agent', 'quick', 'PENDING', 1, 1, at + n, 0,
        'hello', at + n, {turn} FROM numbers, waiting
 """
 
 
 class Queue:
-    """A queue whose runs begin when a gate is opened.
+    """A queue whose runs begin when a barrier is opened.
 
     Args:
         in_one: True if all runs are of one session.
@@ -101,9 +101,9 @@ class Queue:
         record = (await self._operations.create_run("agent", agent, request)).value
         return str(record["run_id"])
 
-    async def pass_gate(self, gate: Path, last_run: str) -> None:
-        """Let the runs behind a gate begin, and wait until the last of them works."""
-        gate.touch()
+    async def pass_barrier(self, barrier: Path, last_run: str) -> None:
+        """Let the runs after a barrier begin, and wait until the last of them works."""
+        barrier.touch()
         state = Sql("SELECT status FROM runs WHERE run_id = :run_id")
 
         async def is_at_work() -> bool:
@@ -113,7 +113,7 @@ class Queue:
 
 
 async def measure(engine: Engine, length: int, *, in_one: bool, runs: int = RUNS) -> Costs:
-    """Return the costs of one run, with `length` runs behind it in the queue."""
+    """Return the costs of one run, with `length` runs after it in the queue."""
     with tempfile.TemporaryDirectory(prefix="agentctl-queue-") as name:
         folder = Path(name)
         async with open_measured(engine, folder) as measured:
@@ -133,17 +133,17 @@ async def _measure(
     async with Service.open(deployment.settings, create=True) as service:
         service.hosting.engine.claims.is_serving = True
         queue = Queue(service, in_one=in_one)
-        gates = [await queue.add("gate", str(folder / "gate-0"))]
+        barriers = [await queue.add("barrier", str(folder / "barrier-0"))]
         for number in (1, 2, 3):
             for _ in range(runs):
                 await queue.add("quick")
-            gates.append(await queue.add("gate", str(folder / f"gate-{number}")))
+            barriers.append(await queue.add("barrier", str(folder / f"barrier-{number}")))
         await _fill(measured, length, in_one=in_one)
         found, rows = [], [await measured.count_rows()]
-        for number, last in enumerate(gates[1:]):
+        for number, last in enumerate(barriers[1:]):
             await measured.count_statements(number == 2)
             before = await measured.read()
-            await queue.pass_gate(folder / f"gate-{number}", last)
+            await queue.pass_barrier(folder / f"barrier-{number}", last)
             found.append((await measured.read()).since(before, runs))
         rows.append(await measured.count_rows())
         await measured.count_statements(False)
@@ -153,7 +153,7 @@ async def _measure(
 
 
 async def _fill(measured: Measured, length: int, *, in_one: bool) -> None:
-    session, turn = ("'one'", "0") if in_one else ("'behind-' || n", "at + n")
+    session, turn = ("'one'", "0") if in_one else ("'later-' || n", "at + n")
     await measured.execute(
         _SESSIONS.format(count=length),
         _RUNS.format(count=length, session=session, turn=turn),
@@ -172,7 +172,7 @@ def format_row(shape: str, length: int, costs: Costs, base: Costs) -> str:
 
 def main(engine: Engine, lengths: Sequence[int]) -> None:
     """Print a table of the costs of one run."""
-    print("| in | runs behind | CPU µs | of the database | statements | commits | rows | ratio |")
+    print("| in | runs after it | CPU µs | of the database | statements | commits | rows | ratio |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for in_one, shape in ((True, "one session"), (False, "a session each")):
         base: Costs | None = None
