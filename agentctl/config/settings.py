@@ -419,6 +419,9 @@ class Team:
     """An entry of `[[teams]]`. `members` are ids of agents and teams.
 
     `external_tools` and `approve` are those of the leader, as for an agent.
+
+    Attributes:
+        durable: as for an agent; the runs of its members belong to its runs.
     """
 
     id: Id
@@ -438,6 +441,7 @@ class Team:
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +455,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """An entry of `[[workflows]]`."""
+    """An entry of `[[workflows]]`.
+
+    Attributes:
+        durable: as for an agent; the runs of its steps belong to its runs.
+    """
 
     id: Id
     steps: tuple[Step, ...]
@@ -459,6 +467,7 @@ class Workflow:
     description: str = ""
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

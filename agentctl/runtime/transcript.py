@@ -37,6 +37,7 @@ class TranscriptMark(NamedTuple):
     content: int = 0
     reasoning: int = 0
     spans: int = 0
+    tools: int = 0
 
 
 class Transcript:
@@ -77,6 +78,7 @@ class Transcript:
         self._answer: _AnswerInProgress | None = None
         self._open_calls: dict[str, tuple[dict[str, Any], Span]] = {}
         self._unanswered: dict[str, str] = {}
+        self._requested: set[str] = set()
 
     @property
     def is_answering(self) -> bool:
@@ -178,29 +180,38 @@ class Transcript:
     def mark(self) -> TranscriptMark:
         """Return the present end of the transcript, for `since`."""
         return TranscriptMark(
-            len(self._messages), len(self._content), len(self._reasoning), self.spans.count
+            len(self._messages),
+            len(self._content),
+            len(self._reasoning),
+            self.spans.count,
+            len(self.tools),
         )
 
-    def since(self, mark: TranscriptMark) -> dict[str, Any]:
+    def since(self, mark: TranscriptMark, *, results: bool = False) -> dict[str, Any]:
         """Return what the answers after a mark have added, as a JSON object.
 
-        The results of calls are not in it.
+        Args:
+            results: True adds the results of calls, which have all ended.
         """
         messages = self._messages[mark.messages :]
+        if not results:
+            messages = [message for message in messages if message["role"] != "tool"]
         return {
-            "messages": [message for message in messages if message["role"] != "tool"],
+            "messages": messages,
+            "tools": self.tools[mark.tools :] if results else [],
             "content": "".join(self._content[mark.content :]),
             "reasoning": "".join(self._reasoning[mark.reasoning :]),
             "usage": self._usage,
             "usage_of_models": self._usage_of_models,
             "knows_usage": self._knows_usage,
             "progress_events": self.progress_events,
-            "spans": self.spans.since(mark.spans),
+            "spans": self.spans.since(mark.spans, tools=results),
         }
 
     def extend(self, added: Mapping[str, Any]) -> None:
         """Add what `since` has returned; the results of all calls before it are added."""
         self._messages += added["messages"]
+        self.tools += added.get("tools", ())
         self._content += [added["content"]] if added["content"] else []
         self._reasoning += [added["reasoning"]] if added["reasoning"] else []
         self._usage, self._knows_usage = dict(added["usage"]), added["knows_usage"]
@@ -210,6 +221,8 @@ class Transcript:
         for message in added["messages"]:
             calls = message.get("tool_calls", ())
             self._unanswered |= {call["id"]: call["name"] for call in calls}
+            self._unanswered.pop(message.get("tool_call_id", ""), None)
+            self._requested = {call["id"] for call in calls}
 
     def _find_open_entry(self, call_id: str) -> dict[str, Any] | None:
         entries = (entry for entry in reversed(self.tools) if entry["tool_call_id"] == call_id)
@@ -364,7 +377,11 @@ class Transcript:
         """Add a call to the messages: `id`, `name` and `arguments`.
 
         Calls that are open at the same time are part of one message, unless text came in between.
+        A call that `request_calls` has added is there already.
         """
+        if call["id"] in self._requested:
+            self._requested.discard(call["id"])
+            return
         if self._answer is not None and not self._answer.is_empty:
             self.end_answer([call], "tool_call")
             return
@@ -376,6 +393,13 @@ class Transcript:
             return
         self.begin_answer()
         self.end_answer([call], "tool_call")
+
+    def request_calls(self, calls: list[dict[str, Any]]) -> None:
+        """Complete the open answer with all of its calls, before they start."""
+        if self._answer is None:
+            self.begin_answer()
+        self.end_answer(calls, "tool_call")
+        self._requested = {call["id"] for call in calls}
 
     def open_call(
         self, call_id: str, name: str, arguments: Mapping[str, Any], at: int | None = None

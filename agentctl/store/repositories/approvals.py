@@ -118,6 +118,9 @@ _PENDING_OF_SESSION = Sql(
 _PENDING_OF_ROOT = Sql(
     "SELECT count(*) FROM approvals WHERE root_run_id = :root_run_id AND status = 'pending'"
 )
+_HAS_PENDING = Sql(
+    "SELECT approval_id FROM approvals WHERE run_id = :run_id AND status = 'pending' LIMIT 1"
+)
 _COUNT_PENDING = Sql(
     "SELECT count(*) FROM (SELECT 1 FROM approvals WHERE status = 'pending' LIMIT :limit) AS found"
 )
@@ -246,6 +249,11 @@ def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, Val
 def count_pending_of_root(root_run_id: str) -> Work[int]:
     """Return the number of pending approvals of a root run and of its members."""
     return _PENDING_OF_ROOT.value(root_run_id=root_run_id)
+
+
+def has_pending(run_id: str) -> Work[bool]:
+    """Return True if a run itself waits for people."""
+    return _HAS_PENDING.has_rows(run_id=run_id)
 
 
 def count_pending(limit: int) -> Work[int]:

@@ -183,6 +183,8 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
 }
 
 function Silence({ run, runs, idle, now }) {
+  const phase = phaseOf(run);
+  if (phase.name === "queued" && phase.sentence) return html`<p class="dim">◌ ${phase.sentence}</p>`;
   if (!runs) return html`<p class="dim">● waiting for its events</p>`;
   const { progress, started_at: began } = runs.get(run.run_id) || run;
   if (progress?.text || progress?.fraction != null) {
