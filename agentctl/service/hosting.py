@@ -20,6 +20,7 @@ from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.tasks import Tasks
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
+from agentctl.service.session_histories import SessionHistories
 from agentctl.store.database import probe
 from agentctl.store.databases import Databases
 from agentctl.webhooks.deliveries import Deliveries
@@ -82,6 +83,7 @@ class Hosting:
         verifier: returns the verifier of the configuration. The first call creates it and raises
             InvalidKey if its keys are rejected.
         listings: documents of all components of a kind, filled by the first request for them.
+        histories: the histories of sessions that were read last.
     """
 
     settings: Settings
@@ -98,3 +100,4 @@ class Hosting:
     background: Tasks
     verifier: Callable[[], Verifier]
     listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)
+    histories: SessionHistories = field(default_factory=SessionHistories)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from tests.benchmarks.client import build_message, encode_form
-from tests.benchmarks.hosted import CLIENTS, add_agents
+from tests.benchmarks.hosted import add_agents
 from tests.benchmarks.load import CONNECTIONS, Batch, Load, compare_loads
 from tests.benchmarks.measure import Row, at_most
 from tests.benchmarks.peers import LANGGRAPH, LITELLM, serve_langgraph, serve_litellm
@@ -46,23 +47,32 @@ PATH = "/v1/chat/completions"
 def compare_with_langgraph(folder: Path, model_url: str) -> Iterator[Row]:
     """Compare the same graph on agentctl and on `langgraph dev`.
 
-    With ChatOpenAI both sides have the same code; the model of the configuration is agentctl's.
+    With ChatOpenAI both sides have the same code; the model of the configuration is that of
+    agentctl. Each is measured on a server of its own.
     """
-    work, name = create_work(folder / "langgraph", model_url, []), LANGGRAPH.title
-    add_agents(work.folder, "langgraph", model_url)
-    with serve_agentctl(work) as own, serve_langgraph(work) as other:
-        memory = Memory(own, other, name)
-        ours = {CLIENT_TITLES[client]: build_run_side(own, client) for client in CLIENTS}
+    name, works = LANGGRAPH.title, {}
+    for client, title in CLIENT_TITLES.items():
+        works[title] = work = create_work(folder / client, model_url, [])
+        add_agents(work.folder, "langgraph", model_url, [client])
+    with ExitStack() as stack:
+        other = stack.enter_context(serve_langgraph(work))
+        own = {title: stack.enter_context(serve_agentctl(works[title])) for title in works}
+        memories = {title: Memory(own[title], other, name, f"{title}: ") for title in own}
+        sides = {
+            title: build_run_side(own[title], client) for client, title in CLIENT_TITLES.items()
+        }
         theirs = Side(other, partial(_build_graph_run, other), b'"chunk_position":"last"')
-        yield from _compare_tokens(ours, name, theirs)
+        yield from _compare_tokens(sides, name, theirs)
         body = _encode_graph_run(build_message(3))
-        for client in CLIENTS:
-            plain = own.post(f"/agents/{client}/runs", encode_form(stream=False), seconds=2)
+        for client, title in CLIENT_TITLES.items():
+            plain = Batch(own[title].post(f"/agents/{client}/runs", encode_form(stream=False)), 160)
             batch = Batch(other.post("/runs/wait", body, kind=JSON), 64)
-            work_name = f"{CLIENT_TITLES[client]}: runs, plain"
-            yield compare_loads(work_name, plain, name, batch, 3, LEAST)
-        yield from memory.rows()
-    yield from compare_starts(work, name, partial(serve_langgraph, work))
+            yield compare_loads(f"{title}: runs, plain", plain, name, batch, 3, LEAST)
+        for memory in memories.values():
+            yield from memory.rows()
+    for title in works:
+        serve_other = partial(serve_langgraph, works[title])
+        yield from compare_starts(works[title], name, serve_other, agent=f"{title}: ")
 
 
 def _build_graph_run(place: RunningServer, message: str) -> bytes:

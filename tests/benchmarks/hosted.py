@@ -50,10 +50,12 @@ def measure_hosted(folder: Path, model_url: str, rounds: int, libraries: Sequenc
                 print(f"{load.title} | {name} | {statistics.median(values):.0f} us", flush=True)
 
 
-def add_agents(folder: Path, library: str, model_url: str) -> None:
+def add_agents(
+    folder: Path, library: str, model_url: str, clients: Sequence[str] = CLIENTS
+) -> None:
     """Add the agents of a library to the configuration, and their module to its folder."""
     with (folder / "agentctl.toml").open("a") as file:
-        for client in CLIENTS:
+        for client in clients:
             target = f"hosted_agents:{library}_{client}"
             file.write(f'\n[[agents]]\nid = "{client}"\nobject = "{target}"\n')
     shutil.copy(Path(__file__).with_name("hosted_agents.py"), folder)

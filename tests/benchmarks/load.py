@@ -182,21 +182,22 @@ class Batch:
 
 def compare_loads(
     work: str,
-    ours: Load,
+    ours: Load | Batch,
     against: str,
     theirs: Load | Batch,
     rounds: int,
     target: Target | None = None,
 ) -> Row:
     """Run two loads in turns, and the twin of ours, and return the row."""
-    twin = {} if ours.twin is None else {"twin": ours.twin}
-    rates = run_rounds({"ours": ours, "theirs": theirs, **twin}, rounds)
+    twin = ours.twin if isinstance(ours, Load) else None
+    acts = {"ours": ours, "theirs": theirs} | ({} if twin is None else {"twin": twin})
+    rates = run_rounds(acts, rounds)
     cost = statistics.median(ours.costs)
     row = build_ratio_row(work, rates["ours"], against, rates["theirs"], "/s", target)
     row = replace(row, by_processor=statistics.median(theirs.costs) / cost)
-    if ours.twin is None:
+    if twin is None:
         return row
-    ratio = cost / statistics.median(ours.twin.costs)
+    ratio = cost / statistics.median(twin.costs)
     return row.with_postgres(rates["twin"], rates["ours"], "/s", ratio)
 
 

@@ -21,9 +21,11 @@ __all__ = ["Memory", "compare_starts", "compare_workers"]
 class Memory:
     """The memory of both servers: measured before the first request, and again for the rows."""
 
-    def __init__(self, ours: RunningServer, theirs: RunningServer, name: str) -> None:
+    def __init__(
+        self, ours: RunningServer, theirs: RunningServer, name: str, agent: str = ""
+    ) -> None:
         self._sides = ours, theirs, ours.twin
-        self._name = name
+        self._name, self._agent = name, agent
         self._idle = self._now()
 
     def _now(self) -> tuple[float, ...]:
@@ -33,7 +35,8 @@ class Memory:
         """Measure the memory after the load and yield the rows."""
         for name, (one, other, *twin) in (("idle", self._idle), ("after that load", self._now())):
             goal = at_most(0.5) if name != "idle" else None
-            row = build_ratio_row(f"memory, {name}", [one], self._name, [other], " MB", goal)
+            work = f"{self._agent}memory, {name}"
+            row = build_ratio_row(work, [one], self._name, [other], " MB", goal)
             row = replace(row, timed=False)
             yield row.with_postgres(twin, [one], " MB") if twin else row
 
@@ -41,18 +44,21 @@ class Memory:
 Serve = Callable[[], AbstractContextManager[RunningServer]]
 
 
-def compare_starts(work: Work, name: str, serve: Serve, twin: Work | None = None) -> Iterator[Row]:
+def compare_starts(
+    work: Work, name: str, serve: Serve, twin: Work | None = None, agent: str = ""
+) -> Iterator[Row]:
     """Compare the times from the start of the process to the first response.
 
     Args:
         name, serve: the other server, and a function that starts it.
         twin: the same work on PostgreSQL.
+        agent: the beginning of the name of the row.
     """
     acts = {"ours": _measure_start(partial(serve_agentctl, work)), "theirs": _measure_start(serve)}
     if twin is not None:
         acts["twin"] = _measure_start(partial(serve_agentctl, twin))
     found = run_rounds(acts, 4)
-    start = "start to the first answer"
+    start = f"{agent}start to the first answer"
     row = build_ratio_row(start, found["ours"], name, found["theirs"], " s", at_most(0.6))
     yield row if twin is None else row.with_postgres(found["twin"], found["ours"], " s")
 
