@@ -41,8 +41,8 @@ class _Kept(NamedTuple):
     """The history of the first runs of a session.
 
     Attributes:
-        created_at: the time at which the session was created, which tells it from a later one with
-            the same id.
+        created_at: the time at which the session was created, which a later one with the same
+            id does not have.
         last_seq: the number of the last run.
         stored_bytes: bytes of the stored histories, with their brackets.
         text: the joined histories, without brackets.

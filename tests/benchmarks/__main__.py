@@ -4,7 +4,7 @@
 
 The rows of each part are kept in `.bench/results`, so that the parts can be measured one by one:
 the page is written when all of them are there. A slow result is no failure: the figures are to be
-read. The other servers run in environments of their own, which `make bench` creates.
+read. The other servers run in separate environments, which `make bench` creates.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def compare_with_langgraph(folder: Path, model_url: str) -> Iterator[Row]:
     """Compare the same graph on agentctl and on `langgraph dev`.
 
     With ChatOpenAI both sides have the same code; the model of the configuration is that of
-    agentctl. Each is measured on a server of its own.
+    agentctl. Each is measured on a separate server.
     """
     name, works = LANGGRAPH.title, {}
     for client, title in CLIENT_TITLES.items():

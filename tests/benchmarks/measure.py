@@ -109,7 +109,7 @@ class Row:
 
     @property
     def doubt(self) -> str:
-        """The reason why the row says more about the machine than about the servers, or ''."""
+        """The reason why the row shows the machine more than the servers, or ''."""
         if self.failure:
             return self.failure
         if self.timed and self.other_work > MAXIMUM_OTHER_WORK:

@@ -1,4 +1,4 @@
-"""The programs that agentctl is compared with, each in an environment of its own.
+"""The programs that agentctl is compared with, each in a separate environment.
 
 `make bench` creates the environment `.bench/NAME` from `NAME-requirements.txt`.
 """

@@ -260,7 +260,7 @@ def find_capacity(side: Side) -> Row:
     """Add streams of 50 tokens/s until the delay is too long; return the last number before.
 
     A number whose delay is too long is measured a second time: other work may have caused it. If
-    the server had CPU time left then, its limit is unknown, and the row says so.
+    the server had CPU time left then, its limit is unknown, and the row states that.
     """
     carried, failure = 0, ""
     for streams in STEPS:
@@ -272,7 +272,7 @@ def find_capacity(side: Side) -> Row:
         carried = streams
     work = "streams of 50 tokens/s with p99 of the delay at most 100 ms"
     row = build_figure_row(work, [float(carried)], "", at_least(150))
-    # A target that is reached stays reached, whatever stopped the search.
+    # A target that was reached before the search stopped remains reached.
     return row if row.reached else replace(row, failure=failure)
 
 

@@ -1,8 +1,8 @@
 """The cost of a commit by the writer thread, alone and with others (docs/decisions/0112).
 
-`python -m tests.benchmarks.reasons.lone_commits [FOLDER]`: the file is in FOLDER, by default that of
-temporary files. A folder in memory, such as /dev/shm, shows the costs without the disk. On the loop
-means: the same unit and commit without a thread, which blocks the event loop for the time shown.
+`python -m tests.benchmarks.reasons.lone_commits [FOLDER]`: the file is in FOLDER, by default that
+of temporary files. A folder in memory, such as /dev/shm, shows the costs without the disk. "On the
+loop" is the same unit and commit without a thread, which blocks the event loop for the time shown.
 """
 
 from __future__ import annotations
