@@ -24,6 +24,7 @@ from agentctl.runs.usage import UsageSums
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.rate_limits import RateLimiter
+from agentctl.service.session_histories import SessionHistories
 from agentctl.store.database import probe
 from agentctl.store.databases import Databases
 from agentctl.webhooks.deliveries import Deliveries
@@ -89,6 +90,7 @@ class Hosting:
         statement_key: returns the key of `[audit] key_file`, or None without one. The first call
             raises InvalidKey if it cannot be used.
         listings: documents of all components of a kind, filled by the first request for them.
+        histories: the histories of sessions that were read last.
     """
 
     settings: Settings
@@ -110,3 +112,4 @@ class Hosting:
     verifier: Callable[[], Verifier]
     statement_key: Callable[[], StatementKey | None]
     listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)
+    histories: SessionHistories = field(default_factory=SessionHistories)
