@@ -345,6 +345,20 @@ class InvalidKey(UsageError):
     error_code = "INVALID_KEY"
 
 
+class InvalidStatement(AgentctlError):
+    """A signed statement that a verifier rejects.
+
+    Args:
+        reason: why, one line.
+    """
+
+    error_code = "INVALID_STATEMENT"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("The signed statement is not valid", cause=reason)
+        self.reason = reason
+
+
 class RunFailed(AgentctlError):
     """A run that ended as ERROR, as an error of the command."""
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from agentctl.approval_requests import ApprovalFilter, ContinueRequest, DecisionRequest
 from agentctl.declarations import Path, component_operation, dispatch, operation
-from agentctl.records.approvals import ApprovalPage, ApprovalRecord
+from agentctl.records.approvals import ApprovalPage, ApprovalRecord, ReceiptRecord
 from agentctl.records.document import Document
 from agentctl.records.items import RunViewPages, RunViews
 from agentctl.records.kinds import ComponentKind
@@ -246,6 +246,16 @@ class RunDeclarations:
         self, kind: ComponentKind, component_id: ComponentId, approval_id: ApprovalId
     ) -> Document[ApprovalRecord]:
         """Get an approval of a component."""
+
+    @component_operation("get_receipt", "GET", f"{_APPROVAL}/receipt", errors=(409,))
+    async def get_receipt(
+        self, kind: ComponentKind, component_id: ComponentId, approval_id: ApprovalId
+    ) -> Document[ReceiptRecord]:
+        """Get the receipt of an approval.
+
+        A signed statement of who decided, about which call, and what followed: others can verify it
+        without this server. A pending approval is a conflict.
+        """
 
     @component_operation("decide_approval", "POST", f"{_APPROVAL}/decide", errors=(409,))
     async def decide_approval(

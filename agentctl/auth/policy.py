@@ -83,6 +83,7 @@ def _component_requirements(kind: ComponentKind) -> dict[str, Requirement]:
         # And the scope that starts a run of the component that goes on (`service.repeats`).
         ids.fork_run: read,
         ids.get_approval: NeedsScope("approvals", "read", names.id_field),
+        ids.get_receipt: NeedsScope("approvals", "read", names.id_field),
         ids.decide_approval: NeedsScope("approvals", "write", names.id_field),
     }
 
@@ -150,6 +151,7 @@ POLICY: dict[str, Requirement] = {
     "test_webhook": NeedsScope("webhooks", "write"),
     "enable_webhook": NeedsScope("webhooks", "write"),
     "get_audit": NeedsScope("audit", "read"),
+    "get_audit_heads": NeedsScope("audit", "read"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 from urllib.parse import urlsplit
@@ -73,6 +73,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         check_models,
         _check_steps,
         _check_teams,
+        _check_durable,
         check_mcp_servers,
         _check_approvers,
         _check_budgets,
@@ -249,6 +250,32 @@ def _check_teams(settings: Settings, places: Places) -> None:
             places[f"teams.{cycle[-1]}.members"].refuse(
                 f"the team is a member of itself: {' -> '.join(cycle)}"
             )
+
+
+def _check_durable(settings: Settings, places: Places) -> None:
+    agents = {agent.id: agent for agent in settings.agents}
+    teams = {team.id: team for team in settings.teams}
+    below: dict[str, Iterable[str]] = {
+        f"teams.{team.id}": team.members for team in settings.teams if team.durable
+    }
+    for workflow in settings.workflows:
+        if workflow.durable:
+            below[f"workflows.{workflow.id}"] = [step.agent or step.team for step in workflow.steps]
+    for key, members in below.items():
+        left, seen = [*members], set[str]()
+        while left:
+            member_id = left.pop()
+            if member_id in seen:
+                continue
+            seen.add(member_id)
+            agent = agents.get(member_id)
+            if agent is None:
+                left += teams[member_id].members
+            elif agent.object and not agent.durable:
+                places[f"{key}.durable"].refuse(
+                    f"needs that all agents in code below it are durable; {agent.id} is not",
+                    hint=f"set durable = true for the agent {agent.id}, or remove it here",
+                )
 
 
 def _check_approvers(settings: Settings, places: Places) -> None:

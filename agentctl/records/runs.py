@@ -93,8 +93,9 @@ class RunRecord(TypedDict):
     `queue_position` its place there while it waits, from 1; both are null without a wait.
     `paused_at` is the time of its last pause, and `approvals` are what it waits or waited for, with
     those of its members. `spans` are the parts of the run with their times, open ones in a live
-    run. `request_id` is that of the request that started it, members' runs included. `input` is the
-    message, or without one the JSON text of `input_object`. `input_object` is the object `input`
+    run. `request_id` is that of the request that started it, members' runs included. `trace_id` is
+    the trace of its first leg; null if it was not traced. `input` is the message, or without one
+    the JSON text of `input_object`. `input_object` is the object `input`
     of the request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
     is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
     that run (steps of a workflow) that it began with.
@@ -134,6 +135,7 @@ class RunRecord(TypedDict):
     late_result: LateResult | None
     holding: list[str] | None
     request_id: str | None
+    trace_id: str | None
     origin_run_id: str | None
     origin_kind: OriginKind | None
     origin_at: int | None

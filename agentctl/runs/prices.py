@@ -109,7 +109,7 @@ class Prices:
 
 
 def _has_listed_price(model: Model) -> bool:
-    # Behind another address is another service, with prices of its own.
+    # Another address is that of another service, which has other prices.
     return model.provider not in ("demo", "ollama", "azure") and not model.base_url
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.session_state import SessionState
     from agentctl.runtime.transcript import Transcript
 
-MemberStatus = Literal["COMPLETED", "ERROR", "CANCELLED", "PAUSED"]
+MemberStatus = Literal["COMPLETED", "ERROR", "CANCELLED", "PAUSED", "PARKED"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class MemberResult:
     """The result of the run of a member or of a step.
 
     Attributes:
-        status: its final status, or PAUSED: then its parent has to pause as well.
+        status: its final status, or PAUSED: then its parent has to pause as well; or PARKED: then
+            its parent is handed over as well.
         content: its content; partial unless the status is COMPLETED.
         error_detail: public text of its failure; None unless the status is ERROR.
         error_code: code of its failure (docs/contract.md "Failures of a run"); None unless the
@@ -157,7 +158,8 @@ class RunEnvironment(Protocol):
         """Run a member or a step as a child of this run; the engine sets its time limit.
 
         A cancel of this call cancels the child. A failure of the child is a result, not an
-        exception; so is a pause.
+        exception; so is a pause. In a durable run the member of the current call or step is the one
+        that an earlier process has started, if it did.
 
         Args:
             run_id: the paused run of the member, to go on with; None starts a new one. The result

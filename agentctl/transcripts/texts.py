@@ -18,6 +18,9 @@ SHORT_RESULT = 200
 SESSION_OBJECTS = ("session_summary", "output", "metadata", "session_state")
 """The objects of a session that its head shows."""
 
+TRACE_URL = "trace_url"
+"""The member of a run with the page about its trace, which only commands add."""
+
 CUT_ANSWER = 20_000
 """Characters of an answer that are shown, and requested from a server, without `full`."""
 
@@ -238,4 +241,8 @@ def describe_details(run: Record) -> Iterator[tuple[str, str]]:
         yield f"{origin.kind} of", f"{origin.run_id}, {origin.place}"
     if run.get("member_runs"):
         yield "member runs", clean_line(", ".join(map(str, run["member_runs"])))
+    if run.get("trace_id"):
+        yield "trace", clean_line(run.get(TRACE_URL) or run["trace_id"])
+    if run.get("trace_id"):
+        yield "trace", clean_line(run.get(TRACE_URL) or run["trace_id"])
     yield from describe_objects(run, SESSION_OBJECTS[1:])

@@ -25,6 +25,7 @@ from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     AccountFilter,
     AuditFilter,
+    AuditHeadFilter,
     BulkDeletion,
     CancelRequest,
     ExplainRequest,
@@ -88,6 +89,8 @@ def system_rows() -> Iterator[Row]:
     wanted = AuditFilter(operation="rename_session", limit=1)
     path = "GET /audit?operation=rename_session&limit=1"
     yield Row("get_audit", path, lambda operations: operations.get_audit(wanted))
+    heads = AuditHeadFilter(limit=1)
+    yield Row("get_audit_heads", "GET /audit/heads?limit=1", lambda p: p.get_audit_heads(heads))
 
 
 def webhook_rows() -> Iterator[Row]:
@@ -194,6 +197,8 @@ def approval_rows_of_component(kind: ComponentKind, name: str) -> Iterator[Row]:
     ids, path = operation_ids(kind), f"/{KINDS[kind].path}/{name}"
     approval = f"{path}/approvals/{ABSENT_RUN}"
     yield Row(ids.get_approval, f"GET {approval}", lambda p: p.get_approval(kind, name, ABSENT_RUN))
+    receipt = f"GET {approval}/receipt"
+    yield Row(ids.get_receipt, receipt, lambda p: p.get_receipt(kind, name, ABSENT_RUN))
     yield Row(
         ids.decide_approval,
         f"POST {approval}/decide",

@@ -669,6 +669,13 @@ def _audit() -> Iterator[Scenario]:
         yield Scenario(operation, f"{path}?{query}", "auditor", 422, (name, *REFUSED))
     yield Scenario(operation, path, "me", 403, ("audit:read", *FORBIDDEN))
     yield Scenario(operation, f"{path}?limit=0", "powerless", 403, FORBIDDEN)
+    operation, path = "get_audit_heads", "GET /audit/heads"
+    yield Scenario(operation, path, "auditor", 200, ('{"data":[],"meta":{"next_cursor":null}}',))
+    for query in ("limit=0", "limit=101", "limit=x", "cursor=x", "cursor="):
+        name = query.partition("=")[0]
+        yield Scenario(operation, f"{path}?{query}", "auditor", 422, (name, *REFUSED))
+    yield Scenario(operation, path, "me", 403, ("audit:read", *FORBIDDEN))
+    yield Scenario(operation, path, "nobody", 401)
 
 
 def _approvals() -> Iterator[Scenario]:
@@ -694,6 +701,10 @@ def _approvals() -> Iterator[Scenario]:
                     operation, request, "me", 403, (f"{hint}{scope}", *FORBIDDEN), json=json
                 )
             yield Scenario(operation, request, "bad", 401)
+        operation, receipt = f"get_{kind}_approval_receipt", f"GET {one}/receipt"
+        yield Scenario(operation, receipt, who, 404, NOT_FOUND)
+        yield Scenario(operation, receipt, "me", 403, (f"{hint}read", *FORBIDDEN))
+        yield Scenario(operation, receipt, "bad", 401)
         operation, resume = (
             f"continue_{kind}_run",
             f"POST /{component}/runs/{{{kind}_run}}/continue",

@@ -40,6 +40,7 @@ class AgentOSBackend(PartialOperations):
         "get_me": ("a description of the caller", "`agentctl token inspect` reads a JWT"),
         "explain_auth": ("an explanation of its authorization", None),
         "get_audit": ("an audit log", None),
+        "get_audit_heads": ("an audit log", None),
         "get_runs": ("a list of runs across sessions", _OF_SESSION.format("a")),
         "get_run": (
             "a run by its id alone",

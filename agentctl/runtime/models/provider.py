@@ -16,6 +16,7 @@ from agentctl.records.text import mask_secrets
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.response_limits import build_limit_hook
 from agentctl.runtime.models.stream_transport import StreamTransport
+from agentctl.runtime.tracing import HEADER, Propagation, find_traceparent
 
 if TYPE_CHECKING:
     from agentctl.runtime.models.calls import ModelFailure
@@ -78,7 +79,12 @@ class IsolatedClient(httpx2.AsyncClient):
     Args:
         run_bytes: maximum size of a run, and therefore of an answer (`models.response_limits`).
         options: other arguments of `httpx2.AsyncClient`.
+
+    Attributes:
+        propagation: the kind of system, for the `traceparent` of its requests.
     """
+
+    propagation: Propagation = "models"
 
     def __init__(self, run_bytes: int, **options: Any) -> None:
         hooks = {"response": [build_limit_hook(run_bytes)]}
@@ -86,6 +92,8 @@ class IsolatedClient(httpx2.AsyncClient):
         self.headers["Accept-Encoding"] = "identity"
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        if (traceparent := find_traceparent(self.propagation)) is not None:
+            request.headers[HEADER] = traceparent
         sending = asyncio.create_task(super().send(request, **options), context=Context())
         try:
             return await sending

@@ -11,6 +11,7 @@ from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.records.times import now
 from agentctl.runtime.context import ContextMisuse
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import Parked
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.hosted_run import HostedRun, LateReport
 from agentctl.runtime.runners.library_members import complete_members, fail_members, pause_members
@@ -86,6 +87,7 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
         InvalidConfiguration: its object is not usable.
         asyncio.CancelledError: the run has to stop, even if the agent returned a result.
         Paused: the agent waits for decisions.
+        Parked: another process goes on.
     """
     try:
         await _execute(opening, environment)
@@ -117,7 +119,7 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
         # The agent cancelled itself, for example in a task group.
         _log.warning("run %s: the agent ended with CancelledError", environment.spec.run_id)
         raise ExecutionError("AGENT_FAILED") from None
-    except (ExecutionError, InvalidConfiguration, Paused, Unavailable):
+    except (ExecutionError, InvalidConfiguration, Parked, Paused, Unavailable):
         raise
     except ContextMisuse as error:
         environment.keep_cause(error)

@@ -24,6 +24,7 @@ class RunRow:
     its last pause. `queued_at` is the time at which it began to wait in the queue, None if it never
     did; `queue_turn` is None unless a server may begin it (`repositories.queue`). `origin_run_id`,
     `origin_kind` and `origin_at` name the run that it repeats, see `records.run_spec.Origin`.
+    `trace` is its place in a trace, None if it is not traced (`RunSpec.trace`).
     """
 
     run_id: str
@@ -68,6 +69,7 @@ class RunRow:
     origin_run_id: str | None = None
     origin_kind: str | None = None
     origin_at: int | None = None
+    trace: str | None = None
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ PERIODS: Mapping[Step, int] = {"hour": HOUR, "day": DAY}
 FOLD_ROWS = 500
 """Ended runs that one transaction adds to the sums."""
 
-MAXIMUM = 2**62
+LARGEST = 2**62
 """The largest stored number: a sum of wrong reports must not stop the others."""
 
 TABLES: Mapping[Step, str] = {"hour": "usage_hourly", "day": "usage_daily"}
@@ -101,7 +101,7 @@ class Sums:
     def values(self) -> list[Value]:
         """Return the values of the columns."""
         counts = (orjson.dumps(getattr(self, name)).decode() for name in COUNTS)
-        return [*(min(getattr(self, name), MAXIMUM) for name in COUNTERS), *counts]
+        return [*(min(getattr(self, name), LARGEST) for name in COUNTERS), *counts]
 
 
 COUNTS = ("failures", "first_token", "duration")
@@ -141,7 +141,7 @@ _IS_UNCOUNTED = "counted = 0 AND finished_at IS NOT NULL"
 _HAS_UNCOUNTED = Sql(f"SELECT 1 FROM runs WHERE {_IS_UNCOUNTED} LIMIT 1")
 
 _UNCOUNTED = Sql(
-    f"SELECT run_id, spans FROM runs WHERE {_IS_UNCOUNTED} ORDER BY finished_at LIMIT 50"
+    f"SELECT run_id, spans FROM runs WHERE {_IS_UNCOUNTED} ORDER BY finished_at LIMIT 200"
 )
 
 _COUNT = Sql(

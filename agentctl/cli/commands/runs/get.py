@@ -28,6 +28,7 @@ from agentctl.cli.show.transcript.pages import (
     is_transcript,
     resolve_transcript_format,
 )
+from agentctl.cli.show.transcript.traces import TraceLinks
 from agentctl.cli.target import Target, with_target
 from agentctl.extensions import name_products
 from agentctl.requests import FULL_VIEW, SessionLocator
@@ -97,7 +98,7 @@ async def get_run(
         page.print_run(drawn)
         if timeline:
             page.print_timeline(run, children)
-        page.print_details(run)
+        page.print_details(await TraceLinks(target.operations).add_to(run))
 
 
 async def _read_run(

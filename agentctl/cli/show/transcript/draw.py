@@ -30,6 +30,7 @@ from agentctl.transcripts.model import (
 )
 from agentctl.transcripts.texts import (
     SESSION_OBJECTS,
+    TRACE_URL,
     Look,
     count_session_tokens,
     cut_text,
@@ -283,6 +284,8 @@ class Printer:
         for cause, place in describe_causes(run):
             self.print(Text(f"cause: {cause}", style="red"), indent=indent)
             self.print(Text(place, style="dim"), indent=indent + MEMBER_INDENT)
+        if record.get(TRACE_URL):
+            self.print(Text(f"trace: {clean_line(record[TRACE_URL])}", style="dim"), indent=indent)
         phase = describe_run({**record, "error": None})
         if not phase["sentence"]:
             return

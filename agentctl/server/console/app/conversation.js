@@ -164,6 +164,7 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
         <span class="tools">
           ${live ? html`<${CancelButton} run=${run} setRun=${setRun} />` : html`<${RepeatButtons} run=${run} db=${db} />`}
           <a href=${toHash(["runs", run.run_id, "timeline"], { db })}>Timeline</a>
+          <${TraceLink} run=${run} />
           <button type="button" class="link" aria-label="Show as JSON" onClick=${() => setJson(true)}>{ }</button>
         </span>
       </header>
@@ -182,6 +183,8 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
 }
 
 function Silence({ run, runs, idle, now }) {
+  const phase = phaseOf(run);
+  if (phase.name === "queued" && phase.sentence) return html`<p class="dim">◌ ${phase.sentence}</p>`;
   if (!runs) return html`<p class="dim">● waiting for its events</p>`;
   const { progress, started_at: began } = runs.get(run.run_id) || run;
   if (progress?.text || progress?.fraction != null) {
@@ -252,6 +255,13 @@ export function CancelButton({ run, setRun }) {
           </div>
         <//>`
       : null}`;
+}
+
+/** The page about the trace of a run, if the server names one. */
+function TraceLink({ run }) {
+  const url = useCaller().me?.trace_url;
+  if (!run.trace_id || !url) return null;
+  return html`<a href=${url.replaceAll("{trace_id}", run.trace_id)} rel="noreferrer" target="_blank" data-trace>Trace</a>`;
 }
 
 /** The run that a run repeats. */
