@@ -107,3 +107,17 @@ id = "typed"
 durable = true
 object = "library_agents:typed"
 """
+
+MCP = """
+[[mcp_servers]]
+id = "bars"
+command = "{python}"
+args = ["{server}", "{folder}", "{session}"]
+idempotent_tools = ["lo*"]
+
+[[agents]]
+id = "client"
+durable = true
+model = "plan"
+tools = ["mcp:bars"]
+"""
