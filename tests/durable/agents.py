@@ -13,6 +13,13 @@ tools = ["ledger_tools:refund", "ledger_tools:note", "ledger_tools:linger", "led
 id = "plain"
 model = "plan"
 tools = ["ledger_tools:note"]
+
+[[teams]]
+id = "pair"
+mode = "coordinate"
+model = "plan"
+members = ["lasting", "plain"]
+durable = true
 """
 
 FUNCTION = """
