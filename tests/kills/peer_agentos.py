@@ -66,7 +66,7 @@ def build_queue(database_url: str, attempts: str, *, model_url: str, tools: list
         model=OpenAILike(id="plan", base_url=model_url, api_key="none"),
         tools=tools,
         db=database,
-        checkpoint="tools",
+        checkpoint="tool-batch",
         telemetry=False,
     )
     queue = QueueConfig(
