@@ -32,6 +32,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -60,11 +61,6 @@ durable = true
 model = "plan"
 tools = ["chaos_tools:pay", "chaos_tools:look", "chaos_tools:sign"]
 
-[[agents]]
-id = "library"
-durable = true
-object = "chaos_library:agent"
-
 [[teams]]
 id = "durable-team"
 durable = true
@@ -74,8 +70,15 @@ members = ["durable"]
 tools = ["chaos_tools:pay", "chaos_tools:look"]
 """
 
-COMPONENTS = ("agents/durable", "agents/durable", "agents/library", "teams/durable-team")
-"""The components of the runs, one after the other: half of the runs are of a configured agent."""
+LIBRARY_AGENT = """
+[[agents]]
+id = "library"
+durable = true
+object = "chaos_library:agent"
+"""
+
+COMPONENTS = ("agents/durable", "teams/durable-team", "agents/library")
+"""The components of the runs, one after the other."""
 
 TOOLS = '''
 import asyncio, json, os, random
@@ -183,9 +186,12 @@ class Figures:
 class Experiment:
     """Clients, a person who answers, and faults, on one cluster."""
 
-    def __init__(self, cluster: Cluster, ledger: Path, seed: int) -> None:
+    def __init__(
+        self, cluster: Cluster, ledger: Path, seed: int, components: Sequence[str] = COMPONENTS
+    ) -> None:
         self.figures = Figures()
         self.runs = list[str]()
+        self._components = components
         self._places = dict[str, str]()
         self.answers: dict[str, list[str]] = defaultdict(list)
         self._cluster = cluster
@@ -219,7 +225,8 @@ class Experiment:
         """Start one run after the other; wait for the end of each."""
         while not until.is_set():
             names = [random.choice(("pay", "pay", "look")) for _ in range(CALLS)]
-            run_id = await self.start(names, COMPONENTS[len(self.runs) % len(COMPONENTS)])
+            component = self._components[len(self.runs) % len(self._components)]
+            run_id = await self.start(names, component)
             deadline = time.monotonic() + SETTLE_SECONDS
             while (await self.read(run_id))["status"] in ("PENDING", "RUNNING", "PAUSED"):
                 if time.monotonic() > deadline:
@@ -419,9 +426,14 @@ async def run_experiment(
     paused: int = 0,
     pause: float,
     call_seconds: float,
+    library: bool = True,
     seed: int = 5,
 ) -> Figures:
-    """Kill or restart servers under `clients` runs at once, and return the figures."""
+    """Kill or restart servers under `clients` runs at once, and return the figures.
+
+    Args:
+        library: also run an agent of pydantic-ai, which takes each worker a second to import.
+    """
     folder = Path(tempfile.mkdtemp(prefix="agentctl-ledger-"))
     ledger = folder / "ledger.jsonl"
     files = {
@@ -429,11 +441,12 @@ async def run_experiment(
         "chaos_library.py": LIBRARY,
     }
     began = time.monotonic()
+    extra, components = (AGENT + LIBRARY_AGENT, COMPONENTS) if library else (AGENT, COMPONENTS[:2])
     try:
         async with start_cluster(
-            engine, durable=kills > 0, workers=3 if kills else 0, extra=AGENT, files=files
+            engine, durable=kills > 0, workers=3 if kills else 0, extra=extra, files=files
         ) as cluster:
-            experiment = Experiment(cluster, ledger, seed)
+            experiment = Experiment(cluster, ledger, seed, components)
             until = asyncio.Event()
             workers = [asyncio.create_task(experiment.work(until)) for _ in range(clients)]
             person = asyncio.create_task(experiment.answer())

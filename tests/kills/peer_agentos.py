@@ -3,7 +3,7 @@
     python tests/kills/peer_agentos.py PORT FOLDER MODEL_URL [DATABASE_URL ATTEMPTS]
 
 The agent `payer` asks for a payment. With a database the agent `worker` works through the queue of
-AgentOS, in at most so many attempts, with a checkpoint after each call.
+AgentOS, with that number of attempts at most and a checkpoint after each batch of calls.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def build(folder: Path, model_url: str, *queue: str) -> Any:
 
     @tool
     def step(number: int) -> str:
-        """Make a step, and write it to the ledger."""
+        """Write a step to the ledger."""
         write(str(number))
         return "made"
 
