@@ -251,8 +251,13 @@ $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
+# Two processes of pip, each with every other package: one process downloads and unpacks its packages
+# one after another. The file has all packages, so none needs others. Only a part of the modules is
+# ever imported, and Python compiles those.
 $(VENV)/.installed-test: $(VENV)/.installed requirements-test.lock
-	@$(PIP) install --require-hashes -r requirements-test.lock
+	@awk '/^[a-z0-9]/ { n++ } { print > ("$(VENV)/.packages-" n % 4) }' requirements-test.lock
+	@printf '%s\n' $(VENV)/.packages-[0-3] | xargs -n 1 -P 2 \
+		$(PIP) install --no-compile --no-deps --require-hashes -r
 	@touch $@
 
 # Each of the processes of pytest would compile all tests of a new clone.

@@ -470,12 +470,17 @@ def list_page(
         totals: the remembered totals of the database.
     """
     conditions = visibility.conditions().with_equal(
-        status=filter.status,
+        # There is an index for the failed runs, which are few.
+        status=filter.status or (None if filter.error_code is None else "ERROR"),
         component_type=filter.component_type,
         component_id=filter.component_id,
         session_id=filter.session_id,
         user_id=filter.user_id,
+        model=filter.model,
+        error_code=filter.error_code,
     )
+    if filter.parent == "none":
+        conditions = conditions.with_condition("parent_run_id IS NULL")
     if filter.id_prefix is not None:
         conditions = conditions.with_prefix("run_id", filter.id_prefix)
     live = filter.live or filter.status in ("PENDING", "RUNNING")
@@ -486,6 +491,12 @@ def list_page(
     if filter.finished_after is not None:
         conditions = conditions.with_condition(
             "finished_at >= :finished_after", finished_after=filter.finished_after
+        )
+    if filter.finished_before is not None:
+        # Without a beginning it matches most runs: the sum keeps the index of times out of use.
+        ended = "finished_at" if filter.finished_after is not None else "finished_at + 0"
+        conditions = conditions.with_condition(
+            f"{ended} < :finished_before", finished_before=filter.finished_before
         )
     since, before = filter.created_after, filter.created_before
     # A run leaves these lists without being deleted, so they are always counted.
