@@ -1,8 +1,8 @@
 """The cost of a tool call of a durable agent, and of another one (docs/durable.md).
 
 `python -m tests.benchmarks.durable_calls [--engine postgresql] [--rounds 5]`. Two agents that
-differ in `durable` execute the same runs in turns: one with many calls of a tool that returns at once, and
-one with none. The difference between the two is the cost of the calls, with those of the model.
+differ in `durable` execute the same runs in turns: one with many calls of a tool that returns at
+once, and one with none. The difference between the two is the cost of the calls, with those of the model.
 """
 
 from __future__ import annotations
