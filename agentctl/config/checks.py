@@ -76,6 +76,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_durable,
         check_mcp_servers,
         _check_approvers,
+        _check_budgets,
         _check_webhooks,
     )
     for check in checks:
@@ -289,6 +290,20 @@ def _check_approvers(settings: Settings, places: Places) -> None:
                         'must not be "other" while authorization is off: no one is another user',
                         hint='set it to "user", or own = true in [approvals]',
                     )
+
+
+def _check_budgets(settings: Settings, places: Places) -> None:
+    for budget in settings.budgets:
+        key = f"budgets.{budget.id}"
+        if (budget.tokens is None) == (budget.cost is None):
+            places[f"{key}.tokens"].refuse(
+                "must be set, unless cost is: a budget has exactly one of them",
+                hint="write an entry for each of them",
+            )
+        if budget.per == "server" and budget.component:
+            places[f"{key}.component"].refuse(
+                'must be empty with per = "server"', hint='set per = "agent"'
+            )
 
 
 def _check_webhooks(settings: Settings, places: Places) -> None:

@@ -15,14 +15,17 @@ from agentctl.event_loop import retrieve_exception
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
+from agentctl.records.trace_context import build_child_trace
 from agentctl.runs import event_format
 from agentctl.runs.admission import AdmittedRun
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.journal import RunJournal
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.run_memories import RunMemories
 from agentctl.runs.states import Ending, LegEnd, Pause
 from agentctl.runs.stream import Stream
 from agentctl.runs.tasks import retry_while_unavailable
+from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent
@@ -30,7 +33,8 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import MEMBER_PREFIX
 from agentctl.runtime.pauses import Leg
 from agentctl.runtime.session_state import SessionState, StateChanges
-from agentctl.runtime.spans import CurrentCall, current_call
+from agentctl.runtime.spans import CurrentCall, Span, current_call
+from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
@@ -126,6 +130,7 @@ class LiveRun:
         has_checkpoint: True if the run has a checkpoint, which goes with its end.
         lets_begin: True if its end let another run of the session begin, which waited.
         journal: the journal of a durable run.
+        trace: the trace of this leg, once it has begun; None if it is not traced.
     """
 
     def __init__(
@@ -137,6 +142,8 @@ class LiveRun:
         databases: Databases,
         limits: Limits,
         members: MemberRunner,
+        cause_reader: CauseReader,
+        budgets: Budgets,
         continuation: Continuation | None = None,
     ) -> None:
         first_event = 0 if continuation is None else continuation.first_event
@@ -144,6 +151,7 @@ class LiveRun:
         self.leg = None if continuation is None else continuation.leg
         self.has_checkpoint = continuation is not None
         self.lets_begin = False
+        self.trace: LegTrace | None = None
         self.spec = spec
         self.component = component
         self.parent = parent
@@ -195,6 +203,8 @@ class LiveRun:
         self._changed_at = 0
         self._effects: asyncio.Task[bool] | None = None
         self._members = members
+        self._cause_reader = cause_reader
+        self._budgets = budgets
         self._system_database = databases.system
         self._quotas = databases.quotas
         self._stored_at = 0
@@ -280,6 +290,17 @@ class LiveRun:
         # The clock may have gone back since.
         self.finished_at = max(now(), self._stored_at)
 
+    def trace_member(self, spec: RunSpec, span: Span) -> RunSpec:
+        """Return the specification of a member below the tool call that started it.
+
+        Args:
+            span: the part of this run that the member is.
+        """
+        if self.trace is None:
+            return spec
+        place = self.trace.locate(self.transcript.spans.find_parent(span))
+        return replace(spec, trace=build_child_trace(spec.run_id, place).text)
+
     def keep_state(self) -> None:
         """Set `state_changes`. Code that has not stopped cannot change them afterwards.
 
@@ -296,6 +317,21 @@ class LiveRun:
     def emit(self, event: RunEvent) -> None:
         if self.stream.recorded and not self.has_ended:
             self.stream.publish(*event_format.format_event(self.identity, event))
+
+    def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
+        if not self.has_ended:
+            self.transcript.causes.add(self._cause_reader.read(error, tool))
+
+    async def begin_model_call(self) -> None:
+        await self._budgets.check_call(self)
+
+    def watch_budgets(self) -> None:
+        self._budgets.watch(self)
+
+    @property
+    def executing(self) -> LiveRun:
+        """The run whose task executes this one: that of a library executes its members."""
+        return self
 
     def checkpoint(self) -> None:
         if self.is_stopping:
@@ -395,6 +431,11 @@ class ReportedRun(LiveRun):
         self._report.add_done_callback(retrieve_exception)
         self._held: list[RunEvent] | None = []
         parent.reported.append(self)
+
+    @property
+    def executing(self) -> LiveRun:
+        assert self.parent is not None
+        return self.parent.executing
 
     @property
     def is_reported(self) -> bool:

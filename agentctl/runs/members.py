@@ -108,6 +108,7 @@ class Members:
         async with self._slots.hold(parent):
             parent.checkpoint()
             span = parent.transcript.spans.start_member(spec.run_id, component.id)
+            spec = parent.trace_member(spec, span)
             run = self._host.build_run(spec, component, parent)
             return await self._wait(run, span, self._start(run, parent, call))
 
@@ -195,6 +196,7 @@ class Members:
         spec = replace(spec, durable=False)
         spans = parent.transcript.spans
         span = spans.start_member(spec.run_id, component.id, parent_id=call_id)
+        spec = parent.trace_member(spec, span)
         run = self._host.build_reported(spec, component, parent)
         start = self._start_reported(run, parent)
         with outside_run():

@@ -67,7 +67,7 @@ class Turns:
         self._begun = None
 
 
-async def convert(function: Callable[[], T], size: int) -> T:
+async def convert(function: Callable[[], T], size: int, step_bytes: int = STEP_BYTES) -> T:
     """Call a function that converts data, in a thread if the data is large.
 
     A cancel does not end a thread; its result is dropped.
@@ -75,8 +75,9 @@ async def convert(function: Callable[[], T], size: int) -> T:
     Args:
         function: has no effect except its result.
         size: the size of the data in bytes or characters.
+        step_bytes: the size that is a step of the event loop.
     """
-    if size <= STEP_BYTES:
+    if size <= step_bytes:
         return function()
     from agentctl.run_scope import outside_run
 

@@ -115,6 +115,14 @@ class RunEnvironment(Protocol):
         """Publish an event. Fast, never waits."""
         ...
 
+    def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
+        """Keep an exception of the user's code with the run, for callers that may read it.
+
+        Args:
+            tool: name of the tool that has raised it; None for other code.
+        """
+        ...
+
     async def is_first_of_session(self) -> bool:
         """Return True if the session has no earlier run."""
         ...
@@ -124,6 +132,19 @@ class RunEnvironment(Protocol):
 
         Called before every model call and every tool call.
         """
+        ...
+
+    async def begin_model_call(self) -> None:
+        """Check that the budgets of the run let it call a model.
+
+        Raises:
+            ExecutionError: a budget is used up.
+            Unavailable: the database does not answer.
+        """
+        ...
+
+    def watch_budgets(self) -> None:
+        """Do the same in the background after code has reported tokens, and stop the run."""
         ...
 
     async def run_member(
@@ -334,6 +355,7 @@ class RunHost:
     def _add_usage(self, usage: Mapping[str, int]) -> None:
         if not self._environment.has_ended:
             self._environment.transcript.add_usage(usage)
+            self._environment.watch_budgets()
 
     def _is_in_loop(self) -> bool:
         try:

@@ -23,7 +23,8 @@ from agentctl.runtime.history import format_summary
 from agentctl.runtime.journal import JournaledCall, load_outcome
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.pauses import CallOutcome, NewApproval, WaitingCall, perform_decided
-from agentctl.runtime.spans import CurrentCall, current_call
+from agentctl.runtime.spans import CurrentCall, Span, current_call
+from agentctl.runtime.tracing import enter_call
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
@@ -176,22 +177,23 @@ class Conversation:
         """Append a paragraph to the instructions of the model, not to those in the transcript."""
         self.instructions = f"{self.instructions}\n\n{text}" if self.instructions else text
 
-    def begin_answer(self, model: str) -> None:
-        """Start a new answer, before each call of a model.
+    def begin_answer(self, model: str) -> Span | None:
+        """Start a new answer, before each call of a model; return the span of the call.
 
         Args:
             model: id of the model in the configuration.
         """
-        self._transcript.begin_answer(model)
+        span = self._transcript.begin_answer(model)
         self.has_answer_begun = False
         self._needs_separator = bool(self._transcript.content)
         self._separates_thinking = bool(self._transcript.reasoning_content)
         self._held_text.clear()
         self._arriving_bytes = self._arriving_calls = self._arriving_parts = 0
+        return span
 
-    def fail_answer(self) -> None:
-        """Record that the attempt at the current answer failed."""
-        self._transcript.fail_answer()
+    def fail_answer(self, code: str) -> None:
+        """Record that the attempt at the current answer failed, with the code of the failure."""
+        self._transcript.fail_answer(code)
 
     def count_part(self, *, is_call: bool) -> None:
         """Count a part of the answer, such as a tool call, when it begins to arrive.
@@ -421,11 +423,8 @@ class Conversation:
             await self.context.begin_effect()
             if self._journal is not None:
                 await self._journal.begin_call(self._describe(call_id, name, arguments))
-        token = current_call.set(CurrentCall(call_id, name))
-        try:
+        with enter_call(self._transcript.spans, CurrentCall(call_id, name)):
             return await action.perform(arguments, self)
-        finally:
-            current_call.reset(token)
 
     def _describe(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> JournaledCall:
         action = self.actions.get(name)

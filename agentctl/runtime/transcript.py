@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.runtime.causes import Causes
 from agentctl.runtime.history import CANCELLED_RESULT, build_tool_message
 from agentctl.runtime.spans import Span, Spans, SpanStatus
 from agentctl.runtime.unstopped import UnstoppedWork
@@ -54,6 +55,7 @@ class Transcript:
         native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
         progress_events: number of progress events of the run.
         spans: the times of its parts.
+        causes: the causes of its failures.
         size: the bytes of its texts and results, as far as the run counts them.
     """
 
@@ -65,9 +67,11 @@ class Transcript:
         self.native_history: str | None = None
         self.progress_events = 0
         self.spans = Spans()
+        self.causes = Causes()
         self.size = 0
         self._messages: list[dict[str, Any]] = []
         self._usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, 0)
+        self._usage_of_models: dict[str, dict[str, int | None]] = {}
         self._knows_usage = True
         self._content: list[str] = []
         self._reasoning: list[str] = []
@@ -107,6 +111,21 @@ class Transcript:
         usage = self._answer.usage if self._answer is not None else {}
         return {name: _add(count, usage.get(name)) for name, count in self._usage.items()}
 
+    @property
+    def model_metrics(self) -> dict[str, dict[str, int | None]] | None:
+        """The counters of each model by its name, "" if it is not known; their sum is `metrics`.
+
+        None if all tokens are of the model that was called first.
+        """
+        if self._usage_of_models.keys() <= {self.spans.first_model}:
+            return None
+        of_models = {model: dict(usage) for model, usage in self._usage_of_models.items()}
+        first = next(iter(of_models.values()))
+        for name, count in self.metrics.items():
+            rest = (count or 0) - sum(usage[name] or 0 for usage in of_models.values())
+            first[name] = _add(first[name], rest) if rest else first[name]
+        return of_models
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with all of the transcript, for a checkpoint.
 
@@ -117,6 +136,7 @@ class Transcript:
             "tools": self.tools,
             "messages": self._messages,
             "usage": self._usage,
+            "usage_of_models": self._usage_of_models,
             "knows_usage": self._knows_usage,
             "content": self._content,
             "reasoning": self._reasoning,
@@ -127,6 +147,7 @@ class Transcript:
             "native_history": self.native_history,
             "progress_events": self.progress_events,
             "spans": self.spans.to_json(),
+            "causes": self.causes.to_json(),
         }
 
     @classmethod
@@ -139,8 +160,11 @@ class Transcript:
         transcript.native_history = stored["native_history"]
         transcript.progress_events = stored["progress_events"]
         transcript.spans = Spans.from_json(stored["spans"])
+        transcript.causes = Causes(stored.get("causes", ()))
         transcript._messages = list(stored["messages"])
         transcript._usage = dict(stored["usage"])
+        # A checkpoint of an earlier version has no usage by model.
+        transcript._usage_of_models = dict(stored.get("usage_of_models", {}))
         transcript._knows_usage = stored["knows_usage"]
         transcript._content = list(stored["content"])
         transcript._reasoning = list(stored["reasoning"])
@@ -178,6 +202,7 @@ class Transcript:
             "content": "".join(self._content[mark.content :]),
             "reasoning": "".join(self._reasoning[mark.reasoning :]),
             "usage": self._usage,
+            "usage_of_models": self._usage_of_models,
             "knows_usage": self._knows_usage,
             "progress_events": self.progress_events,
             "spans": self.spans.since(mark.spans, tools=results),
@@ -190,6 +215,7 @@ class Transcript:
         self._content += [added["content"]] if added["content"] else []
         self._reasoning += [added["reasoning"]] if added["reasoning"] else []
         self._usage, self._knows_usage = dict(added["usage"]), added["knows_usage"]
+        self._usage_of_models = dict(added.get("usage_of_models", {}))
         self.progress_events = added["progress_events"]
         self.spans.extend(added["spans"])
         for message in added["messages"]:
@@ -212,6 +238,13 @@ class Transcript:
         for name in self._usage.keys() & usage.keys():
             total = _add(self._usage[name], usage[name]) or 0
             self._usage[name] = min(max(total, 0), MAXIMUM_TOKENS)
+        # A library reports the usage of a call at its end.
+        self._add_usage_of_model(self.spans.last_model or "", usage)
+
+    def _add_usage_of_model(self, model: str, usage: Mapping[str, int | None]) -> None:
+        total = self._usage_of_models.setdefault(model, dict.fromkeys(TOKEN_COUNTERS))
+        for name in total.keys() & usage.keys():
+            total[name] = _add(total[name], usage[name])
 
     def add_content(self, delta: str) -> None:
         self._content.append(delta)
@@ -280,15 +313,19 @@ class Transcript:
         self.extend_answer(text)
         self.end_answer([], "stop")
 
-    def begin_answer(self, model: str | None = None) -> None:
+    def begin_answer(self, model: str | None = None) -> Span | None:
         """Start an answer. An open one is completed first, without tool calls.
 
         Args:
             model: id of the model that answers; None if it is not a model of this run.
+
+        Returns:
+            The span of the call of the model.
         """
         self.end_answer([])
         span = self.spans.start_model_call(model) if model is not None else None
         self._answer = _AnswerInProgress(model, 0 if self._knows_usage else None, span)
+        return span
 
     def extend_answer(self, delta: str) -> None:
         if self._answer is not None:
@@ -301,10 +338,10 @@ class Transcript:
         if self._answer is not None and self._answer.span is not None:
             self._answer.span.mark_first_token()
 
-    def fail_answer(self) -> None:
+    def fail_answer(self, code: str) -> None:
         """Record that the model call of the open answer has failed; the answer stays open."""
         if self._answer is not None:
-            self._answer.end_span("failed")
+            self._answer.end_span("failed", code)
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         """Set the counters of the open answer to their current values (not a difference)."""
@@ -324,12 +361,17 @@ class Transcript:
             return
         answer.finish_reason = finish_reason
         answer.end_span("failed" if finish_reason is None else "completed")
+        message = answer.message(tool_calls)
+        if answer.span is not None:
+            answer.span.answer = message
         for name, count in answer.usage.items():
             self._usage[name] = _add(self._usage[name], count)
+        if answer.model is not None:
+            self._add_usage_of_model(answer.model, answer.usage)
         # A model may repeat the ids of an earlier answer: then the new call is meant.
         self._unanswered |= {call["id"]: call["name"] for call in tool_calls}
         if tool_calls or not answer.is_empty:
-            self._messages.append(answer.message(tool_calls))
+            self._messages.append(message)
 
     def request_call(self, call: dict[str, Any]) -> None:
         """Add a call to the messages: `id`, `name` and `arguments`.
@@ -435,10 +477,11 @@ class _AnswerInProgress:
     def is_empty(self) -> bool:
         return not any(self.pieces)
 
-    def end_span(self, status: SpanStatus) -> None:
+    def end_span(self, status: SpanStatus, error_code: str | None = None) -> None:
         if self.span is not None:
             self.span.input_tokens = self.usage["input_tokens"]
             self.span.output_tokens = self.usage["output_tokens"]
+            self.span.error_code = self.span.error_code or error_code
             self.span.end(status)
 
     def message(self, tool_calls: list[dict[str, Any]]) -> dict[str, Any]:

@@ -249,6 +249,7 @@ class _Turns:
 
     async def _call_model(self, tool_choice: str | None) -> ModelAnswer:
         runner, conversation = self._runner, self._conversation
+        await conversation.context.begin_model_call()
 
         def build_call(model: PreparedModel) -> ModelCall:
             conversation.context.checkpoint()

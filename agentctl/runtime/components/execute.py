@@ -84,6 +84,7 @@ async def execute_component(
         raise ExecutionError("INTERNAL", "The component is not configured correctly") from error
     except Exception as error:
         _log.exception("run %s failed with an internal error", context.spec.run_id)
+        context.keep_cause(error)
         raise ExecutionError("INTERNAL") from error
     finally:
         if component.kind != "workflow" and not context.transcript.messages:

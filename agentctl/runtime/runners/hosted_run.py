@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.journal import Journal
     from agentctl.runtime.pauses import Leg
-    from agentctl.runtime.spans import Span
+    from agentctl.runtime.spans import Span, Spans
     from agentctl.runtime.transcript import Transcript
 
 
@@ -76,6 +76,7 @@ class ModelSpan:
         if usage is not None and any(usage.values()):
             self._span.input_tokens = usage["input_tokens"]
             self._span.output_tokens = usage["output_tokens"]
+            self._span.answer = {"metrics": usage}
         self._span.end("failed" if failed else "completed")
 
 
@@ -151,6 +152,11 @@ class HostedRun:
     def open_calls(self) -> dict[str, str]:
         """The names of the calls without a result so far, by their ids."""
         return self._transcript.open_calls
+
+    @property
+    def spans(self) -> Spans:
+        """The times of the parts of the run."""
+        return self._transcript.spans
 
     @property
     def _transcript(self) -> Transcript:
@@ -355,6 +361,7 @@ class HostedRun:
         """
         if not self._environment.has_ended:
             self._transcript.add_usage(usage)
+            self._environment.watch_budgets()
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         """Set the counters of this runner to their current sums, for libraries that report these.

@@ -53,7 +53,7 @@ class Runner(Protocol):
 
         Raises:
             ExecutionError: the run ends as ERROR with this code. Any other exception ends it with
-                AGENT_FAILED; its text goes to the log only.
+                AGENT_FAILED; its text goes to the log and to the causes of the run only.
         """
         ...
 
@@ -122,12 +122,14 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
     except (ExecutionError, InvalidConfiguration, Parked, Paused, Unavailable):
         raise
     except ContextMisuse as error:
+        environment.keep_cause(error)
         raise ExecutionError("AGENT_FAILED", f"The code of the agent failed: {error}") from None
     except BaseException as error:
         # Also SystemExit, which would end the process. The text may contain secrets: it goes to
-        # the log only.
+        # the log, and to those who may read causes.
         if not environment.is_stopping:
             _log.warning("run %s: the agent failed", environment.spec.run_id, exc_info=error)
+            environment.keep_cause(error)
         raise ExecutionError("AGENT_FAILED") from None
     environment.checkpoint()
     transcript.end_answer([], "stop")

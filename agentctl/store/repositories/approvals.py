@@ -156,6 +156,10 @@ _FORGET_EXECUTION = Sql(
 _MARK_UNKNOWN = Sql(
     "UPDATE approvals SET execution = 'unknown' WHERE run_id = :run_id AND execution = 'executing'"
 )
+_MARK_ALL_UNKNOWN = Sql(
+    "UPDATE approvals SET execution = 'unknown' WHERE execution = 'executing'"
+    " OR (status = 'approved' AND execution IS NULL) RETURNING approval_id"
+)
 _CANCEL = Sql(
     "UPDATE approvals SET status = 'cancelled', decided_at = :at, decided_by = :actor"
     " WHERE run_id = :run_id AND status = 'pending'"
@@ -317,6 +321,11 @@ def forget_execution(approval_id: str) -> Work[None]:
 def mark_unknown(run_id: str) -> Work[None]:
     """Mark the calls of a run that are executing as unknown: no one will report their end."""
     return _MARK_UNKNOWN.execute(run_id=run_id)
+
+
+def mark_all_unknown() -> Work[int]:
+    """Mark the approved calls that have no end as unknown. Return their number."""
+    return _MARK_ALL_UNKNOWN.count_rows()
 
 
 def cancel_pending(run_id: str, actor: str, at: int) -> Work[None]:
