@@ -61,10 +61,10 @@ class RunJournal:
         self.is_parking = False
         self.next_step = stored[-1].seq + 1 if stored else 0
         self._run = run
+        present = [row for row in stored if row.seq >= first_step]
+        self._begun = {row.call_id: row for row in present if row.call_id is not None}
+        self._replaced = next((row for row in present if row.kind == "answer"), None)
         self._has_begin = any(row.kind in ("answer", "step") for row in stored)
-        self._begun = {
-            row.call_id: row for row in stored if row.call_id is not None and row.seq >= first_step
-        }
 
     async def add_answer(
         self, body: Mapping[str, Any], calls: Sequence[JournaledCall] = ()
@@ -75,6 +75,16 @@ class RunJournal:
         self._begun.clear()
         answer = self._build_row("answer", None, "done", at, to_json(body))
         await self._keep([answer, *(self._begin(call, at) for call in calls)])
+
+    async def replace_answer(self, body: Mapping[str, Any]) -> None:
+        """Store an answer in place of the one before it; the calls before it are a part of it."""
+        row = self._replaced or self._build_row("answer", None, "done", now(), None)
+        self._replaced = row
+        self._begun.clear()
+        row.body = to_json({**body, "after": self.next_step})
+        row.attempt, row.root_attempt = self._run.attempt, self._run.root_attempt
+        row.ended_at = now()
+        await self._keep([row])
 
     def _describe_begin(self) -> dict[str, Any]:
         """Return what the first step of a run stores: what the component was given."""

@@ -70,6 +70,10 @@ class Journal(Protocol):
         """Store an answer of the model, and that some of its calls begin."""
         ...
 
+    async def replace_answer(self, body: Mapping[str, Any]) -> None:
+        """Store an answer in place of the one before it; the calls before it are a part of it."""
+        ...
+
     async def begin_call(self, call: JournaledCall, more: Mapping[str, Any] | None = None) -> None:
         """Store that a call begins, unless `add_answer` did.
 
@@ -152,6 +156,11 @@ def rebuild(
     for step in new:
         if step.kind == "answer":
             answer = orjson.loads(step.body or "{}")
+            if "graph" in answer:
+                transcript, state = Transcript.from_json(answer["whole"]), answer["graph"]
+                later = (each for each in new if each.seq >= answer["after"])
+                ended = [each for each in later if each.state in ENDED]
+                break
             present |= answer.get("begin", {})
             if "native" in answer:
                 state = _extend_native(state, answer["native"])

@@ -113,6 +113,16 @@ LIBRARIES = """
 id = "typed"
 durable = true
 object = "library_agents:typed"
+
+[[agents]]
+id = "tasks"
+durable = true
+object = "library_agents:tasks"
+
+[[agents]]
+id = "nodes"
+durable = true
+object = "library_agents:nodes"
 """
 
 MCP = """
@@ -121,6 +131,7 @@ id = "bars"
 command = "{python}"
 args = ["{server}", "{folder}", "{session}"]
 idempotent_tools = ["lo*"]
+call_seconds = 600
 
 [[agents]]
 id = "client"

@@ -20,7 +20,16 @@ from tests.runtime.fake_context import settings
 CODE = """
 import agno.agent
 
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+
 library = agno.agent.Agent()
+
+builder = StateGraph(MessagesState)
+builder.add_node("node", lambda state: {})
+builder.add_edge(START, "node")
+graph = builder.compile()
+checkpointed = builder.compile(checkpointer=InMemorySaver())
 
 
 def quick(message, context):
@@ -43,8 +52,8 @@ def load(tmp_path: Path, name: str) -> None:
     Catalog.from_settings(configured).load_code()
 
 
-@pytest.mark.parametrize("name", ["slow", "words"])
-def test_async_functions_can_be_durable(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["slow", "words", "graph"])
+def test_async_functions_and_graphs_can_be_durable(tmp_path: Path, name: str) -> None:
     load(tmp_path, name)
 
 
@@ -52,6 +61,7 @@ def test_async_functions_can_be_durable(tmp_path: Path, name: str) -> None:
     ("name", "problem"),
     [
         ("library", "durable has no effect for an Agent or Team of agno"),
+        ("checkpointed", "durable has no effect for a graph with its own checkpointer"),
         ("quick", "durable has no effect for a function that is not asynchronous"),
     ],
 )
@@ -82,6 +92,6 @@ def test_agents_in_code_below_a_durable_team_are_durable(site: Site) -> None:
     )
     with pytest.raises(InvalidConfiguration) as refused:
         _ = site.deployment.settings
-    assert "teams.outer.durable" in refused.value.detail or "durable" in refused.value.detail
+    assert "teams.outer.durable" in refused.value.detail
     assert refused.value.detail.endswith("inner is not")
     assert "set durable = true for the agent inner" in (refused.value.hint or "")

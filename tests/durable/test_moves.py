@@ -62,6 +62,8 @@ STARTS = {
     "function": Start("agent", "function", "go", AT_FIRST, AT_SECOND),
     "pydantic-ai": Start("agent", "typed", SINGLE, AT_FIRST, AT_SECOND),
     "mcp": Start("agent", "client", FROM_SERVER, AT_FIRST, AT_SECOND, "of-the-server"),
+    "langgraph": Start("agent", "tasks", SINGLE, AT_FIRST, AT_SECOND),
+    "tool node": Start("agent", "nodes", SINGLE, AT_FIRST, AT_SECOND),
     "coordinate": Start(
         "team", "heads", [answer(delegate("troop", TROOP, "d0"))], AT_FIRST[:1], AT_SECOND
     ),
@@ -113,7 +115,9 @@ def count_starts(events: list[dict[str, Any]]) -> Counter[str]:
     return Counter(event["tool"]["tool_call_id"] for event in starts)
 
 
-@pytest.mark.parametrize("name", ["agent", "mcp", "function", "pydantic-ai"])
+@pytest.mark.parametrize(
+    "name", ["agent", "mcp", "function", "pydantic-ai", "langgraph", "tool node"]
+)
 async def test_finished_calls_are_not_made_again(moved: Moved, name: str) -> None:
     record, calls = await finish(moved, name)
     # The idempotent call that was under way at the death is made again, and no other one.

@@ -323,6 +323,10 @@ class HostedRun:
             ]
         )
 
+    def keep_transcript(self) -> dict[str, Any]:
+        """Return all that the run has reported, as JSON for its journal."""
+        return self._transcript.to_json()
+
     def take_added(self) -> dict[str, Any]:
         """Return what the run has reported since the last call, as JSON for its journal."""
         added = self._transcript.since(self._mark, results=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 from langchain_core.messages import HumanMessage, ToolMessage
-from langgraph.errors import GraphRecursionError
+from langgraph.errors import GraphDrained, GraphRecursionError
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
@@ -24,11 +24,13 @@ from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.history import CANCELLED_RESULT
 from agentctl.runtime.imports import UnusableObject
+from agentctl.runtime.journal import Parked
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.default_values import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
 from agentctl.runtime.runners.langgraph_input import MESSAGES, read_graph_input
+from agentctl.runtime.runners.langgraph_journal import DurableSaver, GraphJournal, find_undone
 from agentctl.runtime.runners.langgraph_messages import find_open_calls, to_langchain_messages
 from agentctl.runtime.runners.langgraph_pauses import (
     Answers,
@@ -59,17 +61,29 @@ class LangGraphRunner:
 
     Args:
         build_context: function of `deps`, called with the `RunContext`; it may be asynchronous.
+        durable: True if another process goes on with a run whose process has ended.
 
     Raises:
         UnusableObject: the context of the graph is of a type that the server cannot make, its input
-            is no object, or the graph cannot be compiled.
+            is no object, the graph cannot be compiled, or it is durable and has a checkpointer.
     """
 
     kind = "langgraph"
 
-    def __init__(self, graph: Any, build_context: Callable[[RunContext], Any] | None) -> None:
+    def __init__(
+        self,
+        graph: Any,
+        build_context: Callable[[RunContext], Any] | None,
+        *,
+        durable: bool = False,
+    ) -> None:
         if isinstance(graph, StateGraph):
             graph = _compile(graph)
+        if durable and graph.checkpointer:
+            raise UnusableObject(
+                "durable has no effect for a graph with its own checkpointer",
+                "compile it without one, or remove the key durable",
+            )
         schema = graph.context_schema
         if build_context is None and schema not in (None, RunContext):
             build_context = find_default(schema)
@@ -136,7 +150,9 @@ class LangGraphRunner:
             # Before the calls are begun: nothing is called if the graph cannot take a decision.
             interrupts = [OpenInterrupt.from_json(stored) for stored in leg.state["interrupts"]]
             answers = build_answers(interrupts, leg, takes_results=saved.saver is not None)
-            saved.input = Command(resume=answers.resume)
+            # A leg after a death goes on from its newest superstep.
+            saved.input = Command(resume=answers.resume) if interrupts else None
+            answers.approved |= find_undone(leg)
             stored = leg.state["report"]
         else:
             answers, stored = Answers(), None
@@ -146,6 +162,7 @@ class LangGraphRunner:
             run, model_calls, answers.refusals, approved.__contains__, self._is_public, stored
         )
         await report.restore()
+        journal = self._open_journal(run, saved, control, report, approved)
         saved.config["callbacks"] = [model_calls, ApprovedCalls(arguments), Effects(run, approved)]
         runtime_context: Any = run.context
         if self._build_context is not None:
@@ -153,7 +170,8 @@ class LangGraphRunner:
             if inspect.isawaitable(runtime_context):
                 runtime_context = await runtime_context
         for decision in approved.values():
-            await run.begin_approved(decision.approval_id)
+            if decision.execution is None:
+                await run.begin_approved(decision.approval_id)
         events = saved.graph.astream(
             saved.input,
             saved.config,
@@ -176,6 +194,12 @@ class LangGraphRunner:
             raise ExecutionError(
                 "AGENT_FAILED", "The graph did not finish within its maximum number of steps"
             ) from error
+        except GraphDrained as error:
+            if journal is None or run.is_stopping:
+                raise report.classify(error) from error
+            # With the reports of the events that came after its end.
+            await journal.store()
+            raise Parked from None
         except (ExecutionError, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -202,11 +226,13 @@ class LangGraphRunner:
         # time do not share a thread.
         if not self._has_checkpointer or run.spec.is_member:
             configurable["thread_id"] = THREAD
-            saver = RunSaver() if leg is None else RunSaver.from_json(leg.state["saver"])
+            kind = RunSaver if run.journal is None else DurableSaver
+            saver = kind() if leg is None else kind.from_json(leg.state["saver"])
             graph = self._graph.copy({"checkpointer": saver})
             earlier = to_langchain_messages(run.history) if self._takes_messages else []
             values = _add_messages(given, earlier, new)
-            return _Thread(graph, config, values, saver, {"durability": "exit"})
+            durability = "exit" if run.journal is None else "sync"
+            return _Thread(graph, config, values, saver, {"durability": durability})
         if leg is not None:
             configurable |= leg.state["thread"]
             if not (await self._graph.aget_state(config)).values:
@@ -221,6 +247,23 @@ class LangGraphRunner:
         )
         earlier = await self._prepare_thread(config, run)
         return _Thread(self._graph, config, _add_messages(given, earlier, new))
+
+    def _open_journal(
+        self,
+        run: HostedRun,
+        thread: _Thread,
+        control: RunControl,
+        report: GraphReport,
+        approved: Collection[str],
+    ) -> GraphJournal | None:
+        """Return the journal of a durable run, which stores the calls of its task; else None."""
+        if run.journal is None or not isinstance(thread.saver, DurableSaver):
+            return None
+        state = None if run.leg is None else run.leg.state
+        journal = GraphJournal(run, run.journal, control, state, approved, thread.saver, report)
+        thread.saver.journal = journal
+        journal.use()
+        return journal
 
     def _read_input(self, message: str, run: HostedRun) -> tuple[dict[str, Any], list[Any]]:
         """Return the object of a run and its new messages.

@@ -57,6 +57,20 @@ class RunSaver(InMemorySaver):  # type: ignore[misc]
                 "The run cannot wait: the state of the graph has a value that cannot be stored",
             ) from error
 
+    def prune(self) -> None:
+        """Forget all checkpoints but the newest one of each graph."""
+        kept = set()
+        for space, stored in self.storage[THREAD].items():
+            newest = max(stored, default="")
+            for checkpoint_id in [each for each in stored if each != newest]:
+                del stored[checkpoint_id]
+                self.writes.pop((THREAD, space, checkpoint_id), None)
+            if newest:
+                versions = self._lazy.loads_typed(stored[newest][0])["channel_versions"]
+                kept |= {(THREAD, space, *item) for item in versions.items()}
+        for key in [each for each in self.blobs if each not in kept]:
+            del self.blobs[key]
+
     def _dump(self) -> dict[str, Any]:
         checkpoints, writes, blobs = [], [], []
         for space, stored in self.storage[THREAD].items():

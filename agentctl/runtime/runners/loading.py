@@ -71,7 +71,7 @@ def _build_pydantic_ai_runner(target: Any, options: RunnerOptions) -> Runner:
 def _build_langgraph_runner(target: Any, options: RunnerOptions) -> Runner:
     from agentctl.runtime.runners.langgraph import LangGraphRunner
 
-    return LangGraphRunner(target, options.build_deps)
+    return LangGraphRunner(target, options.build_deps, durable=options.durable)
 
 
 def _build_agno_runner(target: Any, _: RunnerOptions) -> Runner:
@@ -126,7 +126,7 @@ KINDS: tuple[RunnerKind, ...] = (
         "a graph of LangGraph",
         lambda target: has_base(target, "langgraph", "Pregel", "StateGraph"),
         _build_langgraph_runner,
-        takes=("deps",),
+        takes=("deps", "durable"),
     ),
     RunnerKind(
         "an Agent or Team of agno",

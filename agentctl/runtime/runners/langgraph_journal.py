@@ -1,0 +1,289 @@
+"""The journal of a durable graph: its newest superstep, and the calls of tools after it.
+
+The checkpointer of the run stores each finished superstep. The nodes of an unfinished one run again
+in the next process, and each call of a tool that has ended gets its stored result. Tools are called
+by nodes, so the methods of LangChain that execute a tool are replaced (docs/decisions/0083).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import orjson
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool, ToolException
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.errors import GraphBubbleUp
+from langgraph.runtime import RunControl
+
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import ENDED, Journal, JournaledCall
+from agentctl.runtime.json_values import NotSerializable, clean_json_value, to_json_value
+from agentctl.runtime.pauses import CallOutcome, CallPause, Decision, Leg
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.langgraph_messages import read_text
+from agentctl.runtime.runners.langgraph_report import GraphReport
+from agentctl.runtime.runners.langgraph_saver import RunSaver
+from agentctl.runtime.spans import CurrentCall, current_call
+
+IDEMPOTENT = "idempotent"
+"""The key of the metadata of a tool whose calls may be made again with their id."""
+
+_STATE_FACTOR = 2
+"""The state of a graph has its messages, and so has its report: together at most this multiple of
+`limits.run_bytes`."""
+
+_current: ContextVar[GraphJournal | None] = ContextVar("agentctl_graph_journal", default=None)
+
+
+class GraphJournal:
+    """The steps of one leg of a durable graph.
+
+    Args:
+        state: the state of the earlier legs; None in the first one.
+        approved: ids of the calls that a person has approved; the run stores these.
+    """
+
+    def __init__(
+        self,
+        run: HostedRun,
+        journal: Journal,
+        control: RunControl,
+        state: Mapping[str, Any] | None,
+        approved: Collection[str],
+        saver: RunSaver,
+        report: GraphReport,
+    ) -> None:
+        self._saver = saver
+        self._report = report
+        self._run = run
+        self._journal = journal
+        self._control = control
+        self._approved = approved
+        self._decided = _list_approved_results(run.leg)
+        self._known = {**(state or {}).get("known", {}), **self._decided}
+        self._made = set[str]()
+        self._numbers = Counter[str]()
+        self._loop = asyncio.get_running_loop()
+        self._serializer = JsonPlusSerializer(allowed_msgpack_modules=True)
+
+    def use(self) -> None:
+        """Store the calls of tools in the present context, and in the tasks that it starts."""
+        _current.set(self)
+
+    async def store(self) -> None:
+        """Store the newest superstep in place of the one before it.
+
+        Raises:
+            ExecutionError: the state cannot be stored, or is too large.
+        """
+        self._saver.prune()
+        # Its members have ended with their nodes.
+        report = {**self._report.to_json(), "members": [], "spaces": {}}
+        body = {
+            "graph": {
+                "interrupts": [],
+                "saver": self._saver.to_json(),
+                "report": report,
+                # A person has decided about these; the graph has not called them so far.
+                "approved": sorted({*self._approved, *self._decided} - self._made),
+            },
+            "whole": self._run.keep_transcript(),
+        }
+        if len(orjson.dumps(body)) > _STATE_FACTOR * self._run.limits.run_bytes:
+            raise ExecutionError("STATE_REJECTED", "The state of the graph is too large")
+        await self._journal.replace_answer(body)
+        self._known, self._numbers = {**self._decided}, Counter()
+        if self._journal.is_parking:
+            self._control.request_drain("the run is handed over")
+
+    async def call(
+        self,
+        tool: BaseTool,
+        given: Any,
+        options: Mapping[str, Any],
+        make: Callable[[], Awaitable[Any]],
+    ) -> Any:
+        """Make a call of a tool and store it, or return its stored result."""
+        call = self._describe(tool, given, options)
+        if call.call_id in self._known:
+            return self._load(call, options.get("tool_call_id"))
+        if call.call_id in self._approved:
+            self._made.add(call.call_id)
+            return await make()
+        await self._journal.begin_call(call, {})
+        try:
+            with _inside(call):
+                result = await make()
+        except Exception as error:
+            await self._journal.end_call(call, _describe_failure(call, error), {})
+            raise
+        await self._journal.end_call(call, *self._dump(result))
+        return result
+
+    def call_in_thread(
+        self, tool: BaseTool, given: Any, options: Mapping[str, Any], make: Callable[[], Any]
+    ) -> Any:
+        """Make a call of a synchronous tool in its thread; see `call`."""
+        call = self._describe(tool, given, options)
+        if call.call_id in self._known:
+            return self._load(call, options.get("tool_call_id"))
+        if call.call_id in self._approved:
+            self._made.add(call.call_id)
+            return make()
+        self._wait(self._journal.begin_call(call, {}), call)
+        try:
+            with _inside(call):
+                result = make()
+        except Exception as error:
+            self._wait(self._journal.end_call(call, _describe_failure(call, error), {}), call)
+            raise
+        self._wait(self._journal.end_call(call, *self._dump(result)), call)
+        return result
+
+    def _wait(self, write: Coroutine[Any, Any, None], call: JournaledCall) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run_coroutine_threadsafe(write, self._loop).result()
+            return
+        write.close()
+        detail = f"An async node of a durable graph calls the tool {call.name} without await"
+        raise ExecutionError("AGENT_FAILED", detail)
+
+    def _describe(self, tool: BaseTool, given: Any, options: Mapping[str, Any]) -> JournaledCall:
+        call_id = options.get("tool_call_id") or self._identify(tool, options)
+        idempotent = (tool.metadata or {}).get(IDEMPOTENT) is True
+        return JournaledCall(call_id, tool.name, _to_arguments(given), idempotent)
+
+    def _dump(self, result: Any) -> tuple[CallOutcome, dict[str, Any]]:
+        kind, data = self._serializer.dumps_typed(result)
+        text = read_text(result) if isinstance(result, ToolMessage) else str(result)
+        return CallOutcome(text), {"returned": [kind, base64.b64encode(data).decode()]}
+
+    def _identify(self, tool: BaseTool, options: Mapping[str, Any]) -> str:
+        """Return the id of a call that no answer of a model has requested.
+
+        It is the same when the node runs again, if the node calls its tools in the same order.
+        """
+        metadata = (options.get("config") or {}).get("metadata") or {}
+        key = f"{metadata.get('langgraph_checkpoint_ns') or ''}:{tool.name}"
+        self._numbers[key] += 1
+        return f"{key}:{self._numbers[key]}"
+
+    def _load(self, call: JournaledCall, tool_call_id: str | None) -> Any:
+        known = self._known[call.call_id]
+        self._made.add(call.call_id)
+        self._decided.pop(call.call_id, None)
+        if (returned := known.get("returned")) is not None:
+            kind, data = returned
+            return self._serializer.loads_typed((kind, base64.b64decode(data)))
+        text, failed = known["text"], known["failed"]
+        if tool_call_id is not None:
+            status = "error" if failed else "success"
+            return ToolMessage(text, tool_call_id=tool_call_id, name=call.name, status=status)
+        if failed:
+            raise ToolException(text)
+        return text
+
+
+def find_undone(leg: Leg) -> dict[str, Decision]:
+    """Return the approved calls that the graph of an earlier leg has not made.
+
+    Raises:
+        ExecutionError: the outcome of one is not known.
+    """
+    undone = {}
+    for call_id in leg.state.get("approved", ()):
+        decision = leg.find(call_id, "approval")
+        if decision is None or decision.execution == "unknown":
+            raise ExecutionError("INTERNAL", "The outcome of an approved call is not known")
+        if decision.is_approved and decision.execution not in ENDED:
+            # `executing` after a hand-over: the process before this one has not made it.
+            undone[call_id] = decision
+    return undone
+
+
+def _list_approved_results(leg: Leg | None) -> dict[str, dict[str, Any]]:
+    """Return the results of the approved calls that an earlier leg has begun."""
+    results = {}
+    for call_id in () if leg is None else leg.state.get("approved", ()):
+        decision = leg.find(call_id, "approval") if leg is not None else None
+        if decision is not None and decision.execution in ENDED:
+            result = decision.result
+            text = result if isinstance(result, str) else orjson.dumps(result).decode()
+            results[call_id] = {"text": text, "failed": decision.execution == "failed"}
+    return results
+
+
+class DurableSaver(RunSaver):
+    """The checkpointer of a durable graph: stores each finished superstep of the root graph."""
+
+    journal: GraphJournal
+
+    async def aput(self, config: Any, *args: Any, **options: Any) -> Any:
+        """Keep a checkpoint, and store it if it is one of the root graph."""
+        result = await super().aput(config, *args, **options)
+        if not config["configurable"].get("checkpoint_ns"):
+            await self.journal.store()
+        return result
+
+
+@contextmanager
+def _inside(call: JournaledCall) -> Iterator[None]:
+    """Make the calls of tools inside of one a part of it."""
+    journal, present = _current.set(None), current_call.set(CurrentCall(call.call_id, call.name))
+    try:
+        yield
+    finally:
+        _current.reset(journal)
+        current_call.reset(present)
+
+
+def _describe_failure(call: JournaledCall, error: Exception) -> CallOutcome:
+    if isinstance(error, GraphBubbleUp):
+        # The graph waits for a person in the middle of the tool.
+        return CallOutcome("", pause=CallPause([], None))
+    return CallOutcome(f"The tool {call.name} failed ({type(error).__name__})", failed=True)
+
+
+def _to_arguments(given: Any) -> dict[str, Any]:
+    try:
+        value = clean_json_value(to_json_value(given, 2**31))
+    except (NotSerializable, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {"input": value}
+
+
+def _replace_methods() -> None:
+    run: Any = BaseTool.run
+    arun: Any = BaseTool.arun
+
+    @functools.wraps(arun)
+    async def execute(self: BaseTool, tool_input: Any, *args: Any, **options: Any) -> Any:
+        make = functools.partial(arun, self, tool_input, *args, **options)
+        journal = _current.get()
+        if journal is None:
+            return await make()
+        return await journal.call(self, tool_input, options, make)
+
+    @functools.wraps(run)
+    def execute_in_thread(self: BaseTool, tool_input: Any, *args: Any, **options: Any) -> Any:
+        make = functools.partial(run, self, tool_input, *args, **options)
+        journal = _current.get()
+        if journal is None:
+            return make()
+        return journal.call_in_thread(self, tool_input, options, make)
+
+    setattr(BaseTool, "arun", execute)  # noqa: B010
+    setattr(BaseTool, "run", execute_in_thread)  # noqa: B010
+
+
+_replace_methods()
