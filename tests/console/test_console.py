@@ -42,6 +42,7 @@ PRESS = """keys => {
 """Press keys one after the other within the time that a sequence may take."""
 
 FIRST_LIST = (12, 105_000, 36_500)
+FIRST_OVERVIEW = (13, 135_000, 47_000)
 FIRST_TRANSCRIPT = (18, 203_000, 68_500)
 """Requests, bytes and compressed bytes of the page and its files, at most; decision 71 has them."""
 
@@ -50,7 +51,7 @@ TALL: Any = {"width": 1280, "height": 1000}
 
 CONSOLE = ROOT / "agentctl/server/console"
 
-MAXIMUM_NODES = 450
+MAXIMUM_NODES = 455
 """Elements of a page with a long list."""
 
 MAXIMUM_PICTURE = 120_000
@@ -430,6 +431,9 @@ def test_lists_and_assets_stay_within_their_budgets(
         assert len(assets) == len(set(assets))
         check_size(assets, FIRST_LIST)
         start(server, "agents/echo", "small", "a **bold** answer")
+    with open_console(browser, server.url, token=token(server, *READS, "usage:read")) as shown:
+        expect(shown.page.locator("[data-groups] tbody tr").first).to_be_attached()
+        check_size([url for url in shown.requests if "/console" in url], FIRST_OVERVIEW)
     with open_console(browser, server.url, "#/sessions/small", token=token(server)) as shown:
         expect(shown.page.locator(".markdown strong")).to_have_text("bold")
         check_size([url for url in shown.requests if "/console" in url], FIRST_TRANSCRIPT)
@@ -453,6 +457,7 @@ def test_pages_are_accessible_in_both_schemes_and_on_small_screens(
         check_accessibility(shown)
         shown.sign_in(admin)
         for place, text in {
+            "#/overview": "Groups by",
             "#/sessions": "Last used",
             "#/sessions/axe": "add(a=1, b=2)",
             "#/runs?all=1": "completed",
