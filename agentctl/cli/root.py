@@ -38,7 +38,10 @@ _COMMANDS = {
     ),
     "runs": ("runs.group:app", "Start, follow, list, cancel, repeat and repair runs"),
     "approvals": ("approvals.group:app", "List what paused runs wait for, and decide about it"),
-    "usage": ("usage:show_usage", "Show tokens and cost, or an overview of runs with --plot"),
+    "usage": (
+        "usage:show_usage",
+        "Show tokens and cost of the runs that ended, by day, user, component or model",
+    ),
     "memories": ("memories:app", "List, change, delete, export and import memories of users"),
     "mcp": ("mcp:app", "List and check the MCP servers of the configuration"),
     "webhooks": ("webhooks:app", "List and test webhooks, and deliver their events again"),

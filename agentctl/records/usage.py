@@ -10,7 +10,7 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import Timestamp
 
 UsageKey = Literal["day", "user", "component", "model"]
-"""What sums are grouped by."""
+"""The parts of the key of a group of sums."""
 
 Step = Literal["hour", "day"]
 
@@ -113,7 +113,7 @@ class OverviewGroup(OverviewCounts):
 
 
 class WaitingRecord(TypedDict):
-    """What waits for a person now: approvals, and the time of the oldest one."""
+    """The pending approvals that wait for a person now, and the time of the oldest one."""
 
     approvals: int
     oldest_at: Timestamp | None

@@ -7,6 +7,7 @@ has no configured price and is called at its provider. A price that is not known
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from agentctl.store.database import Work
 
 T = TypeVar("T")
+
+_log = logging.getLogger("agentctl.runs")
 
 
 class Price(NamedTuple):
@@ -57,7 +60,8 @@ class Prices:
 
     def __init__(self, settings: Settings) -> None:
         self._configured = {model.id: model for model in settings.models}
-        self._named = {model.model: model for model in settings.models if model.price is not None}
+        priced = (model for model in reversed(settings.models) if model.price is not None)
+        self._named = {model.model: model for model in priced}
         self._known: dict[str, Price | None] = {}
 
     async def run(self, work: Callable[[CostOf], Work[T]], execute: Callable[[Work[T]], Any]) -> T:
@@ -100,7 +104,7 @@ class Prices:
 
 
 def _has_listed_price(model: Model) -> bool:
-    # Behind another address is another service, with prices of its own.
+    # Another address is that of another service, which has other prices.
     return model.provider not in ("demo", "ollama", "azure") and not model.base_url
 
 
@@ -120,6 +124,10 @@ def _find_listed(model: str, provider: str | None) -> Price | None:
     try:
         found = calc_price(Usage(input_tokens=1), model, provider_id=provider).model_price
     except LookupError:
+        return None
+    except Exception:
+        # The sums must not wait for the repair of a library.
+        _log.exception("the price of model %s could not be looked up", model)
         return None
     asked, answered = _read_base(found.input_mtok), _read_base(found.output_mtok)
     if asked is None or answered is None:

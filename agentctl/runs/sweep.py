@@ -166,11 +166,11 @@ class _Sweeper:
             async with self._lease.extended():
                 await sweep_dead_workers(databases, monitor, worker.id)
                 await reject_expired_approvals(databases, self._counters)
-                if self._sums is not None:
-                    await self._sums.add_ended_runs()
                 if self._claims is not None:
                     for database in databases.get_open().values():
                         await self._claims.sweep_queue(database)
+                if self._sums is not None:
+                    await self._sums.add_ended_runs()
             self._clean_up()
         else:
             monitor.oldest_heartbeat = None

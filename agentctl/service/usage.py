@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast, get_args
 
 from agentctl import errors
@@ -59,12 +59,9 @@ class UsageOperations(OperationFamily):
             scope = self._build_scope("day", filter, DEFAULT_DAYS * DAY)
             columns = [column for key in by for column in _COLUMNS[key]]
             database = self.lookups.database(filter.db_id)
-            groups = await self.hosting.prices.run(
-                lambda cost_of: usage_reads.read_groups(scope, columns, cost_of), database.read
+            groups, total = await self.hosting.prices.run(
+                lambda cost_of: _read_report(scope, columns, cost_of), database.read
             )
-            total = Sums()
-            for sums in groups.values():
-                total.add(sums)
             largest = sorted(groups, key=lambda group: _sort_key(group, groups[group]))
             listed = largest[: filter.limit]
             if "day" in by:
@@ -155,6 +152,15 @@ class UsageOperations(OperationFamily):
 
 
 _Groups = dict[tuple[Value, ...], Sums]
+
+
+@unit
+def _read_report(
+    scope: UsageScope, columns: Sequence[str], cost_of: CostOf
+) -> Steps[tuple[_Groups, Sums]]:
+    """Read the largest groups, and the sum of all."""
+    groups = yield from usage_reads.read_groups(scope, columns, cost_of)
+    return groups, (yield from usage_reads.read_total(scope, cost_of))
 
 
 @unit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 from collections import Counter
@@ -26,7 +27,9 @@ from tests.loops import wait_until
 from tests.postgres import postgres_schemas
 from tests.service.callers import ALL, admin, open_service, user, wait_for_running
 
-RUNS = 3_000 if os.environ.get("AGENTCTL_TEST_LONG") else 24
+LONG = bool(os.environ.get("AGENTCTL_TEST_LONG"))
+
+RUNS, SERVICES = (10_000, 3) if LONG else (24, 2)
 
 TOKENS = ("input_tokens", "output_tokens", "total_tokens", "cache_read_tokens", "reasoning_tokens")
 
@@ -200,9 +203,11 @@ async def check_sums(service: Service, records: list[dict[str, Any]]) -> None:
             assert (row["cost"], row["unpriced_tokens"]) == (None, row["total_tokens"])
 
 
-async def test_sums_of_two_services_equal_the_records(world: Deployment) -> None:
-    async with open_service(world) as one, open_service(world) as other:
-        await start_random_runs([one, other], RUNS)
+async def test_sums_of_several_services_equal_the_records(world: Deployment) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        services = [await stack.enter_async_context(open_service(world)) for _ in range(SERVICES)]
+        one, other = services[:2]
+        await start_random_runs(services, RUNS)
         await cancel_one_run(one)
         await wait_until(
             lambda: not any(each.hosting.engine.has_live_runs() for each in (one, other))
@@ -210,11 +215,24 @@ async def test_sums_of_two_services_equal_the_records(world: Deployment) -> None
         records = await read_records(admin(one))
         assert {run["purpose"] for run in records} == {None, "summary"}
         await check_sums(other, records)
-        await asyncio.gather(one.hosting.sums.add_ended_runs(), other.hosting.sums.add_ended_runs())
+        await asyncio.gather(*(service.hosting.sums.add_ended_runs() for service in services))
         await check_sums(one, records)
         rows = await one.hosting.databases.system.read(_count_rows())
         assert rows["usage_ends"] == 0
         assert rows["usage_hourly"] >= rows["usage_daily"] > 0
+
+
+async def test_a_serving_process_adds_ended_runs_to_the_sums(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        await service.prepare()
+        await user(service).create_run("agent", "echo", RunRequest("hello"))
+        database = service.hosting.databases.system
+
+        async def is_added() -> bool:
+            rows = await database.read(_count_rows())
+            return rows["usage_ends"] == 0 and rows["usage_daily"] == 2
+
+        await wait_until(is_added)
 
 
 async def test_each_point_of_an_overview_has_its_runs(world: Deployment) -> None:

@@ -98,8 +98,6 @@ def list_cases() -> Iterator[ListCase]:
         {"at_work": True},
         {"finished_after": 10},
         {"finished_after": 10, "status": "ERROR"},
-        {"finished_after": 10, "finished_before": 20, "parent": "none", "model": "x"},
-        {"error_code": "x", "finished_before": 20},
     ]
     bounds: list[dict[str, Any]] = [
         {},

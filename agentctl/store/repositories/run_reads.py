@@ -460,7 +460,8 @@ def list_page(
         totals: the remembered totals of the database.
     """
     conditions = visibility.conditions().with_equal(
-        status=filter.status,
+        # There is an index for the failed runs, which are few.
+        status=filter.status or (None if filter.error_code is None else "ERROR"),
         component_type=filter.component_type,
         component_id=filter.component_id,
         session_id=filter.session_id,
@@ -470,9 +471,6 @@ def list_page(
     )
     if filter.parent == "none":
         conditions = conditions.with_condition("parent_run_id IS NULL")
-    if filter.error_code is not None and filter.status is None:
-        # There is an index for the failed runs, which are few.
-        conditions = conditions.with_equal(status="ERROR")
     if filter.id_prefix is not None:
         conditions = conditions.with_prefix("run_id", filter.id_prefix)
     live = filter.live or filter.status in ("PENDING", "RUNNING")
@@ -485,13 +483,14 @@ def list_page(
             "finished_at >= :finished_after", finished_after=filter.finished_after
         )
     if filter.finished_before is not None:
+        # Without a beginning it matches most runs: the sum keeps the index of times out of use.
+        ended = "finished_at" if filter.finished_after is not None else "finished_at + 0"
         conditions = conditions.with_condition(
-            "finished_at < :finished_before", finished_before=filter.finished_before
+            f"{ended} < :finished_before", finished_before=filter.finished_before
         )
     since, before = filter.created_after, filter.created_before
     # A run leaves these lists without being deleted, so they are always counted.
-    by_end = filter.finished_after is not None or filter.finished_before is not None
-    changing = live or filter.at_work or by_end
+    changing = live or filter.at_work or filter.finished_after is not None
     remembered = None if changing else totals
     total = yield from LISTING.count(conditions.with_times(since, before), remembered)
     matching, page = narrow(conditions, page, since, before)

@@ -29,6 +29,9 @@ PERIODS: Mapping[Step, int] = {"hour": HOUR, "day": DAY}
 FOLD_ROWS = 500
 """Ended runs that one transaction adds to the sums."""
 
+LARGEST = 2**62
+"""The largest stored number: a sum of wrong reports must not stop the others."""
+
 TABLES: Mapping[Step, str] = {"hour": "usage_hourly", "day": "usage_daily"}
 
 CostOf = Callable[[str, Mapping[str, int]], int | None]
@@ -98,7 +101,7 @@ class Sums:
     def values(self) -> list[Value]:
         """Return the values of the columns."""
         counts = (orjson.dumps(getattr(self, name)).decode() for name in COUNTS)
-        return [*(getattr(self, name) for name in COUNTERS), *counts]
+        return [*(min(getattr(self, name), LARGEST) for name in COUNTERS), *counts]
 
 
 COUNTS = ("failures", "first_token", "duration")
@@ -138,7 +141,7 @@ _IS_UNCOUNTED = "counted = 0 AND finished_at IS NOT NULL"
 _HAS_UNCOUNTED = Sql(f"SELECT 1 FROM runs WHERE {_IS_UNCOUNTED} LIMIT 1")
 
 _UNCOUNTED = Sql(
-    f"SELECT run_id, spans FROM runs WHERE {_IS_UNCOUNTED} ORDER BY finished_at LIMIT 50"
+    f"SELECT run_id, spans FROM runs WHERE {_IS_UNCOUNTED} ORDER BY finished_at LIMIT 200"
 )
 
 _COUNT = Sql(
@@ -286,9 +289,11 @@ def split(run: EndedRun, step: Step, cost_of: CostOf) -> Iterator[tuple[SumKey, 
 
 
 def _count_run(run: EndedRun) -> Sums:
-    metrics = orjson.loads(run.metrics) if run.metrics else {}
     sums = Sums(model_calls=run.model_calls)
-    sums.unreported_runs = int(metrics.get("total_tokens") is None)
+    # A run that never began has no counters, and has used nothing.
+    sums.unreported_runs = int(
+        run.metrics is not None and orjson.loads(run.metrics).get("total_tokens") is None
+    )
     if not run.is_root:
         sums.member_runs = 1
         return sums
