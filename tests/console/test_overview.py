@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import sqlite3
-import time
-from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -14,7 +11,6 @@ import pytest
 from playwright.sync_api import Browser, Locator
 
 from tests.console.browser import (
-    SECONDS,
     ConsolePage,
     check_accessibility,
     expect,
@@ -22,6 +18,7 @@ from tests.console.browser import (
     open_console,
 )
 from tests.console.deployed import READS, RUNS
+from tests.console.sums import HOUR, open_sums
 from tests.console.test_widths import check_layout
 from tests.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
@@ -30,10 +27,11 @@ pytestmark = needs_browser
 
 SEER = (*READS, *RUNS, "usage:read")
 
+NONE = "\N{EN DASH}"
+"""A value that does not exist, in a table."""
+
 HOURS_AGO = {"priced": 0, "http-500": 1, "tool-add": 3}
 """The agents whose runs are counted, and when their runs ended."""
-
-HOUR = 3_600_000_000
 
 PICTURES = ("Runs", "Time to the first token", "Time to the end", "Tokens", "Cost")
 
@@ -310,7 +308,7 @@ def _show(value: object) -> str:
 def _show_cost(cost: float | None) -> str:
     """Return dollars as the console writes them: at least two digits, at most six."""
     if cost is None:
-        return "–"
+        return NONE
     whole, _, digits = f"{cost:,.6f}".partition(".")
     return f"${whole}.{digits.rstrip('0').ljust(2, '0')}"
 
@@ -318,7 +316,7 @@ def _show_cost(cost: float | None) -> str:
 def _show_times(times: dict[str, Any]) -> list[object]:
     """Return percentiles as the console writes them, and their number."""
     shown = [
-        "–" if seconds is None
+        NONE if seconds is None
         else f"{_round(seconds * 1000)} ms" if seconds < 1
         else f"{seconds:.1f} s"
         for seconds in (times["p50"], times["p95"], times["p99"])
@@ -332,21 +330,16 @@ def _round(value: float) -> int:
 
 def _move_into_the_past(server: ThreadedServer, user: str) -> None:
     """Move the runs of a user and their sums by the hours of their agents, once all are counted."""
-    deadline = time.monotonic() + SECONDS
-    with closing(sqlite3.connect(server.deployment.folder / "main.db", timeout=SECONDS)) as store:
-        while store.execute("SELECT count(*) FROM usage_ends").fetchone() != (0,):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        with store:
-            for agent, hours in HOURS_AGO.items():
-                store.execute(
-                    "UPDATE usage_hourly SET start = start - ?"
-                    " WHERE everyone = 0 AND user_id = ? AND component_id = ?",
-                    (hours * HOUR, user, agent),
-                )
-                store.execute(
-                    "UPDATE runs SET created_at = created_at - ?1, started_at = started_at - ?1,"
-                    " finished_at = finished_at - ?1, stopped_at = stopped_at - ?1"
-                    " WHERE user_id = ?2 AND component_id = ?3",
-                    (hours * HOUR, user, agent),
-                )
+    with open_sums(server) as store:
+        for agent, hours in HOURS_AGO.items():
+            store.execute(
+                "UPDATE usage_hourly SET start = start - ?"
+                " WHERE everyone = 0 AND user_id = ? AND component_id = ?",
+                (hours * HOUR, user, agent),
+            )
+            store.execute(
+                "UPDATE runs SET created_at = created_at - ?1, started_at = started_at - ?1,"
+                " finished_at = finished_at - ?1, stopped_at = stopped_at - ?1"
+                " WHERE user_id = ?2 AND component_id = ?3",
+                (hours * HOUR, user, agent),
+            )
