@@ -222,16 +222,17 @@ function Plot({ title, series, values, lines, brush, format, describe, open }) {
 /** A picture with its legend, and the table behind it.
  *
  * `series` are `{name, look, value, href}`: `value` and `href` are functions of a point, or of the
- * total. `more` are columns of the table that the picture has not. `short` formats the axis.
+ * total. `more` are columns of the table that the picture has not. `short` formats the axis, `remark`
+ * is a part of the legend.
  */
-export function Figure({ title, note, series = [], more = [], total, lines = false, format = formatNumber, short = format, brush, describe, open, children }) {
+export function Figure({ title, note, series = [], more = [], remark, total, lines = false, format = formatNumber, short = format, brush, describe, open, children }) {
   const [shown, show] = useState(false);
   const { points, step } = brush;
   const values = series.map(({ value }) => points.map(value));
   return html`<figure class="panel" data-figure=${title}>
     <figcaption class="row"><h2>${title}</h2>${note ? html`<span class="dim">${note}</span>` : null}</figcaption>
     ${children || html`<ul class="legend">${series.map(({ name, look, value }) => html`<li key=${name}><${Swatch} look=${look} /> ${name}
-        ${" "}<b>${total ? formatCell(format, value(total)) : "–"}</b></li>`)}</ul>
+        ${" "}<b>${total ? formatCell(format, value(total)) : "–"}</b></li>`)}${remark ? html`<li class="dim">${remark}</li>` : null}</ul>
       <${Plot} title=${title} series=${series} values=${values} lines=${lines} brush=${brush} format=${short} describe=${describe} open=${open} />
       <details onToggle=${(event) => show(event.currentTarget.open)}><summary>Table<span class="hidden">: ${title}</span></summary>
         ${shown ? html`<${Table} title=${title} columns=${[...series, ...more]} points=${points} step=${step} total=${total} format=${format} />` : null}

@@ -110,7 +110,7 @@ function Shown({ overview, step, by, query }) {
           { name: "in", look: "plain", value: (point) => point.input_tokens }, { name: "out", look: "dotted", value: (point) => point.output_tokens }]}
         more=${[{ name: "total", value: (point) => point.total_tokens }, { name: "cached", value: (point) => point.cache_read_tokens },
           { name: "model calls", value: (point) => point.model_calls }]} />
-      <${Figure} title="Cost" note="US dollars" ...${shared} format=${formatCost} series=${[{ name: "cost", look: "plain", value: (point) => point.cost }]}
+      <${Figure} title="Cost" note="US dollars" ...${shared} remark=${total?.unpriced_tokens ? `${formatNumber(total.unpriced_tokens)} tokens have no known price` : ""} format=${formatCost} series=${[{ name: "cost", look: "plain", value: (point) => point.cost }]}
         more=${[{ name: "tokens without a price", value: (point) => formatNumber(point.unpriced_tokens) }]} />
     </div>
     <div class="strip row brushed" data-brushed>
@@ -135,7 +135,7 @@ function Tiles({ overview, place, query }) {
     ["Failed", total && link(total.failed, () => place(total, { status: "ERROR" })), share],
     ["Tokens", total && formatNumber(total.total_tokens), total ? `${formatNumber(total.model_calls)} model calls` : ""],
     ["Cost", total && (total.cost === null ? "not known" : formatCost(total.cost)),
-      total?.cost != null && total.unpriced_tokens ? `or more: ${formatNumber(total.unpriced_tokens)} tokens have no price` : ""],
+      total?.cost != null && total.unpriced_tokens ? "at least" : ""],
     ["Waits for a person", waiting && link(waiting.approvals, () => toHash(["approvals"], { db: query.db })),
       waiting?.oldest_at ? `since ${formatAge(waiting.oldest_at).replace(" ago", "")}` : ""],
   ];
