@@ -30,8 +30,11 @@ SEER = (*READS, *RUNS, "usage:read")
 NONE = "\N{EN DASH}"
 """A value that does not exist, in a table."""
 
-HOURS_AGO = {"priced": 0, "http-500": 1, "tool-add": 3}
-"""The agents whose runs are counted, and when their runs ended."""
+HOURS_AGO = {"priced": 0, "http-500": 1, "tool-add": 3, "crew": 5, "echo": 5}
+"""The components whose runs are counted, and when their runs ended."""
+
+COUNT = 7
+"""The runs without that of the member `echo`."""
 
 PICTURES = ("Runs", "Time to the first token", "Time to the end", "Tokens", "Cost")
 
@@ -52,13 +55,14 @@ new PerformanceObserver((list) => {
 def seer(server: ThreadedServer) -> str:
     """Make runs that ended in three different hours; return the token of their user."""
     headers = server.bearer("seer", *SEER)
-    for agent, message in (
-        *[("priced", f"question {number}") for number in range(3)],
-        *[("http-500", "fail")] * 2,
-        ("tool-add", '{"a": 1, "b": 2}'),
+    for place, message in (
+        *[("agents/priced", f"question {number}") for number in range(3)],
+        *[("agents/http-500", "fail")] * 2,
+        ("agents/tool-add", '{"a": 1, "b": 2}'),
+        ("teams/crew", "Look up the price"),
     ):
-        body = {"message": message, "session_id": f"seen-{agent}", "stream": False}
-        assert server.client.post(f"/agents/{agent}/runs", json=body, headers=headers).is_success
+        body = {"message": message, "session_id": place.replace("/", "-"), "stream": False}
+        assert server.client.post(f"/{place}/runs", json=body, headers=headers).is_success
     _move_into_the_past(server, "seer")
     return server.deployment.token("seer", *SEER)
 
@@ -75,11 +79,11 @@ def test_first_page_is_the_overview_with_the_numbers_of_the_api(
         total = overview["total"]
         again = server.client.get("/usage/overview", headers=_bearer(seer)).json()
         assert again["total"] == total
-        assert (total["runs"], total["failed"]) == (6, 2)
+        assert (total["runs"], total["failed"], total["member_runs"]) == (COUNT, 2, 1)
         assert total["cost"] > 0
         assert total["unpriced_tokens"] > 0
-        expect(_tile(shown, "Runs")).to_contain_text("6")
-        expect(_tile(shown, "Failed")).to_have_text("2 33.3 % of the runs")
+        expect(_tile(shown, "Runs")).to_contain_text(str(COUNT))
+        expect(_tile(shown, "Failed")).to_have_text("2 28.6 % of the runs")
         expect(_tile(shown, "Tokens")).to_contain_text(f"{total['total_tokens']:,}")
         expect(_tile(shown, "Cost")).to_contain_text("at least")
         for title, values in {
@@ -106,7 +110,7 @@ def test_first_page_is_the_overview_with_the_numbers_of_the_api(
         for failure in total["failures"]:
             row = shown.page.locator(".causes tr", has_text=failure["error_code"])
             expect(row.locator("a")).to_have_text(str(failure["runs"]))
-        assert len(overview["data"]) == 3
+        assert len(overview["data"]) == len(HOURS_AGO)
         for group in overview["data"]:
             row = shown.page.locator("[data-groups] tbody tr").nth(overview["data"].index(group))
             expect(row.locator("td.right").first).to_have_text(str(group["runs"]))
@@ -130,7 +134,7 @@ def test_brush_leads_to_the_runs_behind_a_bar_and_a_span(
         plot.focus()
         for key in ("Home", "Shift+End", "Shift+ArrowLeft"):
             shown.page.keyboard.press(key)
-        expect(brushed).to_contain_text("Show 3 runs")
+        expect(brushed).to_contain_text("Show 4 runs")
         shown.page.keyboard.press("Escape")
         expect(brushed).to_contain_text("Drag over a picture")
         # The last three hours, in another picture.
@@ -158,7 +162,7 @@ def test_numbers_lead_to_lists_with_the_same_count(
     with open_console(browser, server.url, "#/overview", token=seer) as shown:
         _wait_for_points(server, seer, shown)
         for number, link in (
-            (6, _tile(shown, "Runs").locator("a")),
+            (COUNT, _tile(shown, "Runs").locator("a")),
             (2, shown.page.locator(".causes tbody a")),
             (3, _group(shown, "Priced").locator("td a").first),
         ):
@@ -167,7 +171,7 @@ def test_numbers_lead_to_lists_with_the_same_count(
             _expect_runs(shown, number, {"parent": ["none"]})
             shown.page.go_back()
         _open_table(shown, "Runs").locator("tfoot a").first.click()
-        _expect_runs(shown, 4, {"status": ["COMPLETED"]})
+        _expect_runs(shown, 5, {"status": ["COMPLETED"]})
         shown.page.go_back()
         shown.page.select_option("label:has-text('Groups by') select", "model")
         _group(shown, "priced").locator("th a").click()
@@ -196,7 +200,7 @@ def test_pictures_differ_without_color_and_nothing_moves(
         for width in (1280, 360):
             shown.page.set_viewport_size({"width": width, "height": 800})
             shown.page.reload()
-            expect(_tile(shown, "Runs")).to_contain_text("6")
+            expect(_tile(shown, "Runs")).to_contain_text(str(COUNT))
             expect(shown.page.locator("[data-groups]")).to_be_attached()
             assert shown.evaluate("shifts") == [], width
 
@@ -237,12 +241,11 @@ def test_users_see_their_own_numbers(server: ThreadedServer, browser: Browser, s
         expect(_tile(shown, "Runs")).to_contain_text("0")
         shown.go("#/overview?user=seer")
         shown.see("No run ended in this period and matches", "Clear filters")
-        check_accessibility(shown)
     boss = server.deployment.token("boss", ADMIN)
     with open_console(browser, server.url, "#/overview?user=seer", token=boss) as shown:
-        expect(_tile(shown, "Runs")).to_contain_text("6")
+        expect(_tile(shown, "Runs")).to_contain_text(str(COUNT))
         shown.page.select_option("label:has-text('Groups by') select", "user")
-        expect(_group(shown, "seer").locator("td a").first).to_have_text("6")
+        expect(_group(shown, "seer").locator("td a").first).to_have_text(str(COUNT))
 
 
 def test_caller_without_the_scope_sees_the_sessions(
@@ -285,7 +288,7 @@ def _read_table(shown: ConsolePage, title: str) -> dict[str, list[str]]:
 
 def _wait_for_points(server: ThreadedServer, key: str, shown: ConsolePage) -> list[dict[str, Any]]:
     """Wait until the page has its numbers; return those of each hour."""
-    expect(_tile(shown, "Runs")).to_contain_text("6")
+    expect(_tile(shown, "Runs")).to_contain_text(str(COUNT))
     answer = server.client.get("/usage/overview", headers=_bearer(key)).json()
     return list[dict[str, Any]](answer["points"])
 

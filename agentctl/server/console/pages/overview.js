@@ -38,7 +38,9 @@ export default function Overview({ query }) {
   const { components } = useComponents();
   if (!allowed || resource.error?.status === 403) return html`<${Instead} query=${query} />`;
   const overview = resource.data;
-  const aside = overview ? describeSpan(overview.since, overview.points.at(-1).at, step) : "";
+  // Until the answer is here, a text of the same width keeps its place.
+  const aside = overview ? describeSpan(overview.since, overview.points.at(-1).at, step)
+    : html`<span style=${{ visibility: "hidden" }}>${describeSpan("2000-01-01T00:00Z", "2000-01-02T00:00Z", step)}</span>`;
   return html`<${Page} title="Overview" wide=${true} aside=${aside}>
     <div class="filters">
       <div class="segment" role="group" aria-label="Period">
