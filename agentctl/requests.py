@@ -457,6 +457,16 @@ class AuditFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditHeadFilter:
+    """A page of the signed heads of the audit log, newest first."""
+
+    limit: Limit = DEFAULT_LIMIT
+    cursor: Annotated[
+        str | None, Query("`meta.next_cursor` of the previous page", min_length=1), _CURSOR
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamEvent:
     """One server-sent event of a run.
 

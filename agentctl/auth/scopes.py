@@ -26,6 +26,7 @@ KNOWN_SCOPES: tuple[str, ...] = (
     "memories:delete",
     "memories:read",
     "memories:write",
+    "runs:debug",
     "service_accounts:delete",
     "service_accounts:read",
     "service_accounts:write",

@@ -27,7 +27,8 @@ class AuditRecord(TypedDict):
     response; `reason` has the required scopes or the error code. An operation whose entry was
     committed before its change, and that failed, has two entries. `count` is the number of
     requests: denials and rejected credentials of one minute are one entry. `resource` and `reason`
-    of such an entry are null if they differ, and `request_id` is null.
+    of such an entry are null if they differ, and `request_id` and `trace_id` are null. `trace_id`
+    is that of the caller, or of the run that the request has started.
     """
 
     seq: int
@@ -40,6 +41,7 @@ class AuditRecord(TypedDict):
     status: int | None
     reason: str | None
     request_id: str | None
+    trace_id: str | None
     count: int
 
 
@@ -53,4 +55,28 @@ class AuditPage(TypedDict):
     """A page of audit entries, newest first."""
 
     data: list[AuditRecord]
+    meta: AuditMeta
+
+
+class AuditHeadRecord(TypedDict):
+    """One signed head of the audit log, which never changes.
+
+    It covers `entries` entries with the numbers `first_seq` to `last_seq`, all that exist after the
+    head before it. Entries up to `expired_seq` may have been deleted for their age; 0 for none.
+    `token` is the signed head: a compact JWS.
+    """
+
+    number: int
+    at: Timestamp
+    first_seq: int
+    last_seq: int
+    entries: int
+    expired_seq: int
+    token: str
+
+
+class AuditHeadPage(TypedDict):
+    """A page of signed heads, newest first."""
+
+    data: list[AuditHeadRecord]
     meta: AuditMeta

@@ -89,6 +89,7 @@ class RunItemsRecord(RunPhaseSummary):
     output: Any
     metadata: dict[str, Any] | None
     session_state: dict[str, Any] | None
+    trace_id: str | None
     spans: list[SpanRecord]
     member_runs: list[str]
     items: list[Item]
@@ -110,7 +111,8 @@ SUMMARY_VIEWS = ("summary", "phase")
 """The views for which the large columns of a run are not read."""
 
 WHOLE_FIELDS = (
-    "input", "input_object", "output", "metadata", "session_state", "spans", "member_runs",
+    "input", "input_object", "output", "metadata", "session_state", "trace_id", "spans",
+    "member_runs",
 )  # fmt: skip
 """The fields of a run record that its items have besides those of its summary."""
 

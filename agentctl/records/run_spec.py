@@ -78,6 +78,7 @@ class RunSpec:
         actor: the principal that started the root run, as rows name it.
         durable: True if its steps are stored, so that another process can go on with it.
         origin: the run that a root run repeats; None for none.
+        trace: its place in a trace (`trace_context.RunTrace.text`); None if it is not traced.
     """
 
     run_id: str
@@ -108,6 +109,7 @@ class RunSpec:
     actor: str | None = None
     durable: bool = False
     origin: Origin | None = None
+    trace: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that a checkpoint keeps: without `dependencies`."""

@@ -29,6 +29,35 @@ class RunErrorRecord(TypedDict):
     detail: str
 
 
+class CauseRecord(TypedDict):
+    """The cause of a failure: an exception of the code of an agent or a tool.
+
+    `run_id` and the component are those of the run that failed: the requested one, or one below it.
+    `tool_name` is null for code other than that of a tool. `place` is the innermost line of the
+    user's code, `FILE:LINE in FUNCTION`, with a path relative to the folder of the configuration;
+    null if no line is known.
+    """
+
+    run_id: str
+    component_type: ComponentKind
+    component_id: str
+    tool_name: str | None
+    type: str
+    message: str
+    place: str | None
+    raised_at: Timestamp
+
+
+class RunCauses(TypedDict):
+    """The causes of the failures of a run and of the runs below it.
+
+    A failed call of a tool is one of them, also if the run completed.
+    """
+
+    run_id: str
+    causes: list[CauseRecord]
+
+
 class SpanRecord(TypedDict):
     """A part of a run with its times: a model call, a tool call, a member or a step.
 
@@ -64,8 +93,9 @@ class RunRecord(TypedDict):
     `queue_position` its place there while it waits, from 1; both are null without a wait.
     `paused_at` is the time of its last pause, and `approvals` are what it waits or waited for, with
     those of its members. `spans` are the parts of the run with their times, open ones in a live
-    run. `request_id` is that of the request that started it, members' runs included. `input` is the
-    message, or without one the JSON text of `input_object`. `input_object` is the object `input`
+    run. `request_id` is that of the request that started it, members' runs included. `trace_id` is
+    the trace of its first leg; null if it was not traced. `input` is the message, or without one
+    the JSON text of `input_object`. `input_object` is the object `input`
     of the request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
     is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
     that run (steps of a workflow) that it began with.
@@ -105,6 +135,7 @@ class RunRecord(TypedDict):
     late_result: LateResult | None
     holding: list[str] | None
     request_id: str | None
+    trace_id: str | None
     origin_run_id: str | None
     origin_kind: OriginKind | None
     origin_at: int | None

@@ -52,7 +52,8 @@ class MeRecord(TypedDict):
 
     `principal` is `anonymous` for a token without `sub`, and when authorization is off.
     `operations` are the ids of the operations that the caller may call, for every resource or for
-    some, without public ones.
+    some, without public ones. `trace_url` is the page about a trace, with `{trace_id}` in place of
+    its id; null without one.
     """
 
     principal: str
@@ -60,6 +61,7 @@ class MeRecord(TypedDict):
     admin: bool
     auth_mode: Literal["none", "jwt"]
     operations: list[str]
+    trace_url: str | None
 
 
 class ModelEntry(TypedDict):

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.records.log_context import add_log_context
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.trace_context import parse_run_trace
 from agentctl.runs import legs
 from agentctl.runs.admission import (
     AdmittedRun,
@@ -33,21 +34,24 @@ from agentctl.runs.background import (
     plan_summary,
     requires_background_work,
 )
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.claims import WORKER_LOST, Claims
 from agentctl.runs.live import Continuation, LiveRun, ReportedRun
 from agentctl.runs.members import Members
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, Pause
 from agentctl.runs.supervision import RunCounters, Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
+from agentctl.runs.tracing import RunTracer
 from agentctl.runs.turns import Starts
 from agentctl.runs.worker import Worker
+from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
 
 CLOSE_SECONDS = 5.0
-"""Maximum time that a closing engine waits for the final status of its runs."""
+"""Maximum time that an engine waits for the final status of its runs, once it has ended them."""
 
 SEARCHES, SEARCH_SECONDS = 600, 1.0
 """Number of searches for a row after a commit with an unknown outcome, and the pause between them.
@@ -87,11 +91,19 @@ class Engine:
         counters: counts of the runs since the process started.
         model_counters: counts of further attempts of their model calls.
         claims: claims the legs and the queued runs that any server may execute.
+        tracer: exports the spans of the runs; None without traces.
     """
 
     def __init__(
-        self, databases: Databases, catalog: Catalog, settings: Settings, worker: Worker
+        self,
+        databases: Databases,
+        catalog: Catalog,
+        settings: Settings,
+        worker: Worker,
+        budgets: Budgets,
+        tracer: RunTracer | None = None,
     ) -> None:
+        self.tracer = tracer
         self.closing = asyncio.Event()
         self.draining = False
         self.counters = RunCounters()
@@ -105,6 +117,7 @@ class Engine:
         self._starting = self._root_count = 0
         self._starts = Starts()
         self._shutdown: Ending | None = None
+        self._abandons_at: float | None = None
         # All tasks that write to the databases: starts, supervisors and ends of runs.
         self._run_tasks = Tasks()
         self._search_tasks = Tasks()
@@ -113,8 +126,12 @@ class Engine:
             "databases": databases,
             "limits": settings.limits,
             "members": self._members,
+            "cause_reader": CauseReader(settings),
+            "budgets": budgets,
         }
-        self._supervision = Supervision(catalog, self._run_tasks, self.counters, self._starts)
+        self._supervision = Supervision(
+            catalog, self._run_tasks, self.counters, self._starts, budgets, tracer
+        )
         self.claims = Claims(
             self, databases, catalog, worker, self._run_tasks, settings.limits.queue_seconds
         )
@@ -190,8 +207,12 @@ class Engine:
         is_full = self.free_slots <= 0 or self.claims.has_waiting(submission.component.database)
         if is_full and not submission.can_wait:
             raise errors.TooManyRequests("Too many runs at once")
+        if self.tracer is not None:
+            submission = replace(submission, spec=self.tracer.place(submission.spec))
         run = self.build_run(submission.spec, submission.component)
         add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
+        if (trace := parse_run_trace(run.spec.trace)) is not None:
+            add_log_context(trace_id=trace.own.trace_id)
         self._starting += 1
         self._starts.begin(run.run_id)
         is_followed = False
@@ -360,6 +381,9 @@ class Engine:
             _log.info("run %s: its background work was not started: %s", run.run_id, error.detail)
 
     async def _start_background_run(self, spec: RunSpec, component: Component) -> LiveRun:
+        if self.tracer is not None:
+            base = parse_run_trace(spec.trace)
+            spec = self.tracer.place(spec, base.own if base is not None else None)
         run = self.build_run(spec, component)
         await self.start(run, partial(admit_background_run, spec))
         return run
@@ -417,9 +441,12 @@ class Engine:
 
         Durable runs are handed over instead: their present call is in doubt.
 
-        Writes that the database did not accept within `CLOSE_SECONDS` are abandoned. Followers of
-        the runs of other processes are not affected.
+        Writes that the database did not accept within `CLOSE_SECONDS` of the first call are
+        abandoned. Followers of the runs of other processes are not affected.
         """
+        clock = asyncio.get_running_loop().time
+        if self._abandons_at is None:
+            self._abandons_at = clock() + CLOSE_SECONDS
         self.draining = True
         self._shutdown = Ending.cancelled("system:shutdown", "The server is shutting down")
         for run in self.root_runs():
@@ -427,7 +454,7 @@ class Engine:
                 run.stop(self._shutdown)
             else:
                 run.hand_over(self._shutdown)
-        await self._run_tasks.wait_until_empty(CLOSE_SECONDS)
+        await self._run_tasks.wait_until_empty(self._abandons_at - clock())
 
     async def close(self) -> None:
         """Cancel the live runs, see `cancel_runs`, and release all waiting callers."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.store.repositories.usage import CostOf, UnknownPrice
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ class Prices:
         if model not in self._known:
             self._known[model] = await self._find(model)
         return self._cost_of(model, counters)
+
+    async def is_known(self, model: str) -> bool:
+        """Return True if the price of a model is known."""
+        return await self.find_cost(model, dict.fromkeys(TOKEN_COUNTERS, 0)) is not None
 
     def _cost_of(self, model: str, counters: Mapping[str, int]) -> int | None:
         if model not in self._known:

@@ -26,11 +26,13 @@ from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.finish import store_end, store_pause
 from agentctl.runs.handover import store_hand_over
 from agentctl.runs.live import LiveRun, ReportedRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver, LegEnd, Pause
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
+from agentctl.runs.tracing import RunTracer
 from agentctl.runs.turns import Starts
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun
@@ -110,11 +112,20 @@ class Supervision:
         run_tasks: group for tasks that need the databases; the closing engine waits for them.
         counters: counts the stored endings.
         starts: the starts before which the work of a run does not begin.
+        tracer: exports the spans of the runs; None without traces.
     """
 
     def __init__(
-        self, catalog: Catalog, run_tasks: Tasks, counters: RunCounters, starts: Starts
+        self,
+        catalog: Catalog,
+        run_tasks: Tasks,
+        counters: RunCounters,
+        starts: Starts,
+        budgets: Budgets,
+        tracer: RunTracer | None = None,
     ) -> None:
+        self._budgets = budgets
+        self._tracer = tracer
         self._starts = starts
         self._catalog = catalog
         self._counters = counters
@@ -124,6 +135,9 @@ class Supervision:
     async def supervise(self, run: LiveRun) -> None:
         """Execute a run whose row is committed, and set `run.ended`."""
         extend_log_context(session_id=run.spec.session_id, run_id=run.run_id)
+        if self._tracer is not None and (trace := self._tracer.begin_leg(run)) is not None:
+            run.trace = trace
+            extend_log_context(trace_id=trace.own.trace_id, span_id=trace.own.span_id)
         ending: LegEnd = _FAILED
         stored: LegEnd | None = None
         try:
@@ -167,6 +181,23 @@ class Supervision:
 
     async def _store(
         self, run: LiveRun, ending: LegEnd, unavailable: asyncio.Future[None] | None = None
+    ) -> LegEnd:
+        stored = await self._store_end(run, ending, unavailable)
+        # After the end is published: the followers of the run do not wait for this.
+        asyncio.get_running_loop().call_soon(self._report_leg, run, stored)
+        return stored
+
+    def _report_leg(self, run: LiveRun, ending: LegEnd) -> None:
+        """Count the model calls of a leg that has ended, and export its spans."""
+        calls = run.transcript.spans.take_ended()
+        for call in calls:
+            if call.kind == "model":
+                self._catalog.models.counters.count_call(call)
+        if self._tracer is not None:
+            self._tracer.end_leg(run, ending, calls)
+
+    async def _store_end(
+        self, run: LiveRun, ending: LegEnd, unavailable: asyncio.Future[None] | None
     ) -> LegEnd:
         def on_stopped(late: bool) -> None:
             work_stopped = runs.record_work_stopped(run.run_id, run.attempt, now(), late)
@@ -231,11 +262,14 @@ class Supervision:
     async def _execute_component(self, run: LiveRun) -> None:
         from agentctl.runtime.components.execute import execute_component
 
+        if run.trace is not None:
+            run.trace.activate()
         if isinstance(run, ReportedRun):
             await run.execute()
             return
         if run.parent is None:
             await self._starts.wait_for_earlier()
+        await self._budgets.check_begin(run)
         if run.spec.purpose is None and run.leg is None:
             run.earlier_runs = await retry_while_unavailable(
                 lambda: _load_history(run, self._catalog), stopped=run.stop_requested

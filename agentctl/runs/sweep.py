@@ -34,6 +34,7 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import (
     approvals,
     audit,
+    audit_heads,
     events,
     idempotency,
     run_reads,
@@ -85,6 +86,7 @@ async def watch_workers(
     sweep_seconds: float = SWEEP_SECONDS,
     cleanup_seconds: float = CLEANUP_SECONDS,
     audit_days: int | None = None,
+    sign_audit: Callable[[], Awaitable[None]] | None = None,
     claims: Claims | None = None,
     counters: RunCounters | None = None,
     sums: UsageSums | None = None,
@@ -95,13 +97,14 @@ async def watch_workers(
 
     Args:
         audit_days: days that audit entries are kept; None for no limit.
+        sign_audit: signs the entries of the audit log that are due; None signs none.
         claims: those of the engine of this process; None if it executes no runs.
         counters: receive the expired approvals and, every `COUNT_SECONDS`, the numbers of what
             waits; None for no counts.
         sums: those that ended runs are added to; None to leave that to others.
     """
     sweeper = _Sweeper(
-        databases, monitor, worker, cleanup_seconds, audit_days, claims, counters, sums
+        databases, monitor, worker, cleanup_seconds, audit_days, sign_audit, claims, counters, sums
     )
     try:
         while True:
@@ -131,6 +134,7 @@ class _Sweeper:
         worker: Worker,
         cleanup_seconds: float,
         audit_days: int | None,
+        sign_audit: Callable[[], Awaitable[None]] | None,
         claims: Claims | None,
         counters: RunCounters | None,
         sums: UsageSums | None,
@@ -140,6 +144,7 @@ class _Sweeper:
         self._worker = worker
         self._cleanup_seconds = cleanup_seconds
         self._audit_days = audit_days
+        self._sign_audit = sign_audit
         self._claims = claims
         self._counters = counters
         self._sums = sums
@@ -171,6 +176,8 @@ class _Sweeper:
                         await self._claims.sweep_queue(database)
                 if self._sums is not None:
                     await self._sums.add_ended_runs()
+                if self._sign_audit is not None:
+                    await self._sign_audit()
             self._clean_up()
         else:
             monitor.oldest_heartbeat = None
@@ -379,7 +386,10 @@ async def _delete_older(
 
 @unit
 def _delete_and_record(before: int) -> Steps[int]:
-    deleted = yield from audit.delete_older(before)
+    # Of a signed audit log, only what a signed head allows: verifiers miss everything else.
+    head = yield from audit_heads.get_newest()
+    last = audit.LAST_NUMBER if head is None else head.expired_seq
+    deleted = yield from audit.delete_older(before, last)
     if deleted:
         entry = audit.NewAuditEntry(
             at=now(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
 from agentctl.records.times import format_rfc3339, now
@@ -42,7 +42,13 @@ current_call = contextvars.ContextVar("current_call", default=None)
 # Not frozen, and a plain class: a run creates several.
 @dataclass(slots=True, eq=False)
 class Span:
-    """One part of a run. Times are microseconds UTC; see docs/contract.md "Run record"."""
+    """One part of a run. Times are microseconds UTC; see docs/contract.md "Run record".
+
+    Attributes:
+        answer: the message of a model call with its counters; None if there is none, or not in this
+            process.
+        error_code: the code of the failure of a model call; None if it is not known.
+    """
 
     kind: SpanKind
     id: str
@@ -55,6 +61,8 @@ class Span:
     input_tokens: int | None = None
     output_tokens: int | None = None
     member_run_id: str | None = None
+    answer: Mapping[str, Any] | None = field(default=None, repr=False)
+    error_code: str | None = None
 
     def mark_first_token(self) -> None:
         """Set the time of the first part of the answer, once."""
@@ -84,7 +92,7 @@ class Span:
         }
 
 
-_FIELDS = tuple(field.name for field in fields(Span))
+_FIELDS = tuple(item.name for item in fields(Span) if item.name not in ("answer", "error_code"))
 
 
 class Spans:
@@ -93,6 +101,7 @@ class Spans:
     def __init__(self) -> None:
         self._spans: list[Span] = []
         self._model_calls = 0
+        self._reported: set[Span] = set()
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with all spans, for a checkpoint."""
@@ -105,6 +114,7 @@ class Spans:
         spans = cls()
         spans._model_calls = stored["model_calls"]
         spans._spans = [Span(**values) for values in stored["spans"]]
+        spans._reported = {span for span in spans._spans if span.finished_at is not None}
         return spans
 
     @property
@@ -133,16 +143,25 @@ class Spans:
         times = (span.first_token_at for span in self._spans)
         return min((time for time in times if time is not None), default=None)
 
-    def since(self, count: int) -> dict[str, Any]:
-        """Return the spans after the first `count` ones as JSON, without those of tool calls."""
-        added = (span for span in self._spans[count:] if span.kind != "tool")
+    def since(self, count: int, *, tools: bool = False) -> dict[str, Any]:
+        """Return the spans after the first `count` ones as JSON; those of tool calls on request."""
+        added = (span for span in self._spans[count:] if tools or span.kind != "tool")
         spans = [{name: getattr(span, name) for name in _FIELDS} for span in added]
         return {"model_calls": self._model_calls, "spans": spans}
 
     def extend(self, added: Mapping[str, Any]) -> None:
         """Add what `since` has returned."""
         self._model_calls = added["model_calls"]
-        self._spans += [Span(**values) for values in added["spans"]]
+        spans = [Span(**values) for values in added["spans"]]
+        self._spans += spans
+        self._reported |= {span for span in spans if span.finished_at is not None}
+
+    def take_ended(self) -> list[Span]:
+        """Return the spans that have ended in this leg and were not taken before."""
+        ended = [span for span in self._spans if span.finished_at is not None]
+        new = [span for span in ended if span not in self._reported]
+        self._reported.update(new)
+        return new
 
     def start_model_call(self, model: str, at: int | None = None) -> Span:
         """Start the span of a call of a model, with its id in the configuration."""
@@ -176,6 +195,11 @@ class Spans:
             parent.member_run_id = run_id
         return span
 
+    def name_member(self, id: str, run_id: str) -> None:
+        """Let an open span of a call or a step name the run of the member that it has started."""
+        if (span := self.find_open(id)) is not None:
+            span.member_run_id = run_id
+
     def has(self, id: str) -> bool:
         return any(span.id == id for span in self._spans)
 
@@ -184,6 +208,10 @@ class Spans:
         span = self.find_open(id)
         if span is not None:
             span.end(status, at)
+
+    def find_parent(self, span: Span) -> Span | None:
+        """Return the open tool call or step that started a member; None without one."""
+        return None if span.parent is None else self.find_open(span.parent)
 
     def find_open_without_member(self) -> list[Span]:
         """Return the open tool calls and steps that name no run, in the order of their starts."""

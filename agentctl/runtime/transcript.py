@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.runtime.causes import Causes
 from agentctl.runtime.history import CANCELLED_RESULT, build_tool_message
 from agentctl.runtime.spans import Span, Spans, SpanStatus
 from agentctl.runtime.unstopped import UnstoppedWork
@@ -36,6 +37,7 @@ class TranscriptMark(NamedTuple):
     content: int = 0
     reasoning: int = 0
     spans: int = 0
+    tools: int = 0
 
 
 class Transcript:
@@ -53,6 +55,7 @@ class Transcript:
         native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
         progress_events: number of progress events of the run.
         spans: the times of its parts.
+        causes: the causes of its failures.
         size: the bytes of its texts and results, as far as the run counts them.
     """
 
@@ -64,6 +67,7 @@ class Transcript:
         self.native_history: str | None = None
         self.progress_events = 0
         self.spans = Spans()
+        self.causes = Causes()
         self.size = 0
         self._messages: list[dict[str, Any]] = []
         self._usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, 0)
@@ -74,6 +78,7 @@ class Transcript:
         self._answer: _AnswerInProgress | None = None
         self._open_calls: dict[str, tuple[dict[str, Any], Span]] = {}
         self._unanswered: dict[str, str] = {}
+        self._requested: set[str] = set()
 
     @property
     def is_answering(self) -> bool:
@@ -142,6 +147,7 @@ class Transcript:
             "native_history": self.native_history,
             "progress_events": self.progress_events,
             "spans": self.spans.to_json(),
+            "causes": self.causes.to_json(),
         }
 
     @classmethod
@@ -154,6 +160,7 @@ class Transcript:
         transcript.native_history = stored["native_history"]
         transcript.progress_events = stored["progress_events"]
         transcript.spans = Spans.from_json(stored["spans"])
+        transcript.causes = Causes(stored.get("causes", ()))
         transcript._messages = list(stored["messages"])
         transcript._usage = dict(stored["usage"])
         # A checkpoint of an earlier version has no usage by model.
@@ -173,29 +180,38 @@ class Transcript:
     def mark(self) -> TranscriptMark:
         """Return the present end of the transcript, for `since`."""
         return TranscriptMark(
-            len(self._messages), len(self._content), len(self._reasoning), self.spans.count
+            len(self._messages),
+            len(self._content),
+            len(self._reasoning),
+            self.spans.count,
+            len(self.tools),
         )
 
-    def since(self, mark: TranscriptMark) -> dict[str, Any]:
+    def since(self, mark: TranscriptMark, *, results: bool = False) -> dict[str, Any]:
         """Return what the answers after a mark have added, as a JSON object.
 
-        The results of calls are not in it.
+        Args:
+            results: True adds the results of calls, which have all ended.
         """
         messages = self._messages[mark.messages :]
+        if not results:
+            messages = [message for message in messages if message["role"] != "tool"]
         return {
-            "messages": [message for message in messages if message["role"] != "tool"],
+            "messages": messages,
+            "tools": self.tools[mark.tools :] if results else [],
             "content": "".join(self._content[mark.content :]),
             "reasoning": "".join(self._reasoning[mark.reasoning :]),
             "usage": self._usage,
             "usage_of_models": self._usage_of_models,
             "knows_usage": self._knows_usage,
             "progress_events": self.progress_events,
-            "spans": self.spans.since(mark.spans),
+            "spans": self.spans.since(mark.spans, tools=results),
         }
 
     def extend(self, added: Mapping[str, Any]) -> None:
         """Add what `since` has returned; the results of all calls before it are added."""
         self._messages += added["messages"]
+        self.tools += added.get("tools", ())
         self._content += [added["content"]] if added["content"] else []
         self._reasoning += [added["reasoning"]] if added["reasoning"] else []
         self._usage, self._knows_usage = dict(added["usage"]), added["knows_usage"]
@@ -205,6 +221,8 @@ class Transcript:
         for message in added["messages"]:
             calls = message.get("tool_calls", ())
             self._unanswered |= {call["id"]: call["name"] for call in calls}
+            self._unanswered.pop(message.get("tool_call_id", ""), None)
+            self._requested = {call["id"] for call in calls}
 
     def _find_open_entry(self, call_id: str) -> dict[str, Any] | None:
         entries = (entry for entry in reversed(self.tools) if entry["tool_call_id"] == call_id)
@@ -295,15 +313,19 @@ class Transcript:
         self.extend_answer(text)
         self.end_answer([], "stop")
 
-    def begin_answer(self, model: str | None = None) -> None:
+    def begin_answer(self, model: str | None = None) -> Span | None:
         """Start an answer. An open one is completed first, without tool calls.
 
         Args:
             model: id of the model that answers; None if it is not a model of this run.
+
+        Returns:
+            The span of the call of the model.
         """
         self.end_answer([])
         span = self.spans.start_model_call(model) if model is not None else None
         self._answer = _AnswerInProgress(model, 0 if self._knows_usage else None, span)
+        return span
 
     def extend_answer(self, delta: str) -> None:
         if self._answer is not None:
@@ -316,10 +338,10 @@ class Transcript:
         if self._answer is not None and self._answer.span is not None:
             self._answer.span.mark_first_token()
 
-    def fail_answer(self) -> None:
+    def fail_answer(self, code: str) -> None:
         """Record that the model call of the open answer has failed; the answer stays open."""
         if self._answer is not None:
-            self._answer.end_span("failed")
+            self._answer.end_span("failed", code)
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         """Set the counters of the open answer to their current values (not a difference)."""
@@ -339,6 +361,9 @@ class Transcript:
             return
         answer.finish_reason = finish_reason
         answer.end_span("failed" if finish_reason is None else "completed")
+        message = answer.message(tool_calls)
+        if answer.span is not None:
+            answer.span.answer = message
         for name, count in answer.usage.items():
             self._usage[name] = _add(self._usage[name], count)
         if answer.model is not None:
@@ -346,13 +371,17 @@ class Transcript:
         # A model may repeat the ids of an earlier answer: then the new call is meant.
         self._unanswered |= {call["id"]: call["name"] for call in tool_calls}
         if tool_calls or not answer.is_empty:
-            self._messages.append(answer.message(tool_calls))
+            self._messages.append(message)
 
     def request_call(self, call: dict[str, Any]) -> None:
         """Add a call to the messages: `id`, `name` and `arguments`.
 
         Calls that are open at the same time are part of one message, unless text came in between.
+        A call that `request_calls` has added is there already.
         """
+        if call["id"] in self._requested:
+            self._requested.discard(call["id"])
+            return
         if self._answer is not None and not self._answer.is_empty:
             self.end_answer([call], "tool_call")
             return
@@ -364,6 +393,13 @@ class Transcript:
             return
         self.begin_answer()
         self.end_answer([call], "tool_call")
+
+    def request_calls(self, calls: list[dict[str, Any]]) -> None:
+        """Complete the open answer with all of its calls, before they start."""
+        if self._answer is None:
+            self.begin_answer()
+        self.end_answer(calls, "tool_call")
+        self._requested = {call["id"] for call in calls}
 
     def open_call(
         self, call_id: str, name: str, arguments: Mapping[str, Any], at: int | None = None
@@ -441,10 +477,11 @@ class _AnswerInProgress:
     def is_empty(self) -> bool:
         return not any(self.pieces)
 
-    def end_span(self, status: SpanStatus) -> None:
+    def end_span(self, status: SpanStatus, error_code: str | None = None) -> None:
         if self.span is not None:
             self.span.input_tokens = self.usage["input_tokens"]
             self.span.output_tokens = self.usage["output_tokens"]
+            self.span.error_code = self.span.error_code or error_code
             self.span.end(status)
 
     def message(self, tool_calls: list[dict[str, Any]]) -> dict[str, Any]:

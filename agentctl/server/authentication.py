@@ -29,8 +29,9 @@ from agentctl.errors import (
     Unavailable,
 )
 from agentctl.records.ids import new_id
-from agentctl.records.log_context import add_log_context, set_log_context
+from agentctl.records.log_context import add_log_context, current_log_context, set_log_context
 from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.trace_context import caller_trace, parse_traceparent
 from agentctl.server.answers import BytesResponse, error_response
 from agentctl.server.observability.log import FinishedRequest
 from agentctl.server.origin_guard import OriginGuard
@@ -47,6 +48,7 @@ _DEFAULT_HEADERS = (
 
 _ALLOWED_HEADERS = (
     "Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID",
+    "Traceparent",
     # Of the faces: sessions, and the fields that the clients of OpenAI and MCP send.
     "X-Session-ID", "Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version", "Mcp-Session-Id",
     "X-Stainless-Arch", "X-Stainless-Helper-Method", "X-Stainless-Lang", "X-Stainless-OS",
@@ -55,7 +57,7 @@ _ALLOWED_HEADERS = (
 )  # fmt: skip
 _EXPOSED_HEADERS = (
     "ETag", "Retry-After", "X-Request-ID", "X-Run-ID", "X-Session-ID", "X-Ignored-Parameters",
-    "Mcp-Session-Id", "WWW-Authenticate",
+    "Mcp-Session-Id", "WWW-Authenticate", "X-Trace-ID",
 )  # fmt: skip
 
 _SEVERAL_CREDENTIALS = re.compile(rb"bearer .*,\s*bearer ", re.IGNORECASE)
@@ -102,6 +104,8 @@ class _HeaderAddingSend(TrackedSend):
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = add_common_headers(message["headers"], self.request_id)
+            if (trace_id := current_log_context().get("trace_id")) is not None:
+                message["headers"].append((b"x-trace-id", trace_id.encode("ascii")))
         elif self.omits_body:
             message["body"] = b""
         await super().__call__(message)
@@ -114,6 +118,7 @@ class AuthenticationMiddleware:
         self.app = app
         self.state = state
         settings = state.settings
+        self._reads_traces = settings.tracing.enabled and settings.tracing.parent != "ignore"
         self._guard = (
             None
             if settings.authorization.enabled
@@ -157,7 +162,18 @@ class AuthenticationMiddleware:
         except (Unauthenticated, Unavailable) as error:
             return Caller(self.state, request_id, None, error)
         add_log_context(principal=principal.identity)
+        if self._reads_traces:
+            _read_trace(headers)
         return Caller(self.state, request_id, principal)
+
+
+def _read_trace(headers: HeaderFields) -> None:
+    """Take over the trace of an identified caller; several fields or a wrong one count as none."""
+    values = [value for name, value in headers if name == b"traceparent"]
+    trace = parse_traceparent(values[0].decode("latin-1")) if len(values) == 1 else None
+    caller_trace.set(trace)
+    if trace is not None:
+        add_log_context(trace_id=trace.trace_id)
 
 
 def _get_authorization(headers: HeaderFields) -> str | None:

@@ -27,6 +27,7 @@ from agentctl.auth.principal import Principal
 from agentctl.errors import Unavailable
 from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS, AuditOutcome
+from agentctl.records.log_context import current_log_context
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.routes import PAGE_ROUTES, operation_ids
 from agentctl.records.times import now
@@ -123,6 +124,7 @@ def _merge(earlier: NewAuditEntry, later: NewAuditEntry) -> NewAuditEntry:
         resource=later.resource if later.resource == earlier.resource else None,
         reason=later.reason if later.reason == earlier.reason else None,
         request_id=None,
+        trace_id=None,
         count=earlier.count + later.count,
     )
 
@@ -254,6 +256,8 @@ class AuditedCall:
     _created: list[str] = field(default_factory=list)
     _appending: bool = False
     _done: bool = False
+    # Entries are built in the thread of the database. A run adds its trace when it has one.
+    _log_context: Mapping[str, str] = field(default_factory=current_log_context)
 
     async def __aenter__(self) -> AuditedCall:
         try:
@@ -395,6 +399,7 @@ class AuditedCall:
             status=status,
             reason=None if reason is None else _truncate(reason),
             request_id=self._request_id,
+            trace_id=self._log_context.get("trace_id"),
         )
 
 

@@ -115,6 +115,7 @@ class ComponentOperations(OperationFamily):
                     admin=self.principal.admin,
                     auth_mode=self._auth_mode(),
                     operations=list_open_operations(self.principal),
+                    trace_url=self.hosting.settings.tracing.url or None,
                 )
             )
 

@@ -15,6 +15,7 @@ from agentctl.records.run_reader import RunReader
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.text import cut_text
+from agentctl.records.trace_context import parse_run_trace
 from agentctl.requests import FULL_VIEW, Page, RunView
 from agentctl.runs.cancel import CancelResult
 from agentctl.runs.replay import find_root_id, read_stored_items
@@ -110,6 +111,7 @@ def build_run_document(
     """
     stored_spans = stored_json(row.spans or "[]") if spans is None else orjson.dumps(spans)
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
+    trace = parse_run_trace(row.trace)
     members = {
         **_first_members(row),
         "input": dump(row.input),
@@ -126,6 +128,7 @@ def build_run_document(
         "session_state": stored_json(row.session_state),
         "error": orjson.dumps(error),
         **_life_members(row, facts),
+        "trace_id": dump(trace.own.trace_id if trace is not None else None),
         "spans": stored_spans,
         "member_runs": orjson.dumps(list(member_runs)),
     }

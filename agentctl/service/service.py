@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 from agentctl import errors
 from agentctl.auth.principal import Principal
+from agentctl.auth.statements import StatementKey, load_statement_key
 from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.databases import is_sqlite_url, sqlite_path
+from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
 from agentctl.operations import Operations
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests, watch_legs
 from agentctl.runs.engine import Engine
@@ -29,11 +32,14 @@ from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.accounts import AccountOperations, StoredAccounts
 from agentctl.service.approvals import ApprovalOperations
 from agentctl.service.audit import AuditOperations
+from agentctl.service.audit_heads import HeadSigner
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
+from agentctl.service.budgets import BudgetOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.hosting import Hosting, Readiness
 from agentctl.service.memories import MemoryOperations
+from agentctl.service.rate_limits import RateLimiter
 from agentctl.service.repeats import RepeatOperations
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.sessions import SessionOperations
@@ -47,6 +53,7 @@ from agentctl.webhooks.deliveries import Deliveries
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
+    from agentctl.telemetry.tracer import OtlpTracer
 
 
 class ServiceOperations(
@@ -60,6 +67,7 @@ class ServiceOperations(
     AccountOperations,
     AuditOperations,
     AuthorizationOperations,
+    BudgetOperations,
     UsageOperations,
     WebhookOperations,
     Operations,
@@ -104,6 +112,8 @@ class Service:
                 _log.warning("database %s: %s", database.id, describe_newer(version))
         log_startup_warnings(self.settings)
         prepare_components(self.hosting.catalog)
+        if (tracer := self.hosting.engine.tracer) is not None:
+            tracer.install()
         self.hosting.catalog.mcp.start()
         self.hosting.deliveries.start(self.settings)
         await self._worker.register()
@@ -112,13 +122,15 @@ class Service:
             await sweep_dead_workers(databases, monitor, self._worker.id)
         self.hosting.engine.claims.is_serving = True
         self._background.start(watch_legs(self.hosting.engine, databases, self.hosting.changes))
-        keep_days = self.settings.audit.keep_days
+        table, key = self.settings.audit, self.hosting.statement_key()
+        signer = None if key is None else HeadSigner(databases.system, table, key)
         self._background.start(
             watch_workers(
                 databases,
                 monitor,
                 self._worker,
-                audit_days=keep_days,
+                audit_days=table.keep_days,
+                sign_audit=None if signer is None else signer.sign_due,
                 claims=self.hosting.engine.claims,
                 counters=self.hosting.engine.counters if self.settings.metrics.listen else None,
                 sums=self.hosting.sums,
@@ -153,8 +165,13 @@ class Service:
             changes, monitor = DatabaseChanges(), WorkerMonitor(databases)
             deliveries = Deliveries(databases)
             stack.push_async_callback(deliveries.close)
-            engine = Engine(databases, catalog, settings, worker)
             prices = Prices(settings)
+            budgets = Budgets(settings, databases, prices)
+            stack.push_async_callback(budgets.close)
+            tracer = open_tracer(settings)
+            if tracer is not None:
+                stack.push_async_callback(tracer.close)
+            engine = Engine(databases, catalog, settings, worker, budgets, tracer)
             sums = UsageSums(databases, prices)
             stack.push_async_callback(_add_last_runs, sums, engine)
             background = Tasks()
@@ -179,7 +196,10 @@ class Service:
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
                 audit_log=audit_log, deliveries=deliveries, readiness=readiness,
-                prices=prices, sums=sums, background=background, verifier=build_verifier,
+                prices=prices, sums=sums, budgets=budgets,
+                rate_limits=RateLimiter(settings.rate_limits),
+                background=background, verifier=build_verifier,
+                statement_key=functools.cache(lambda: _load_statement_key(settings)),
             )  # fmt: skip
             yield cls(hosting, worker, background)
 
@@ -191,7 +211,31 @@ async def _add_last_runs(sums: UsageSums, engine: Engine) -> None:
             await sums.add_ended_runs()
 
 
+def open_tracer(settings: Settings) -> OtlpTracer | None:
+    """Return the tracer of a service; None if `tracing` is off.
+
+    Raises:
+        InvalidConfiguration: the packages of the extra are missing.
+    """
+    if not settings.tracing.enabled:
+        return None
+    try:
+        from agentctl.telemetry.tracer import OtlpTracer
+    except ModuleNotFoundError as error:
+        raise errors.InvalidConfiguration(
+            "tracing needs packages that are not installed",
+            cause=f"there is no module {error.name}",
+            hint=f"install them with: {build_extra_command('otel')}",
+        ) from None
+    return OtlpTracer(settings)
+
+
 _log = logging.getLogger("agentctl.store")
+
+
+def _load_statement_key(settings: Settings) -> StatementKey | None:
+    file = settings.audit.key_file
+    return None if file is None else load_statement_key(file)
 
 
 def log_startup_warnings(settings: Settings) -> None:

@@ -19,7 +19,7 @@ The file is TOML. It is searched in this order: `--config FILE`, the variable `A
 `agentctl.toml` in the current folder, `agentctl.toml` in the user's configuration directory. It is
 read at start; key files and the JWKS are watched. Relative paths are relative to the file.
 
-Keys of the first fourteen tables can be set by environment variables, which override the file. A
+Keys of the first fifteen tables can be set by environment variables, which override the file. A
 list is written as in TOML: `AGENTCTL_SERVER__CORS_ORIGINS='["https://app.example.org"]'`. A
 variable of this form that names no key is rejected, and so is every key that is unknown, has a
 wrong type, refers to nothing, or has no effect.
@@ -87,6 +87,15 @@ _MEANINGS = {
     "workflows.steps": "steps, in order; each receives the output of the previous one",
     "workflows.database": "empty: the first one",
     "workflows.on_busy": '"enqueue", "reject": one run at a time in a session',
+    "budgets.id": "id in commands and errors ([budgets](../budgets.md))",
+    "budgets.per": "each user, each agent, team and workflow, or the server",
+    "budgets.component": "only runs of this agent, team or workflow; empty: all",
+    "budgets.period": "day or month, in UTC",
+    "budgets.tokens": "the limit in tokens; or `cost`, exactly one of the two",
+    "budgets.cost": "the limit in US dollars",
+    "budgets.on_exceed": '"refuse": no further run starts; "stop": live runs end as well',
+    "budgets.warn": 'part of the limit from which on the state is "warning"',
+    "budgets.unknown": 'of a cost, models without a known price: "refuse" or "allow"',
     "webhooks.id": "id in commands and records",
     "webhooks.url": "address of the receiver, https; its path may be a secret and is shown nowhere",
     "webhooks.events": "`run.completed`, `run.failed`, `run.cancelled`, `run.paused`, "

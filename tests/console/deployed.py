@@ -73,6 +73,12 @@ name = "Priced"
 model = "priced"
 
 [[agents]]
+id = "lined"
+name = "Lined"
+model = "echo"
+on_busy = "enqueue"
+
+[[agents]]
 id = "hostile"
 name = "<img src=x onerror=alert(1)>"
 description = "<script>alert(2)</script>"

@@ -142,6 +142,8 @@ def reads(ids: dict[str, str]) -> dict[str, OperationCall]:
             for session in ("a1", "t1", "w1", "e1", "none")
         },
         "get_runs at work": lambda operations: operations.get_runs(RunFilter(at_work=True)),
+        "get_budgets": lambda operations: operations.get_budgets(),
+        "get_run_causes": lambda operations: operations.get_run_causes(ids["e1"]),
         "get_usage": lambda operations: operations.get_usage(
             UsageFilter(by=("user", "component", "model"))
         ),

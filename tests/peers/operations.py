@@ -464,7 +464,7 @@ ROWS: tuple[Row, ...] = (
         refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
         commands=(
             "auth whoami", "auth can-i", "auth explain", "audit list", "audit tail",
-            "audit export",
+            "audit export", "audit heads", "audit verify", "approvals receipt",
         ),
     ),
     Row(
@@ -476,6 +476,11 @@ ROWS: tuple[Row, ...] = (
         "Usage and overview",
         refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
         commands=("usage",),
+    ),
+    Row(
+        "Budgets",
+        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
+        commands=("budgets list",),
     ),
     Row(
         "Webhooks",

@@ -18,6 +18,7 @@ from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     AccountFilter,
     AuditFilter,
+    AuditHeadFilter,
     BulkDeletion,
     CancelRequest,
     ExplainRequest,
@@ -89,6 +90,7 @@ READS: list[tuple[Call, str]] = [
         "&created_after=1970-01-01T00%3A00%3A00.000000Z",
     ),
     (lambda o: o.get_approval("agent", "x", "a/b"), "/agents/x/approvals/a%2Fb"),
+    (lambda o: o.get_receipt("agent", "x", "a/b"), "/agents/x/approvals/a%2Fb/receipt"),
     (lambda o: o.get_run("r", db_id="d"), "/runs/r?db_id=d"),
     (
         lambda o: o.list_component_runs("team", "t", RunFilter(status="ERROR", page=PAGE)),
@@ -185,6 +187,7 @@ READS: list[tuple[Call, str]] = [
         "/audit?principal=sa%3A1&operation=get_run&outcome=denied"
         "&since=1970-01-01T00%3A00%3A01.500000Z&limit=7&cursor=x",
     ),
+    (lambda o: o.get_audit_heads(AuditHeadFilter(7, "x")), "/audit/heads?limit=7&cursor=x"),
 ]
 
 WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [

@@ -669,6 +669,13 @@ def _audit() -> Iterator[Scenario]:
         yield Scenario(operation, f"{path}?{query}", "auditor", 422, (name, *REFUSED))
     yield Scenario(operation, path, "me", 403, ("audit:read", *FORBIDDEN))
     yield Scenario(operation, f"{path}?limit=0", "powerless", 403, FORBIDDEN)
+    operation, path = "get_audit_heads", "GET /audit/heads"
+    yield Scenario(operation, path, "auditor", 200, ('{"data":[],"meta":{"next_cursor":null}}',))
+    for query in ("limit=0", "limit=101", "limit=x", "cursor=x", "cursor="):
+        name = query.partition("=")[0]
+        yield Scenario(operation, f"{path}?{query}", "auditor", 422, (name, *REFUSED))
+    yield Scenario(operation, path, "me", 403, ("audit:read", *FORBIDDEN))
+    yield Scenario(operation, path, "nobody", 401)
 
 
 def _approvals() -> Iterator[Scenario]:
@@ -694,6 +701,10 @@ def _approvals() -> Iterator[Scenario]:
                     operation, request, "me", 403, (f"{hint}{scope}", *FORBIDDEN), json=json
                 )
             yield Scenario(operation, request, "bad", 401)
+        operation, receipt = f"get_{kind}_approval_receipt", f"GET {one}/receipt"
+        yield Scenario(operation, receipt, who, 404, NOT_FOUND)
+        yield Scenario(operation, receipt, "me", 403, (f"{hint}read", *FORBIDDEN))
+        yield Scenario(operation, receipt, "bad", 401)
         operation, resume = (
             f"continue_{kind}_run",
             f"POST /{component}/runs/{{{kind}_run}}/continue",
@@ -740,9 +751,24 @@ def _usage() -> Iterator[Scenario]:
         yield Scenario(operation, f"GET {path}", "nobody", 401)
 
 
+def _budgets_and_causes() -> Iterator[Scenario]:
+    """Yield requests for budgets and for the causes of failures."""
+    yield Scenario("get_budgets", "GET /budgets", "admin", 200, ("[]",))
+    yield Scenario("get_budgets", "GET /budgets?user_id=%00", "admin", 422, ("user_id", *REFUSED))
+    yield Scenario("get_budgets", "GET /budgets", "me", 403, ("usage:read", *FORBIDDEN))
+    yield Scenario("get_budgets", "GET /budgets", "nobody", 401)
+    operation, path = "get_run_causes", "GET /runs/{agent_run}/causes"
+    yield Scenario(operation, path, "admin", 200, ("{agent_run}", '"causes":[]'))
+    yield Scenario(operation, "GET /runs/absent/causes", "admin", 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}?db_id=second", "admin", 404, NOT_FOUND)
+    yield Scenario(operation, path, "me", 403, ("runs:debug", *FORBIDDEN))
+    yield Scenario(operation, path, "nobody", 401)
+
+
 SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
     *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_known_documents(),
     *_audit(),
     *_accounts(), *_memories(), *_summaries(), *_approvals(), *_webhooks(), *_usage(),
+    *_budgets_and_causes(),
 ]  # fmt: skip

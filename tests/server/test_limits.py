@@ -70,6 +70,7 @@ NOT_LISTED = {
     "agentctl.server.observability.metrics_channel.MAXIMUM_PENDING_REQUESTS",
     "agentctl.server.processes.worker_handle.MAXIMUM_PAUSE",
     "agentctl.service.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
+    "agentctl.service.session_histories.MAXIMUM_BYTES",
     "agentctl.store.database.MAXIMUM_LISTS",
     "agentctl.store.listing.MAXIMUM_SURPLUS",
     "agentctl.store.postgres.listener.MAXIMUM_MESSAGE",

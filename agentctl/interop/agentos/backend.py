@@ -40,12 +40,15 @@ class AgentOSBackend(PartialOperations):
         "get_me": ("a description of the caller", "`agentctl token inspect` reads a JWT"),
         "explain_auth": ("an explanation of its authorization", None),
         "get_audit": ("an audit log", None),
+        "get_audit_heads": ("an audit log", None),
         "get_runs": ("a list of runs across sessions", _OF_SESSION.format("a")),
         "get_run": (
             "a run by its id alone",
             "pass --session ID, and --agent, --team or --workflow ID where the command takes them;"
             f" {_OF_SESSION.format('its')}",
         ),
+        "get_budgets": ("budgets", None),
+        "get_run_causes": ("causes of failures", None),
         "get_usage": ("sums of usage", _SUMMED),
         "get_usage_overview": ("sums of usage", _SUMMED),
         "retry_run": ("retries of runs", None),

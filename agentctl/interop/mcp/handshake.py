@@ -34,6 +34,7 @@ from agentctl.interop.mcp.messages import (
 from agentctl.interop.mcp.questions import Question, read_answer, reject
 from agentctl.interop.mcp.sessions import SESSION_HEADER, McpSession
 from agentctl.interop.mcp.tools import INSTRUCTIONS
+from agentctl.records.trace_context import caller_trace, parse_traceparent
 from agentctl.server.answers import COMMENT_SECONDS, json_response, no_content_response
 from agentctl.server.bodies import read_json_body
 from agentctl.server.state import Call
@@ -128,6 +129,8 @@ class HandshakeServer:
         send: Send,
     ) -> None:
         name, values, meta = params.get("name"), params.get("arguments"), params.get("_meta")
+        if isinstance(meta, dict) and (trace := parse_traceparent(meta.get("traceparent"))):
+            caller_trace.set(trace)
         if not isinstance(name, str) or not isinstance(values, dict | None):
             body = build_error(request_id, INVALID_PARAMS, "tools/call needs name and arguments")
             await json_response(body)(call.scope, call.receive, send)

@@ -22,6 +22,7 @@ from agentctl.runtime.mcp.library import (
     to_json,
     types,
 )
+from agentctl.runtime.tracing import HEADER, find_traceparent
 
 if TYPE_CHECKING:
     from agentctl.runtime.mcp.questions import McpAnswers
@@ -82,6 +83,9 @@ class FirstClient:
         if answers is not None:
             raise McpCallFailed("its questions need version 2 of the package mcp")
         params = types.CallToolRequestParams(name=tool, arguments=dict(arguments))
+        if (traceparent := find_traceparent("mcp")) is not None:
+            # Version 2 of the library does this itself.
+            params.meta = types.RequestParams.Meta.model_validate({HEADER: traceparent})
         request = types.ClientRequest(types.CallToolRequest(params=params))
         limit = timedelta(seconds=seconds)
         try:

@@ -18,6 +18,7 @@ from agentctl.runtime.mcp.definitions import MAXIMUM_TOOLS, clean_text
 from agentctl.runtime.mcp.failures import McpCallFailed, McpSessionLost, McpUnavailable
 from agentctl.runtime.mcp.library import ListedTool, ProtocolError, types
 from agentctl.runtime.mcp.watched import CallWatcher, WatchedCall, current_call, watch_calls
+from agentctl.runtime.tracing import hide_trace
 
 if TYPE_CHECKING:
     from agentctl.runtime.mcp.endpoints import Endpoint
@@ -143,7 +144,8 @@ class McpConnection:
         self.in_use += 1
         try:
             seconds = self._call_seconds + 60
-            return await self._client.call(tool, arguments, watched, answers, seconds)
+            with hide_trace("mcp"):
+                return await self._client.call(tool, arguments, watched, answers, seconds)
         except ProtocolError as error:
             if watched.session_lost:
                 self.lose("it has forgotten the session")

@@ -43,6 +43,8 @@ class McpHttpClient(IsolatedClient):
         problem: the reason of the last failed request; None after a success.
     """
 
+    propagation = "mcp"
+
     def __init__(
         self,
         headers: Mapping[str, str],

@@ -16,7 +16,7 @@ import orjson
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
 from agentctl.run_scope import outside_run
-from agentctl.runtime.conversation import check_parts
+from agentctl.runtime.bounds import check_parts
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import get_access
@@ -24,9 +24,11 @@ from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_messa
 from agentctl.runtime.models.calls import AnswerSink, Message, ModelAnswer, ModelCall, ModelFailure
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.models.structured_output import OutputSchema
+from agentctl.runtime.tracing import enter_span
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
+    from agentctl.runtime.spans import Span
 
 _EMPTY_ANSWER_REASONS = {
     "length": "the answer was cut off before it began",
@@ -46,12 +48,16 @@ class AttemptSink(AnswerSink, Protocol):
     @property
     def has_answer_begun(self) -> bool: ...
 
-    def begin_answer(self, model: str) -> None:
-        """Start a new answer of a model of the configuration, before each attempt."""
+    def begin_answer(self, model: str) -> Span | None:
+        """Start a new answer of a model of the configuration, before each attempt.
+
+        Returns:
+            The span of the attempt; None if the receiver records none.
+        """
         ...
 
-    def fail_answer(self) -> None:
-        """Record that the attempt failed."""
+    def fail_answer(self, code: str) -> None:
+        """Record that the attempt failed, with the code of the failure."""
         ...
 
 
@@ -82,11 +88,12 @@ async def _attempt_call(model: PreparedModel, call: ModelCall, sink: AttemptSink
         ModelFailure: the call failed, the answer is not complete, or it is empty because the
             provider cut or filtered it.
     """
-    sink.begin_answer(model.id)
+    span = sink.begin_answer(model.id)
     try:
-        answer = await model.connection.answer(call, sink)
-    except ModelFailure:
-        sink.fail_answer()
+        with enter_span(span):
+            answer = await model.connection.answer(call, sink)
+    except ModelFailure as failure:
+        sink.fail_answer(failure.code)
         raise
     if answer.finish_reason is None:
         raise ModelFailure("MODEL_UNAVAILABLE", "the stream ended without a finish reason")
@@ -236,7 +243,7 @@ class _ArrivingAnswer:
         self.has_answer_begun = False
         self._size = self._parts = self._calls = 0
 
-    def fail_answer(self) -> None:
+    def fail_answer(self, code: str) -> None:
         pass
 
     def add_text(self, text: str) -> None:

@@ -13,11 +13,14 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from agentctl.records.numbers import DurationHistogram
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.runtime.models.calls import Message, ModelConnection, ModelFailure
+    from agentctl.runtime.spans import Span
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -71,8 +74,58 @@ def prepare_models(
     ]
 
 
+SECONDS_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""Bounds of the histograms of model calls, in seconds."""
+
+NAMED_MODELS = 100
+"""Maximum number of models that agents in code name; the others are counted as `OTHER_MODEL`."""
+
+OTHER_MODEL = "other"
+
+TokenType = Literal["input", "output", "cache_read", "cache_write"]
+
+_TOKENS: dict[TokenType, str] = {
+    "input": "input_tokens",
+    "output": "output_tokens",
+    "cache_read": "cache_read_tokens",
+    "cache_write": "cache_write_tokens",
+}
+"""The counters of an answer, by the type of their tokens."""
+
+
+class CallCounters:
+    """The calls of one model since the process started.
+
+    Attributes:
+        seconds: their times, failed ones included.
+        first_token_seconds: their times to the first part of the answer, if there was one.
+        tokens: their tokens by type; tokens of a cache are also input.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = DurationHistogram(SECONDS_BUCKETS)
+        self.first_token_seconds = DurationHistogram(SECONDS_BUCKETS)
+        self.tokens: dict[TokenType, int] = dict.fromkeys(_TOKENS, 0)
+
+    def add(self, call: Span) -> None:
+        """Count a call that has ended."""
+        if call.finished_at is not None:
+            self.seconds.add((call.finished_at - call.started_at) / 1_000_000)
+        if call.first_token_at is not None:
+            self.first_token_seconds.add(max(call.first_token_at - call.started_at, 0) / 1_000_000)
+        for kind, count in list_tokens(call).items():
+            self.tokens[kind] += count
+
+
+def list_tokens(call: Span) -> dict[TokenType, int]:
+    """Return the known tokens of a model call by their type."""
+    counters = call.answer["metrics"] if call.answer is not None else {}
+    counters = {"input_tokens": call.input_tokens, "output_tokens": call.output_tokens} | counters
+    return {kind: count for kind, name in _TOKENS.items() if (count := counters.get(name))}
+
+
 class ModelCounters:
-    """Counts of further attempts since the process started, zeros included.
+    """Counts of model calls since the process started, zeros included for configured models.
 
     Args:
         models: ids of the configured models.
@@ -80,11 +133,22 @@ class ModelCounters:
     Attributes:
         retries: by id of the model that was called again.
         fallbacks: by id of the model that was not available and has a fallback.
+        calls: by id of the model, or by the name that an agent in code reports.
     """
 
     def __init__(self, models: Iterable[str]) -> None:
         self.retries = dict.fromkeys(models, 0)
         self.fallbacks = dict(self.retries)
+        self.calls = {model: CallCounters() for model in self.retries}
+
+    def count_call(self, call: Span) -> None:
+        """Count a model call that has ended."""
+        counters = self.calls.get(call.name)
+        if counters is None:
+            is_known = len(self.calls) - len(self.retries) < NAMED_MODELS
+            name = call.name if is_known else OTHER_MODEL
+            counters = self.calls.setdefault(name, CallCounters())
+        counters.add(call)
 
 
 class Attempts:

@@ -192,7 +192,11 @@ class LangGraphRunner:
         """
         context, leg = run.context, run.leg
         configurable: dict[str, Any] = {"run_context": context}
-        config: dict[str, Any] = {"configurable": configurable}
+        # Tracers of LangChain look for the session there.
+        config: dict[str, Any] = {
+            "configurable": configurable,
+            "metadata": {"session_id": context.session_id},
+        }
         given, new = self._read_input(message, run)
         # A member has no earlier runs: its graph stores nothing, so that two members at the same
         # time do not share a thread.

@@ -29,7 +29,8 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import JournaledCall, Parked
 from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.pauses import EXPIRED, CallOutcome, Decision, NewApproval, Paused
-from agentctl.runtime.spans import CurrentCall, current_call
+from agentctl.runtime.spans import CurrentCall
+from agentctl.runtime.tracing import enter_call
 
 if TYPE_CHECKING:
     from agentctl.records.approvals import ApprovalPolicy
@@ -245,9 +246,10 @@ class Replay:
     async def _make(
         self, call: LoggedCall, approved: Decision | None, name: str, function: Callable[[], Any]
     ) -> None:
-        current, inside = current_call.set(CurrentCall(call.call_id, name)), _is_in_step.set(True)
+        inside = _is_in_step.set(True)
         try:
-            result = await self._call(function)
+            with enter_call(self._run.spans, CurrentCall(call.call_id, name)):
+                result = await self._call(function)
             call.result = self._to_json(result, f"the result of the step {name} has")
         except Exception as error:
             if isinstance(error, ContextMisuse):
@@ -257,8 +259,9 @@ class Replay:
                 await self._run.end_approved(approved.approval_id, call.reason, failed=True)
             raise agents.StepFailed(name, call.reason) from error
         except BaseException as error:
-            # It may have had its effect: it is not executed again.
-            call.is_done, call.reason = True, type(error).__name__
+            if self._run.journal is None or not self._run.is_stopping:
+                # It may have had its effect: it is not executed again.
+                call.is_done, call.reason = True, type(error).__name__
             raise
         else:
             call.is_done = True
@@ -266,7 +269,6 @@ class Replay:
                 text = orjson.dumps(call.result).decode()
                 await self._run.end_approved(approved.approval_id, text, failed=False)
         finally:
-            current_call.reset(current)
             _is_in_step.reset(inside)
 
     async def _park(self) -> None:

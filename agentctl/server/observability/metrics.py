@@ -116,8 +116,28 @@ class ServerMetrics:
         text = "Model calls that were passed to the fallback of a model."
         passed = [((model,), count) for model, count in models.fallbacks.items()]
         yield _build_counter("model_fallbacks", text, ("model",), passed)
+        yield from self._model_metrics()
         text = "Time from the request of a cancel to the stored final status."
         yield _build_histogram("cancel_seconds", text, (), [((), counters.cancel_seconds)])
+
+    def _model_metrics(self) -> Iterator[Metric]:
+        calls = self.engine.model_counters.calls
+        times = [((model,), counters.seconds) for model, counters in calls.items()]
+        text = "Time of model calls, each attempt for itself."
+        yield _build_histogram("model_seconds", text, ("model",), times)
+        times = [((model,), counters.first_token_seconds) for model, counters in calls.items()]
+        text = "Time from the start of a model call to the first part of its answer."
+        yield _build_histogram("model_first_token_seconds", text, ("model",), times)
+        tokens = [
+            ((model, kind), float(count))
+            for model, counters in calls.items()
+            for kind, count in counters.tokens.items()
+        ]
+        text = "Tokens that providers have reported; those of a cache are also input."
+        yield _build_counter("tokens", text, ("model", "type"), tokens)
+        if (tracer := self.engine.tracer) is not None:
+            text = "Spans that were not exported, because the collector does not accept them."
+            yield _build_counter("spans_dropped", text, (), [((), float(tracer.dropped))])
 
     def _approval_metrics(self) -> Iterator[Metric]:
         counters = self.engine.counters

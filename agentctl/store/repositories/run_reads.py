@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
+from typing import NamedTuple
 
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.requests import RunFilter
@@ -71,8 +72,9 @@ _OF_SESSION = {
 }
 
 _HISTORIES = Sql(
-    "SELECT substr(utf8(history), 2, length(utf8(history)) - 2) FROM runs"
-    " WHERE session_id = :session_id AND parent_run_id IS NULL AND history IS NOT NULL ORDER BY seq"
+    "SELECT seq, substr(utf8(history), 2, length(utf8(history)) - 2) FROM runs"
+    " WHERE session_id = :session_id AND seq > cast(:after_seq as bigint)"
+    " AND parent_run_id IS NULL AND history IS NOT NULL ORDER BY seq"
 )
 
 
@@ -298,12 +300,20 @@ def list_in_session(
     )
 
 
-def list_histories(session_id: str) -> Work[list[bytes]]:
+class StoredHistory(NamedTuple):
+    """The history of a run: its number, and a JSON array in UTF-8 without its brackets."""
+
+    seq: int
+    text: bytes
+
+
+def list_histories(session_id: str, after_seq: int = 0) -> Work[list[StoredHistory]]:
     """Return the histories of the top-level runs of a session, in order, for `chat_history`.
 
-    Each is a JSON array in UTF-8 without its brackets: the caller joins them without a copy.
+    Args:
+        after_seq: only runs with higher numbers.
     """
-    return _HISTORIES.column(session_id=session_id)
+    return _HISTORIES.rows(StoredHistory, session_id=session_id, after_seq=after_seq)
 
 
 @single_unit

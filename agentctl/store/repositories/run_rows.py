@@ -24,6 +24,7 @@ class RunRow:
     its last pause. `queued_at` is the time at which it began to wait in the queue, None if it never
     did; `queue_turn` is None unless a server may begin it (`repositories.queue`). `origin_run_id`,
     `origin_kind` and `origin_at` name the run that it repeats, see `records.run_spec.Origin`.
+    `trace` is its place in a trace, None if it is not traced (`RunSpec.trace`).
     """
 
     run_id: str
@@ -68,6 +69,7 @@ class RunRow:
     origin_run_id: str | None = None
     origin_kind: str | None = None
     origin_at: int | None = None
+    trace: str | None = None
 
 
 @dataclass(slots=True)
@@ -159,6 +161,7 @@ class RunEnd:
         holding: JSON array of the names of the work that continues; None for none, or if that is
             not known.
         spans: JSON array of the times of its parts; None for none.
+        causes: JSON array of the causes of its failures (`runtime.causes`); None for none.
         model: the model of its first model call; None for none, or if that is not known.
         model_metrics: of a run of several models, JSON object of the token counters of each one.
         model_calls: number of its model calls.
@@ -185,6 +188,7 @@ class RunEnd:
     native_history: str | None = None
     holding: str | None = None
     spans: str | None = None
+    causes: str | None = None
     model: str | None = None
     model_metrics: str | None = None
     model_calls: int = 0

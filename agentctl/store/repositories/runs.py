@@ -24,7 +24,7 @@ CREATED_COLUMNS = (
     "run_id", "session_id", "seq", "parent_run_id", "component_type", "component_id", "user_id",
     "status", "background", "attempt", "owner", "created_at", "started_at", "late_result", "input",
     "input_object", "metadata", "session_state", "purpose", "request_id", "origin_run_id",
-    "origin_kind", "origin_at", "queued_at", "queue_turn",
+    "origin_kind", "origin_at", "queued_at", "queue_turn", "trace",
 )  # fmt: skip
 """The columns of a new row; the others are NULL."""
 
@@ -38,7 +38,7 @@ _RESTORE = build_insert("runs", (*_STORED, "counted"))
 
 _NEW = (
     "run_id", "session_id", "parent_run_id", "component_type", "component_id", "user_id", "input",
-    "input_object", "purpose", "request_id",
+    "input_object", "purpose", "request_id", "trace",
 )  # fmt: skip
 """The columns that a new row has from the specification of its run, of every run."""
 
@@ -80,7 +80,8 @@ FINISH = Sql(
     " late_result = :late_result, attempt = attempt + :lost, output = :output, queue_turn = NULL,"
     " reasoning_content = :reasoning_content, native_kind = :native_kind,"
     " native_history = :native_history, holding = :holding,"
-    " spans = :spans, model = :model, model_metrics = :model_metrics, counted = 1,"
+    " spans = :spans, causes = :causes, model = :model, model_metrics = :model_metrics,"
+    " counted = 1,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
     f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_OPEN} {CHANGED}"
 )

@@ -1,0 +1,44 @@
+"""The table `[tracing]`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from agentctl.config.mcp_table import BaseUrl
+from agentctl.records.value_types import Pattern, Range
+
+TracedParts = Literal["calls", "run"]
+
+TraceUrl = Annotated[
+    str,
+    Pattern(
+        r"^(https?://[^\s/?#@]+/[^\s]*\{trace_id\}[^\s]*)?$",
+        'a URL with {trace_id}, such as "https://jaeger.example.org/trace/{trace_id}", or empty',
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """The table `[tracing]`: export of traces with OpenTelemetry (docs/traces.md).
+
+    Attributes:
+        endpoint: the base URL of the collector; empty for OTEL_EXPORTER_OTLP_ENDPOINT.
+        sample: the part of the runs without a parent whose spans are exported.
+        parent: the use of the `traceparent` of a caller: its span is the parent, or the target of a
+            link, or nothing.
+        propagate: the systems that get the `traceparent` of their call.
+        content: True adds messages, arguments, results and users to the spans.
+        metrics: True exports metrics of model calls too.
+        url: the page about a trace, with `{trace_id}`; empty for no links.
+    """
+
+    enabled: bool = False
+    endpoint: BaseUrl = ""
+    sample: Annotated[float, Range(0, 1)] = 1.0
+    parent: Literal["trust", "link", "ignore"] = "trust"
+    propagate: tuple[Literal["mcp", "models"], ...] = ("mcp",)
+    content: bool = False
+    metrics: bool = False
+    url: TraceUrl = ""

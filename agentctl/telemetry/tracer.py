@@ -1,0 +1,180 @@
+"""The tracer of a service: the places of runs in traces, and the export of their spans."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import trace as api
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+from agentctl import __version__
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.trace_context import (
+    RunTrace,
+    TraceContext,
+    build_child_trace,
+    build_leg_trace,
+    build_run_trace,
+    caller_trace,
+    parse_run_trace,
+)
+from agentctl.runtime.tracing import LegTrace, find_current_span
+from agentctl.telemetry.metrics import ModelMetrics
+from agentctl.telemetry.queue import SpanQueue
+from agentctl.telemetry.spans import SpanBuilder
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
+    from agentctl.records.run_spec import RunSpec
+    from agentctl.runs.live import LiveRun
+    from agentctl.runs.states import LegEnd
+    from agentctl.runtime.spans import Span
+
+FLUSH_SECONDS = 2.0
+"""Maximum time that the end of a process waits for the collector."""
+
+_LIBRARIES_WITHOUT_SPANS = ("mcp-python-sdk",)
+"""Libraries that the server itself uses: their spans would repeat those of tool calls."""
+
+_EXPORTERS = (
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+)
+
+_log = logging.getLogger("agentctl.telemetry")
+_rate_limited = RateLimitedLog(_log)
+
+
+class _Provider(TracerProvider):
+    """The provider for the spans of libraries and of the code of users."""
+
+    def get_tracer(self, instrumenting_module_name: str, *args: Any, **options: Any) -> api.Tracer:
+        if instrumenting_module_name in _LIBRARIES_WITHOUT_SPANS:
+            return api.NoOpTracer()
+        return super().get_tracer(instrumenting_module_name, *args, **options)
+
+
+class OtlpTracer:
+    """Gives runs their place in a trace, and exports spans by OTLP (`runs.tracing.RunTracer`)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings.tracing
+        self._runs_only = {agent.id for agent in settings.agents if agent.trace == "run"}
+        # They write several lines for each batch that the collector does not take.
+        for name in _EXPORTERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        resource = _build_resource(settings)
+        base = self._settings.endpoint.rstrip("/")
+        self._queue = SpanQueue(OTLPSpanExporter(endpoint=f"{base}/v1/traces" if base else None))
+        self._builder = SpanBuilder(settings, resource)
+        self._metrics: ModelMetrics | None = None
+        if self._settings.metrics:
+            endpoint = f"{base}/v1/metrics" if base else None
+            self._metrics = ModelMetrics(settings, endpoint, resource)
+        sampler = ParentBased(TraceIdRatioBased(self._settings.sample))
+        self._provider = _Provider(sampler, resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(self._queue)
+
+    @property
+    def dropped(self) -> int:
+        return self._queue.dropped
+
+    def install(self) -> None:
+        """Export the spans of libraries and of the code of agents, which is imported already.
+
+        If this code has its own provider, that one keeps their spans. They nest in those of the
+        server all the same.
+        """
+        if isinstance(api.get_tracer_provider(), api.ProxyTracerProvider):
+            api.set_tracer_provider(self._provider)
+        else:
+            _log.warning(
+                "the code of agents has its own tracer provider, which exports the spans of"
+                " libraries; the spans of runs go to the collector of [tracing]"
+            )
+
+    def place(self, spec: RunSpec, cause: TraceContext | None = None) -> RunSpec:
+        return replace(spec, trace=self._place(spec, cause).text)
+
+    def _place(self, spec: RunSpec, cause: TraceContext | None) -> RunTrace:
+        sample = self._settings.sample
+        if cause is not None:
+            found = build_run_trace(spec.run_id, cause, sample=sample)
+            return found._replace(own=found.own._replace(is_sampled=cause.is_sampled))
+        # Of a host application that is instrumented, or of a request of MCP.
+        caller = find_current_span() or caller_trace.get()
+        if caller is None or self._settings.parent == "ignore":
+            return build_run_trace(spec.run_id, None, sample=sample)
+        if self._settings.parent == "link" or spec.purpose is not None:
+            return build_run_trace(spec.run_id, caller, sample=sample)
+        return build_child_trace(spec.run_id, caller)
+
+    def begin_leg(self, run: LiveRun) -> LegTrace | None:
+        first = parse_run_trace(run.spec.trace)
+        if first is None:
+            return None
+        if run.attempt == 1:
+            found = first
+        elif run.parent is None or run.parent.trace is None:
+            found = build_leg_trace(run.run_id, run.attempt, first.own)
+        else:
+            spans = run.parent.transcript.spans
+            span = spans.find_open(run.run_id)
+            place = run.parent.trace.locate(None if span is None else spans.find_parent(span))
+            own = build_leg_trace(run.run_id, run.attempt, first.own).own
+            found = RunTrace(own._replace(trace_id=place.trace_id), place)
+        has_calls = run.component.kind != "agent" or run.component.id not in self._runs_only
+        return LegTrace(found, self._settings.propagate, has_calls=has_calls)
+
+    def end_leg(self, run: LiveRun, ending: LegEnd, calls: Sequence[Span]) -> None:
+        try:
+            if self._metrics is not None:
+                for call in calls:
+                    if call.kind == "model":
+                        self._metrics.record(call)
+            if run.trace is not None and run.trace.own.is_sampled:
+                for span in self._builder.build(run, run.trace, ending, calls):
+                    self._queue.on_end(span)
+        except Exception:
+            _rate_limited.log("the spans of run %s could not be built", run.run_id)
+            _log.debug("the spans of run %s could not be built", run.run_id, exc_info=True)
+
+    async def close(self) -> None:
+        """Export what waits, for at most `FLUSH_SECONDS`."""
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+
+        def report() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def shut_down() -> None:
+            with suppress(Exception):
+                self._provider.shutdown()
+            with suppress(Exception):
+                if self._metrics is not None:
+                    self._metrics.shutdown(FLUSH_SECONDS)
+            with suppress(RuntimeError):  # The event loop was closed meanwhile.
+                loop.call_soon_threadsafe(report)
+
+        # A thread that the end of the process does not wait for.
+        threading.Thread(target=shut_down, name="agentctl-telemetry", daemon=True).start()
+        await asyncio.wait({done}, timeout=FLUSH_SECONDS)
+        if not done.done():
+            _log.warning("the collector of traces did not take the last spans in time")
+
+
+def _build_resource(settings: Settings) -> Resource:
+    found = Resource.create({SERVICE_VERSION: __version__})
+    if str(found.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        found = found.merge(Resource({SERVICE_NAME: settings.server.id}))
+    return found

@@ -1,0 +1,1 @@
+"""Traces and metrics: what a collector receives."""

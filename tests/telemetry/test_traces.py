@@ -1,0 +1,277 @@
+"""The spans of runs, as a collector receives them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.trace_context import TraceContext, caller_trace, parse_traceparent
+from agentctl.requests import CancelRequest, RunRequest
+from agentctl.service.service import Service, ServiceOperations
+from tests.deployment import Deployment
+from tests.endpoint import ModelEndpoint
+from tests.loops import wait_until
+from tests.service.callers import open_service, streamed_run, user
+from tests.telemetry.conftest import build_deployment
+from tests.telemetry.receiver import Collector, ReceivedSpan
+
+CALLER = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7", True)
+SERVER, CLIENT, INTERNAL = 2, 3, 1
+MARKER = "zebra-8471"
+USAGE = {
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+    "cache_read_tokens": "gen_ai.usage.cache_read.input_tokens",
+    "reasoning_tokens": "gen_ai.usage.reasoning.output_tokens",
+}
+
+
+async def run(
+    operations: ServiceOperations, kind: ComponentKind, component_id: str, message: str, **more: Any
+) -> dict[str, Any]:
+    request = RunRequest(message, **more)
+    record: Any = (await operations.create_run(kind, component_id, request)).value
+    return dict(record)
+
+
+def count_parts(records: list[dict[str, Any]]) -> int:
+    """Return the number of runs, model calls and tool calls of a tree of runs."""
+    kinds = Counter(span["kind"] for record in records for span in record["spans"])
+    return len(records) + kinds["model"] + kinds["tool"]
+
+
+async def read_tree(operations: ServiceOperations, root: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a run and all runs below it."""
+    records = [root]
+    for member in root["member_runs"]:
+        record: Any = (await operations.get_run(member)).value
+        records += await read_tree(operations, record)
+    return records
+
+
+def draw(spans: list[ReceivedSpan], parent_id: str) -> dict[str, Any]:
+    """Return the names of the spans below a span, as a tree in the order of their starts."""
+    below = sorted((span for span in spans if span.parent_id == parent_id), key=lambda s: s.start)
+    return {f"{number} {span.name}": draw(spans, span.span_id) for number, span in enumerate(below)}
+
+
+async def test_runs_are_one_tree_below_the_caller(
+    deployment: Deployment, collector: Collector
+) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        caller_trace.set(CALLER)
+        agent = await run(operations, "agent", "tool-add", '{"a": 1, "b": 2}')
+        workflow = await run(operations, "workflow", "line", MARKER)
+        records = [agent, *await read_tree(operations, workflow)]
+    assert {record["trace_id"] for record in records} == {CALLER.trace_id}
+    spans = collector.spans
+    assert len(spans) == count_parts(records)
+    assert {span.trace_id for span in spans} == {CALLER.trace_id}
+    assert len({span.span_id for span in spans}) == len(spans)
+    team = {
+        "0 chat delegate": {},
+        "1 execute_tool delegate_task_to_member": {"0 invoke_agent echo": {"0 chat echo": {}}},
+        "2 chat delegate": {},
+    }
+    assert draw(spans, CALLER.span_id) == {
+        "0 invoke_agent tool-add": {
+            "0 chat tool:add": {}, "1 execute_tool add": {}, "2 chat tool:add": {},
+        },
+        "1 invoke_workflow line": {
+            "0 invoke_agent echo": {"0 chat echo": {}}, "1 invoke_agent crew": team,
+        },
+    }  # fmt: skip
+    parents = {span.span_id: span for span in spans}
+    for span in spans:
+        parent = parents.get(span.parent_id)
+        assert parent is None or parent.start <= span.start <= span.end <= parent.end
+
+
+async def test_spans_have_the_attributes_of_the_conventions(
+    deployment: Deployment, collector: Collector
+) -> None:
+    async with open_service(deployment) as service:
+        record = await run(user(service), "agent", "tool-add", '{"a": 1, "b": 2}', session_id="s1")
+    call, tool, answer, own = sorted(collector.spans, key=lambda s: (s.parent_id == "", s.start))
+    assert (own.kind, call.kind, tool.kind) == (SERVER, CLIENT, INTERNAL)
+    shared = {"gen_ai.conversation.id": "s1", "agentctl.run.id": record["run_id"]}
+    assert own.attributes == {
+        **shared,
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.id": "tool-add",
+        "gen_ai.agent.name": "Tool:Add",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "tool:add",
+        **{name: record["metrics"][counter] for counter, name in USAGE.items()},
+        "agentctl.run.status": "completed",
+        "agentctl.run.leg": 1,
+    }
+    seconds = call.attributes.pop("gen_ai.response.time_to_first_chunk")
+    assert 0 <= seconds <= (call.end - call.start) / 1e9
+    metrics = record["messages"][2]["metrics"]
+    assert call.attributes == {
+        **shared,
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "openai",
+        "gen_ai.request.model": "tool:add",
+        "gen_ai.response.finish_reasons": ["tool_call"],
+        **{name: metrics[counter] for counter, name in USAGE.items()},
+        "agentctl.model.id": "tool-add",
+    }
+    assert answer.attributes["gen_ai.response.finish_reasons"] == ["stop"]
+    assert tool.attributes == {
+        **shared,
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "add",
+        "gen_ai.tool.type": "function",
+        "gen_ai.tool.call.id": record["tools"][0]["tool_call_id"],
+    }
+    assert (own.trace_id, own.span_id) == (
+        record["run_id"].replace("-", ""), record["run_id"].replace("-", "")[16:],
+    )  # fmt: skip
+    assert own.trace_id == record["trace_id"]
+
+
+async def test_no_text_is_exported_unless_asked_for(
+    tmp_path: Path, model_endpoint: ModelEndpoint, collector: Collector
+) -> None:
+    (tmp_path / "off").mkdir()
+    for folder, more in ((tmp_path, ""), (tmp_path / "off", "content = true")):
+        deployment = build_deployment(folder, model_endpoint, collector, more=more)
+        async with open_service(deployment) as service:
+            operations = user(service, MARKER)
+            await run(operations, "agent", "tool-wait", f'{{"seconds": 0, "x": "{MARKER}"}}')
+            await run(operations, "team", "crew", MARKER)
+        found = any(MARKER.encode() in body for body in collector.bodies)
+        assert found is bool(more)
+    own = next(span for span in collector.spans if "user.id" in span.attributes)
+    assert own.attributes["user.id"] == MARKER
+    tool = next(s for s in collector.spans if "gen_ai.tool.call.arguments" in s.attributes)
+    assert MARKER in tool.attributes["gen_ai.tool.call.arguments"]
+
+
+async def test_failed_and_cancelled_runs_end_all_spans(
+    deployment: Deployment, collector: Collector
+) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        failed = await run(operations, "agent", "http-500", "hello")
+        async with streamed_run(operations, "team", "jam", message="x") as (record, events):
+            await wait_until(lambda: len(service.hosting.engine.live_runs()) == 3)
+            request = CancelRequest(session_id=record["session_id"])
+            await operations.cancel_run("team", "jam", record["run_id"], request)
+            await events
+    spans = {(span.run_id, span.name): span for span in collector.spans}
+    chat = spans[failed["run_id"], "chat http-500"]
+    own = spans[failed["run_id"], "invoke_agent http-500"]
+    assert (chat.status, chat.attributes["error.type"]) == (2, "MODEL_UNAVAILABLE")
+    assert (own.status, own.attributes["error.type"]) == (2, failed["error"]["code"])
+    own = spans[record["run_id"], "invoke_agent jam"]
+    assert (own.status, own.attributes["error.type"]) == (0, "cancelled")
+    assert own.attributes["agentctl.run.cancel_requested"] is True
+    members = [span for span in collector.spans if span.parent_id == own.span_id]
+    assert {span.name for span in members} == {"invoke_agent hang", "invoke_agent trickle"}
+    assert {span.attributes["error.type"] for span in members} == {"cancelled"}
+
+
+@pytest.mark.parametrize(
+    ("more", "caller", "expected"),
+    [
+        ("", CALLER._replace(is_sampled=False), None),
+        ("sample = 0", None, None),
+        ("sample = 0", CALLER, "child"),
+        ('parent = "link"', CALLER, "link"),
+        ('parent = "ignore"', CALLER, "root"),
+    ],
+)
+async def test_the_caller_or_the_sample_decides(
+    tmp_path: Path,
+    model_endpoint: ModelEndpoint,
+    collector: Collector,
+    more: str,
+    caller: TraceContext | None,
+    expected: str | None,
+) -> None:
+    deployment = build_deployment(tmp_path, model_endpoint, collector, more=more)
+    async with open_service(deployment) as service:
+        caller_trace.set(caller)
+        record = await run(user(service), "agent", "echo", "hello")
+    own = next((span for span in collector.spans if "invoke" in span.name), None)
+    if expected is None:
+        assert own is None
+        return
+    assert own is not None
+    is_child = expected == "child"
+    assert (own.trace_id == CALLER.trace_id, own.parent_id == CALLER.span_id) == (is_child,) * 2
+    assert own.links == ([(CALLER.trace_id, CALLER.span_id)] if expected == "link" else [])
+    assert record["trace_id"] == own.trace_id
+
+
+async def test_background_work_is_a_trace_with_a_link(
+    tmp_path: Path, model_endpoint: ModelEndpoint, collector: Collector
+) -> None:
+    agent = '[[agents]]\nid = "short"\nmodel = "echo"\nsummary = { every_runs = 1 }\n'
+    deployment = build_deployment(tmp_path, model_endpoint, collector, extra=agent)
+    async with open_service(deployment) as service:
+        caller_trace.set(CALLER)
+        record = await run(user(service), "agent", "short", "hello")
+        await wait_until(lambda: not service.hosting.engine.has_live_runs())
+        await wait_until(lambda: len(_list_runs(collector)) == 2)
+    first = next(span for span in _list_runs(collector) if span.run_id == record["run_id"])
+    later = next(span for span in _list_runs(collector) if span.run_id != record["run_id"])
+    assert (later.attributes["agentctl.run.purpose"], later.parent_id) == ("summary", "")
+    assert later.trace_id != first.trace_id
+    assert later.links == [(first.trace_id, first.span_id)]
+
+
+def _list_runs(collector: Collector) -> list[ReceivedSpan]:
+    return [span for span in collector.spans if span.name.startswith("invoke_")]
+
+
+async def test_the_agent_alone_can_be_traced(
+    tmp_path: Path, model_endpoint: ModelEndpoint, collector: Collector
+) -> None:
+    agent = '[[agents]]\nid = "bare"\nmodel = "echo"\ntrace = "run"\n'
+    deployment = build_deployment(tmp_path, model_endpoint, collector, extra=agent)
+    async with open_service(deployment) as service:
+        await run(user(service), "agent", "bare", "hello")
+    assert [span.name for span in collector.spans] == ["invoke_agent bare"]
+
+
+async def test_a_dead_collector_costs_no_run(
+    tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "8")
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "4")
+    dead = Collector("http://127.0.0.1:9")
+    async with open_service(build_deployment(tmp_path, model_endpoint, dead)) as service:
+        for _ in range(6):
+            assert (await run(user(service), "agent", "echo", "hello"))["status"] == "COMPLETED"
+        assert _count_dropped(service) >= 12 - 8
+
+
+def _count_dropped(service: Service) -> int:
+    tracer = service.hosting.engine.tracer
+    return 0 if tracer is None else tracer.dropped
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "00", f"00-{'0' * 32}-{'1' * 16}-01", f"00-{'1' * 32}-{'0' * 16}-01",
+        f"ff-{'1' * 32}-{'1' * 16}-01", f"00-{'A' * 32}-{'1' * 16}-01",
+        f"00-{'1' * 32}-{'1' * 16}-01-more", f"00-{'1' * 32}-{'1' * 16}-1", None, 7,
+    ],
+)  # fmt: skip
+def test_wrong_traceparents_are_ignored(text: object) -> None:
+    assert parse_traceparent(text) is None
+
+
+def test_traceparents_of_later_versions_are_read() -> None:
+    assert parse_traceparent(f"01-{CALLER.traceparent[3:]}-more") == CALLER
