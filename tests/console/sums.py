@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+
+import apsw
 
 from tests.console.browser import SECONDS
 from tests.server.threaded_server import ThreadedServer
@@ -23,10 +24,15 @@ _COUNTERS = (
 
 
 @contextmanager
-def open_sums(server: ThreadedServer) -> Iterator[sqlite3.Connection]:
-    """Open the database in a transaction, once the sums include every run that has ended."""
+def open_sums(server: ThreadedServer) -> Iterator[apsw.Connection]:
+    """Open the database in a transaction, once the sums include every run that has ended.
+
+    The library is that of the server, which is in the same process: if another one closes the file,
+    the locks of the server are gone.
+    """
     deadline = time.monotonic() + SECONDS
-    with closing(sqlite3.connect(server.deployment.folder / "main.db", timeout=SECONDS)) as store:
+    with closing(apsw.Connection(str(server.deployment.folder / "main.db"))) as store:
+        store.set_busy_timeout(int(SECONDS * 1000))
         while store.execute("SELECT count(*) FROM usage_ends").fetchone() != (0,):
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -37,8 +43,9 @@ def open_sums(server: ThreadedServer) -> Iterator[sqlite3.Connection]:
 def repeat_sums(server: ThreadedServer, hours: int) -> None:
     """Copy the sums of all users to the hours before, each hour with other numbers and times."""
     with open_sums(server) as store:
-        store.row_factory = sqlite3.Row
-        rows = [dict(row) for row in store.execute("SELECT * FROM usage_hourly WHERE everyone = 1")]
+        found = store.execute("SELECT * FROM usage_hourly WHERE everyone = 1")
+        names = [column[0] for column in found.description]
+        rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
         for hour in range(1, hours + 1):
             for number, row in enumerate(rows):
                 factor = (hour * (number + 5)) % 17 * (24 - abs(hour - 12))
@@ -49,9 +56,8 @@ def repeat_sums(server: ThreadedServer, hours: int) -> None:
                 copy["failures"] = _scale(row["failures"], factor)
                 for name in ("first_token", "duration"):
                     copy[name] = _scale(row[name], factor, 35 + number % 4 * 5 + hour % 5)
-                names = ", ".join(copy)
-                places = ", ".join(f":{name}" for name in copy)
-                store.execute(f"INSERT INTO usage_hourly ({names}) VALUES ({places})", copy)
+                places = ", ".join(f":{name}" for name in names)
+                store.execute(f"INSERT INTO usage_hourly VALUES ({places})", copy)
 
 
 def _scale(counts: str, factor: int, shift: int = 0) -> str:
