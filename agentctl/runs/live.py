@@ -193,12 +193,8 @@ class LiveRun:
             self.earlier_runs = continuation.earlier_runs
             self.summary = continuation.summary
             self.previous_instructions = continuation.previous_instructions
-        self.journal: RunJournal | None = None
-        if spec.durable:
-            steps = (
-                (continuation.steps, continuation.first_step) if continuation is not None else ()
-            )
-            self.journal = RunJournal(self, *steps)
+        steps = () if continuation is None else (continuation.steps, continuation.first_step)
+        self.journal = RunJournal(self, *steps) if spec.durable else None
         self._continuation = continuation
         self._changed_at = 0
         self._effects: asyncio.Task[bool] | None = None
