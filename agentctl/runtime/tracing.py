@@ -57,7 +57,7 @@ class LegTrace:
         """Return the place of a call of the run; that of the run for None or without its calls."""
         if span is None or not self.has_calls or span.kind not in ("model", "tool"):
             return self.own
-        parts = (span.kind, span.id, span.started_at)
+        parts = (span.kind, span.id, span.repetition)
         return self.own._replace(span_id=derive_span_id(self.own.span_id, *parts))
 
     def enter(self, span: Span | None = None) -> Token[Context]:

@@ -155,6 +155,7 @@ class Service:
             tracer = open_tracer(settings)
             if tracer is not None:
                 stack.push_async_callback(tracer.close)
+                monitor.on_lost_run = tracer.end_lost
             engine = Engine(databases, catalog, settings, worker, tracer)
             background = Tasks()
             stack.push_async_callback(background.cancel_all)
