@@ -73,7 +73,7 @@ class SpanBuilder:
         self._resource = resource
 
     def build(self, leg: EndedLeg) -> Iterator[ReadableSpan]:
-        """Yield the spans of a leg, its own one last."""
+        """Yield the spans of a leg, that of the run last."""
         if leg.trace.has_calls:
             for call in leg.calls:
                 if call.kind == "model":
