@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LostRun(NamedTuple):
-    """A run that ended because its worker died, with what its stored events tell of it."""
+    """A run that ended because its worker died, with the parts in its stored events."""
 
     run: RunRow
     ending: Ending

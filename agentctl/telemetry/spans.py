@@ -61,7 +61,7 @@ class EndedLeg:
 class SpanBuilder:
     """Builds the spans of runs: one for each leg, each model call and each tool call.
 
-    A member has the span of its own run, and a step of a workflow that of the run that it starts.
+    A member has the span of the run that executes it, and so has a step of a workflow.
 
     Args:
         resource: the attributes of the server.

@@ -9,7 +9,7 @@ from agentctl.transcripts.texts import TRACE_URL
 
 
 class TraceLinks:
-    """Adds the pages about traces to runs. The server is asked for their address once."""
+    """Adds the pages about traces to runs. The server names their address once."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
