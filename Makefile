@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCK := $(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 \
 	--generate-hashes --no-header --no-annotate --no-emit-index-url
+BENCH_PEERS := agentos-2 agentos-3 langgraph litellm
 PEERS := 2.7.2 2.9.0 3.1.10
 OTHERS := claude-agent-sdk crewai google-adk smolagents
 MCP_VERSIONS := 1.24.0 1.30.0
@@ -82,9 +83,10 @@ vendor: $(VENV)/.installed-test
 measure: $(VENV)/.installed-test
 	@$(BIN)/python -m tests.architecture.measure
 
-# Compare with AgentOS and the floors, under 10 minutes; writes docs/benchmarks.md. Needs wrk.
-bench: $(VENV)/.installed-test .bench/.installed
-	$(BIN)/python -m tests.benchmarks
+# Compare with AgentOS, langgraph dev, LiteLLM and the floors; writes docs/benchmarks.md, which has
+# the minutes of each part. Needs wrk. ONLY="tokens idle" measures these parts alone.
+bench: $(VENV)/.installed-test $(BENCH_PEERS:%=.bench/%/.installed)
+	$(BIN)/python -m tests.benchmarks $(if $(ONLY),--only $(ONLY))
 
 # Compare the hot paths with the floors, under a minute; fails if a ratio has clearly fallen.
 bench-quick: $(VENV)/.installed-test
@@ -213,10 +215,10 @@ bench-scale: $(VENV)/.installed-test
 sizing: $(VENV)/.installed-test
 	$(BIN)/python -m tests.benchmarks.sizing
 
-.bench/.installed: tests/benchmarks/agentos-requirements.txt
-	@echo 'Creating an environment for AgentOS in .bench/agentos'
-	@$(PYTHON) -m venv .bench/agentos
-	@.bench/agentos/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+.bench/%/.installed: tests/benchmarks/%-requirements.txt
+	@echo 'Creating an environment for $* in .bench/$*'
+	@$(PYTHON) -m venv .bench/$*
+	@.bench/$*/bin/python -m pip --disable-pip-version-check --quiet install -r $<
 	@touch $@
 
 lock: $(VENV)/.installed
@@ -249,8 +251,13 @@ $(VENV)/.installed: $(VENV)/.made requirements.lock pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
+# Two processes of pip, each with every other package: one process downloads and unpacks its packages
+# one after another. The file has all packages, so none needs others. Only a part of the modules is
+# ever imported, and Python compiles those.
 $(VENV)/.installed-test: $(VENV)/.installed requirements-test.lock
-	@$(PIP) install --require-hashes -r requirements-test.lock
+	@awk '/^[a-z0-9]/ { n++ } { print > ("$(VENV)/.packages-" n % 4) }' requirements-test.lock
+	@printf '%s\n' $(VENV)/.packages-[0-3] | xargs -n 1 -P 2 \
+		$(PIP) install --no-compile --no-deps --require-hashes -r
 	@touch $@
 
 # Each of the processes of pytest would compile all tests of a new clone.

@@ -7,6 +7,7 @@ exception or a secret. The private reason of an error goes to the log only.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
@@ -242,6 +243,50 @@ class QuotaExceeded(TooManyRequests):
         return {}
 
 
+class RateLimited(TooManyRequests):
+    """A caller over a limit of `[rate_limits]` (429).
+
+    Args:
+        detail: the limit.
+        seconds: time after which the next request is accepted.
+    """
+
+    error_code = "RATE_LIMITED"
+
+    def __init__(self, detail: str, *, seconds: float = 1) -> None:
+        super().__init__(detail)
+        self._seconds = seconds
+
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": str(max(math.ceil(self._seconds), 1))}
+
+
+class BudgetExceeded(TooManyRequests):
+    """A budget that is used up (429).
+
+    Args:
+        detail: the budget, its limit, and the time at which its next period begins.
+        budget: its id; "" if the error was read from a response.
+        seconds: time until then; None: a later request is refused as well.
+    """
+
+    error_code = "BUDGET_EXCEEDED"
+    exit_code = 6
+
+    def __init__(self, detail: str, *, budget: str = "", seconds: float | None = None) -> None:
+        super().__init__(detail, command="agentctl budgets list")
+        self.budget = budget
+        self._seconds = seconds
+
+    def body(self) -> dict[str, object]:
+        return {**super().body(), "budget": self.budget}
+
+    def headers(self) -> dict[str, str]:
+        if self._seconds is None:
+            return {}
+        return {"Retry-After": str(max(math.ceil(self._seconds), 1))}
+
+
 class HeaderTooLarge(AgentctlError):
     """Header fields over the limit (431)."""
 
@@ -298,6 +343,20 @@ class InvalidKey(UsageError):
     """A key or key set that is rejected when it is loaded."""
 
     error_code = "INVALID_KEY"
+
+
+class InvalidStatement(AgentctlError):
+    """A signed statement that a verifier rejects.
+
+    Args:
+        reason: why, one line.
+    """
+
+    error_code = "INVALID_STATEMENT"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("The signed statement is not valid", cause=reason)
+        self.reason = reason
 
 
 class RunFailed(AgentctlError):
@@ -382,8 +441,9 @@ def error_from_response(status: int, body: Mapping[str, object]) -> AgentctlErro
     if body.get("error_code") == NeedsConfirmation.error_code:
         plan = body.get("plan")
         return NeedsConfirmation(text, plan=plan if isinstance(plan, Mapping) else {})
-    if body.get("error_code") == QuotaExceeded.error_code:
-        return QuotaExceeded(text)
+    for refusal in (QuotaExceeded, RateLimited, BudgetExceeded):
+        if body.get("error_code") == refusal.error_code:
+            return refusal(text)
     by_status = {
         kind.status: kind for kind in reversed([*iter_error_classes()]) if kind.status != 500
     } | {401: Unauthenticated}

@@ -19,8 +19,9 @@ from typing import Annotated, Any
 from agentctl.declarations import Path, Query, component_operation, list_declarations, operation
 from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.records.accounts import AccountPage, NewAccountRecord
-from agentctl.records.audit import AuditPage
+from agentctl.records.audit import AuditHeadPage, AuditPage
 from agentctl.records.authorization import ExplainRecord
+from agentctl.records.budgets import BudgetRecord
 from agentctl.records.components import COMPONENT_LISTS, COMPONENT_RECORDS
 from agentctl.records.document import Document
 from agentctl.records.items import RunViews
@@ -44,6 +45,7 @@ from agentctl.records.system import (
     ModelEntry,
     ReadinessRecord,
 )
+from agentctl.records.usage import OverviewRecord, UsageReport
 from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecord, WebhookTestRecord
 from agentctl.requests import (
     DEFAULT_LOCATOR,
@@ -52,6 +54,7 @@ from agentctl.requests import (
     SUMMARY_WAIT,
     AccountFilter,
     AuditFilter,
+    AuditHeadFilter,
     BulkDeletion,
     ExplainRequest,
     NewAccount,
@@ -64,6 +67,7 @@ from agentctl.requests import (
     UserId,
 )
 from agentctl.run_operations import ComponentId, RunDeclarations, RunId
+from agentctl.usage_requests import OverviewFilter, UsageFilter
 from agentctl.webhook_requests import DeliveryFilter
 
 SessionId = Annotated[str, Path("Id of the session")]
@@ -318,6 +322,30 @@ class Operations(RunDeclarations):
         Each topic of the memories that the caller can see, once, in alphabetical order.
         """
 
+    @operation("GET", "/budgets", tag="Usage")
+    async def get_budgets(self, *, user_id: UserId = None) -> Document[list[BudgetRecord]]:
+        """List budgets.
+
+        The budgets of the configuration in their present periods and their use:
+        those per user with the users who have used most, or the caller alone.
+        """
+
+    @operation("GET", "/usage", tag="Usage")
+    async def get_usage(self, filter: UsageFilter) -> Document[UsageReport]:
+        """Sum tokens and cost.
+
+        Of the runs that the caller can see and that ended in a period, by day, user, component or
+        model. The runs of members and background work are included, and nothing is counted twice.
+        """
+
+    @operation("GET", "/usage/overview", tag="Usage")
+    async def get_usage_overview(self, filter: OverviewFilter) -> Document[OverviewRecord]:
+        """Get an overview of runs.
+
+        Runs, failures by cause, times, tokens and cost of the runs that the caller can see, by hour
+        or day and by component, model or user; and what waits for a person now.
+        """
+
     @operation("POST", "/service-accounts", tag="Service accounts", status=201, errors=(409,))
     async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
         """Create a service account.
@@ -388,6 +416,13 @@ class Operations(RunDeclarations):
 
         The entries of all principals, newest first. There is one for every change and for every
         denied call of an identified caller; calls without a valid credential are counted by cause.
+        """
+
+    @operation("GET", "/audit/heads", tag="Authorization")
+    async def get_audit_heads(self, filter: AuditHeadFilter) -> Document[AuditHeadPage]:
+        """List signed heads of the audit log.
+
+        Newest first. Each covers the entries since the one before it, with their digest.
         """
 
 

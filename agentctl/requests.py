@@ -76,6 +76,10 @@ OfSession = Annotated[
 IdPrefix = Annotated[
     str | None, Query("Only those whose id begins with this text", min_length=MINIMUM_ID_PREFIX)
 ]
+ParentFilter = Annotated[
+    Literal["none"] | None,
+    Query("`none` leaves out the runs of members and steps, and background work"),
+]
 Limit = Annotated[
     int,
     Query("Maximum number of results", ge=1, le=MAXIMUM_LIMIT),
@@ -222,6 +226,20 @@ class RunFilter:
         Query("Only runs that have ended while their work goes on"),
         Option("--at-work", None, "Filter for runs that have ended while their work goes on"),
     ] = False
+    finished_before: Annotated[
+        ParsedTimestamp | None, Query("Only runs that ended before this time")
+    ] = None
+    error_code: Annotated[
+        str | None,
+        Query("Only failed runs with this error code"),
+        Option("--error-code", "CODE", "Filter by the error code of failed runs", any_case=True),
+    ] = None
+    model: Annotated[
+        str | None,
+        Query("Only ended runs that called this model first; needs a time, or a session"),
+        Option("--model", "ID", "Filter ended runs by the model that they called first"),
+    ] = None
+    parent: ParentFilter = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +256,7 @@ class SessionRunsQuery:
     before: Annotated[str | None, Query("Only runs before the run with this id", min_length=1)] = (
         None
     )
-    parent: Annotated[
-        Literal["none"] | None,
-        Query("`none` leaves out the runs of members and steps, and background work"),
-    ] = None
+    parent: ParentFilter = None
     order: SortOrder = "asc"
     form: RunView = FULL_VIEW
 
@@ -435,6 +450,16 @@ class AuditFilter:
         Query("Only entries from this time on"),
         Option("--since", "AGE", "Filter by age: 10m, 2h, 7d, or a time in RFC 3339"),
     ] = None
+    limit: Limit = DEFAULT_LIMIT
+    cursor: Annotated[
+        str | None, Query("`meta.next_cursor` of the previous page", min_length=1), _CURSOR
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditHeadFilter:
+    """A page of the signed heads of the audit log, newest first."""
+
     limit: Limit = DEFAULT_LIMIT
     cursor: Annotated[
         str | None, Query("`meta.next_cursor` of the previous page", min_length=1), _CURSOR

@@ -10,11 +10,11 @@ from typing import Annotated
 
 from agentctl.approval_requests import ApprovalFilter, ContinueRequest, DecisionRequest
 from agentctl.declarations import Path, component_operation, dispatch, operation
-from agentctl.records.approvals import ApprovalPage, ApprovalRecord
+from agentctl.records.approvals import ApprovalPage, ApprovalRecord, ReceiptRecord
 from agentctl.records.document import Document
 from agentctl.records.items import RunViewPages, RunViews
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.runs import CancelRecord, RunPage, RunRecord, ToolCallRecord
+from agentctl.records.runs import CancelRecord, RunCauses, RunPage, RunRecord, ToolCallRecord
 from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     FULL_VIEW,
@@ -155,6 +155,16 @@ class RunDeclarations:
     ) -> Document[RunRecord]:
         """Get a run."""
 
+    @operation("GET", "/runs/{run_id}/causes", tag="Runs")
+    async def get_run_causes(
+        self, run_id: RunId, *, db_id: DatabaseId = None
+    ) -> Document[RunCauses]:
+        """Get the causes of the failures of a run.
+
+        The exceptions of the code of its agent and tools, and of those of the runs below it. They
+        are kept for this operation only: no record, event or export has them.
+        """
+
     @component_operation("continue_run", "POST", f"{_RUN}/continue", errors=(409, 413, 415, 429))
     async def continue_run(
         self,
@@ -236,6 +246,16 @@ class RunDeclarations:
         self, kind: ComponentKind, component_id: ComponentId, approval_id: ApprovalId
     ) -> Document[ApprovalRecord]:
         """Get an approval of a component."""
+
+    @component_operation("get_receipt", "GET", f"{_APPROVAL}/receipt", errors=(409,))
+    async def get_receipt(
+        self, kind: ComponentKind, component_id: ComponentId, approval_id: ApprovalId
+    ) -> Document[ReceiptRecord]:
+        """Get the receipt of an approval.
+
+        A signed statement of who decided, about which call, and what followed: others can verify it
+        without this server. A pending approval is a conflict.
+        """
 
     @component_operation("decide_approval", "POST", f"{_APPROVAL}/decide", errors=(409,))
     async def decide_approval(

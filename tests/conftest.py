@@ -14,6 +14,8 @@ import httpcore2
 import hypothesis
 import pytest
 
+from tests.forking import stop_templates
+
 _OURS = ("AGENTCTL_", "JWT_")
 _KEPT = "AGENTCTL_TEST_"
 _SCRUBBED = frozenset({
@@ -68,10 +70,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
+def pytest_collection() -> None:
+    """Keep the garbage collector from walking the collected tests, again and again."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Keep the garbage collector from walking the collected tests, which live until the end."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    stop_templates()
 
 
 @pytest.fixture(autouse=True)

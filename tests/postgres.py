@@ -88,16 +88,18 @@ class PostgresUnderTest:
         async with self.connected() as connection:
             await connection.execute(
                 "TRUNCATE sessions, workers, idempotency, service_accounts, memories, audit_log,"
-                " webhook_deliveries, disabled_webhooks"
+                " webhook_deliveries, disabled_webhooks, usage_ends, usage_hourly, usage_daily"
                 " CASCADE"
             )
 
-    def connected(self) -> _Connected:
+    def connected(self) -> ConnectedTo:
         """Return a context manager for a connection to the schema."""
-        return _Connected(self.entry)
+        return ConnectedTo(self.entry)
 
 
-class _Connected:
+class ConnectedTo:
+    """A connection to the schema of a database, closed at the end."""
+
     def __init__(self, entry: settings.Database) -> None:
         self.entry = entry
 
@@ -111,7 +113,7 @@ class _Connected:
 
 
 async def drop_schema(entry: settings.Database) -> None:
-    async with _Connected(entry) as connection:
+    async with ConnectedTo(entry) as connection:
         await connection.execute(f"DROP SCHEMA IF EXISTS {entry.search_path} CASCADE")
 
 

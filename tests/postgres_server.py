@@ -10,7 +10,9 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 
 import asyncpg
 
-__all__ = ["PostgresServer", "execute", "run_postgres_server"]
+__all__ = ["PostgresServer", "execute", "list_children", "run_postgres_server"]
 
 START_SECONDS = 60
 
@@ -75,9 +77,56 @@ class PostgresServer:
         """Stop the server. `immediate` is a crash: the next start recovers."""
         self._control("stop", "-m", mode)
 
+    def kill(self) -> None:
+        """Kill all processes of the server with SIGKILL: the next start recovers."""
+        postmaster = self._read_pid()
+        # The postmaster first: it would start processes again.
+        killed = [postmaster, *list_children(postmaster)]
+        for pid in killed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        # PostgreSQL refuses to start while a process of the old server has its memory.
+        deadline = time.monotonic() + START_SECONDS
+        while any(map(is_at_work, killed)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        # A killed process that no one has waited for yet still has its id.
+        for lock in (self._data / "postmaster.pid", Path(f"{self.socket}.lock")):
+            lock.unlink(missing_ok=True)
+
+    def kill_backend(self) -> None:
+        """Kill a process that serves a connection with SIGKILL: the server crashes and recovers."""
+        for pid in list_children(self._read_pid()):
+            with contextlib.suppress(OSError):
+                if b"postgres: postgres" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+                    return
+
+    def _read_pid(self) -> int:
+        return int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
+
     def _control(self, *arguments: str) -> None:
         line = ("-w", "-D", str(self._data), *arguments)
         self._run("pg_ctl", line, timeout=START_SECONDS, **self._as)
+
+
+def list_children(parent: int) -> list[int]:
+    """Return the ids of the child processes of a process."""
+    numbers = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return [pid for pid in numbers if _read_status(pid)[1] == str(parent)]
+
+
+def is_at_work(pid: int) -> bool:
+    """Return True if a process exists, and is not only waiting to be waited for."""
+    return _read_status(pid)[0] not in ("", "Z")
+
+
+def _read_status(pid: int) -> tuple[str, str]:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "", ""
+    return fields[0], fields[1]
 
 
 @contextlib.contextmanager

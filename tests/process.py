@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.forking import ForkedProcess, is_forkable
+
 __all__ = [
     "AGENTCTL",
     "ServerProcess",
@@ -51,12 +53,15 @@ def without_coverage(environment: Mapping[str, str]) -> dict[str, str]:
 def start_agentctl(
     *arguments: str, env: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[Any]:
-    """Start `agentctl ARGUMENTS` in a new interpreter.
+    """Start `agentctl ARGUMENTS`, without the start of an interpreter if that is possible.
 
     Args:
         env: the environment, by default the current one.
-        options: other arguments of `subprocess.Popen`.
+        options: other arguments of `subprocess.Popen`, or of `tests.forking`.
     """
+    environment = os.environ if env is None else env
+    if is_forkable(environment, options):
+        return ForkedProcess(arguments, environment, **options)
     return subprocess.Popen([*AGENTCTL, *arguments], env=env, **options)
 
 

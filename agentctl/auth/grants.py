@@ -11,7 +11,7 @@ from agentctl.auth import scopes as scope_names
 from agentctl.auth.principal import Principal
 from agentctl.errors import BadRequest, Forbidden, ValidationFailed
 
-_PRIVILEGED_ACTIONS = frozenset({"write", "delete"})
+_PRIVILEGED_ACTIONS = frozenset({"write", "delete", "debug"})
 _PRIVILEGED_RESOURCES = frozenset({"service_accounts"})
 
 

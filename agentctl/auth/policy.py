@@ -83,6 +83,7 @@ def _component_requirements(kind: ComponentKind) -> dict[str, Requirement]:
         # And the scope that starts a run of the component that goes on (`service.repeats`).
         ids.fork_run: read,
         ids.get_approval: NeedsScope("approvals", "read", names.id_field),
+        ids.get_receipt: NeedsScope("approvals", "read", names.id_field),
         ids.decide_approval: NeedsScope("approvals", "write", names.id_field),
     }
 
@@ -129,6 +130,7 @@ POLICY: dict[str, Requirement] = {
     "get_session_run": _READ_SESSION,
     "get_runs": NeedsScope("sessions", "read"),
     "get_run": NeedsScope("sessions", "read"),
+    "get_run_causes": NeedsScope("runs", "debug"),
     "get_approvals": NeedsScope("approvals", "read", filters_list=True),
     "get_memories": NeedsScope("memories", "read"),
     "create_memory": NeedsScope("memories", "write"),
@@ -137,6 +139,9 @@ POLICY: dict[str, Requirement] = {
     "update_memory": NeedsScope("memories", "write", "memory_id"),
     "delete_memory": NeedsScope("memories", "delete", "memory_id"),
     "get_memory_topics": NeedsScope("memories", "read"),
+    "get_budgets": NeedsScope("usage", "read"),
+    "get_usage": NeedsScope("usage", "read"),
+    "get_usage_overview": NeedsScope("usage", "read"),
     "create_service_account": NeedsScope("service_accounts", "write"),
     "list_service_accounts": NeedsScope("service_accounts", "read"),
     "revoke_service_account": NeedsScope("service_accounts", "delete"),
@@ -146,6 +151,7 @@ POLICY: dict[str, Requirement] = {
     "test_webhook": NeedsScope("webhooks", "write"),
     "enable_webhook": NeedsScope("webhooks", "write"),
     "get_audit": NeedsScope("audit", "read"),
+    "get_audit_heads": NeedsScope("audit", "read"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 from urllib.parse import urlsplit
@@ -73,8 +73,10 @@ def check_settings(settings: Settings, places: Places) -> None:
         check_models,
         _check_steps,
         _check_teams,
+        _check_durable,
         check_mcp_servers,
         _check_approvers,
+        _check_budgets,
         _check_webhooks,
     )
     for check in checks:
@@ -250,6 +252,32 @@ def _check_teams(settings: Settings, places: Places) -> None:
             )
 
 
+def _check_durable(settings: Settings, places: Places) -> None:
+    agents = {agent.id: agent for agent in settings.agents}
+    teams = {team.id: team for team in settings.teams}
+    below: dict[str, Iterable[str]] = {
+        f"teams.{team.id}": team.members for team in settings.teams if team.durable
+    }
+    for workflow in settings.workflows:
+        if workflow.durable:
+            below[f"workflows.{workflow.id}"] = [step.agent or step.team for step in workflow.steps]
+    for key, members in below.items():
+        left, seen = [*members], set[str]()
+        while left:
+            member_id = left.pop()
+            if member_id in seen:
+                continue
+            seen.add(member_id)
+            agent = agents.get(member_id)
+            if agent is None:
+                left += teams[member_id].members
+            elif agent.object and not agent.durable:
+                places[f"{key}.durable"].refuse(
+                    f"needs that all agents in code below it are durable; {agent.id} is not",
+                    hint=f"set durable = true for the agent {agent.id}, or remove it here",
+                )
+
+
 def _check_approvers(settings: Settings, places: Places) -> None:
     if settings.has_approvers:
         return
@@ -262,6 +290,20 @@ def _check_approvers(settings: Settings, places: Places) -> None:
                         'must not be "other" while authorization is off: no one is another user',
                         hint='set it to "user", or own = true in [approvals]',
                     )
+
+
+def _check_budgets(settings: Settings, places: Places) -> None:
+    for budget in settings.budgets:
+        key = f"budgets.{budget.id}"
+        if (budget.tokens is None) == (budget.cost is None):
+            places[f"{key}.tokens"].refuse(
+                "must be set, unless cost is: a budget has exactly one of them",
+                hint="write an entry for each of them",
+            )
+        if budget.per == "server" and budget.component:
+            places[f"{key}.component"].refuse(
+                'must be empty with per = "server"', hint='set per = "agent"'
+            )
 
 
 def _check_webhooks(settings: Settings, places: Places) -> None:

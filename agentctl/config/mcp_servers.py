@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from agentctl.config.known_secrets import is_secret_name
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.places import Place
 from agentctl.config.settings import Settings
@@ -21,9 +22,6 @@ MCP_PREFIX = "mcp:"
 
 _PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 _KNOWN = re.compile(r"env:(?P<env>[A-Za-z_]\w*)|(?P<user>user_id)|claims:(?P<claims>[^\s{}]+)")
-_SECRET_NAME = re.compile(
-    r"token|secret|passw|credential|api[-_]?key|private[-_]?key|authorization|cookie", re.IGNORECASE
-)
 _OWN_HEADERS = {
     "accept", "connection", "content-length", "content-type", "host", "last-event-id",
     "mcp-protocol-version", "mcp-session-id", "transfer-encoding",
@@ -128,7 +126,7 @@ def _check_value(table: str, name: str, value: str, place: Place) -> None:
         place.refuse(f"has an unknown placeholder; it may have {known}")
     if table == "headers" and name.lower() in _OWN_HEADERS:
         place.refuse("is set by the protocol")
-    if _SECRET_NAME.search(name) and all(part.kind == "text" for part in parts):
+    if is_secret_name(name) and all(part.kind == "text" for part in parts):
         place.refuse(
             "looks like a secret, which does not belong into the file",
             hint='put it into an environment variable, and write "${env:NAME}" with its name',

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+from agentctl.config.budgets import Budget, RateLimits
 from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
 from agentctl.config.names import (
     AdminScope,
@@ -33,6 +34,7 @@ from agentctl.config.names import (
     ToolNamePattern,
     VariableName,
 )
+from agentctl.config.prices import ModelPrice
 from agentctl.config.tracing import TracedParts, Tracing
 from agentctl.config.types import Reference, Secret
 from agentctl.config.webhooks import Webhook
@@ -191,10 +193,21 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The table `[audit]`: entries for reads, and the days that entries are kept."""
+    """The table `[audit]`: entries for reads, the days that entries are kept, and signed heads.
+
+    Attributes:
+        key_file: the Ed25519 key that signs heads and receipts; None for no signatures.
+        heads_file: the file to which each head is appended; None for none.
+        head_entries: maximum number of entries of a head.
+        head_seconds: maximum age of an entry that no head covers.
+    """
 
     reads: bool = False
     keep_days: Annotated[int, Range(1, 36_500)] = 365
+    key_file: Path | None = None
+    heads_file: Path | None = None
+    head_entries: Annotated[int, Range(1, 10_000)] = 1_000
+    head_seconds: Annotated[int, Range(1, 86_400)] = 3_600
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +331,7 @@ class Model:
         region: the AWS region of Bedrock.
         api_version: version of the interface of Azure; empty for its version-independent form.
         fallbacks: ids of models that are called, in order, if this one is not available.
+        price: the price of its tokens; None for that of the package `genai-prices`.
     """
 
     id: Id
@@ -331,6 +345,7 @@ class Model:
     retries: Annotated[int, Range(0, 10)] = 2
     retry_seconds: Annotated[float, Range(0, 3_600)] = 30
     fallbacks: tuple[ModelId, ...] = ()
+    price: ModelPrice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +419,9 @@ class Team:
     """An entry of `[[teams]]`. `members` are ids of agents and teams.
 
     `external_tools` and `approve` are those of the leader, as for an agent.
+
+    Attributes:
+        durable: as for an agent; the runs of its members belong to its runs.
     """
 
     id: Id
@@ -423,6 +441,7 @@ class Team:
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,7 +455,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """An entry of `[[workflows]]`."""
+    """An entry of `[[workflows]]`.
+
+    Attributes:
+        durable: as for an agent; the runs of its steps belong to its runs.
+    """
 
     id: Id
     steps: tuple[Step, ...]
@@ -444,6 +467,7 @@ class Workflow:
     description: str = ""
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,6 +490,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     approvals: Approvals = field(default_factory=Approvals)
     quotas: Quotas = field(default_factory=Quotas)
+    rate_limits: RateLimits = field(default_factory=RateLimits)
     audit: Audit = field(default_factory=Audit)
     log: Log = field(default_factory=Log)
     metrics: Metrics = field(default_factory=Metrics)
@@ -477,6 +502,7 @@ class Settings:
     agents: tuple[Agent, ...] = ()
     teams: tuple[Team, ...] = ()
     workflows: tuple[Workflow, ...] = ()
+    budgets: tuple[Budget, ...] = ()
     webhooks: tuple[Webhook, ...] = ()
     foreign_databases: tuple[Database, ...] = ()
     added: dict[str, Any] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentctl.config import mcp_table, settings, tracing, webhooks
+from agentctl.config import budgets, mcp_table, settings, tracing, webhooks
 from agentctl.config.places import KeyPath, Place
 from agentctl.config.types import convert_value, parse_variable
 from agentctl.extensions import insert_after, load_extensions
@@ -33,6 +33,7 @@ SECTIONS: dict[str, type] = {
     "limits": settings.Limits,
     "approvals": settings.Approvals,
     "quotas": settings.Quotas,
+    "rate_limits": budgets.RateLimits,
     "audit": settings.Audit,
     "log": settings.Log,
     "metrics": settings.Metrics,
@@ -46,6 +47,7 @@ ENTRY_TABLES: dict[str, type] = {
     "agents": settings.Agent,
     "teams": settings.Team,
     "workflows": settings.Workflow,
+    "budgets": budgets.Budget,
     "webhooks": webhooks.Webhook,
 }
 

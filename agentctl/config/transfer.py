@@ -48,11 +48,13 @@ def _decode_table(cls: Any, table: dict[str, Any]) -> Any:
 
 
 def _decode_value(value: Any, value_type: ValueType) -> Any:
+    if value is None:
+        return None
     if value_type.is_list:
         return tuple(_decode_value(item, value_type.item) for item in value)
     if dataclasses.is_dataclass(value_type.kind):
         return _decode_table(value_type.kind, value)
-    return Path(value) if value_type.kind is Path and value is not None else value
+    return Path(value) if value_type.kind is Path else value
 
 
 def effective_settings(settings: Settings) -> dict[str, Any]:

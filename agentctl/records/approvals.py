@@ -111,6 +111,42 @@ class ApprovalPage(TypedDict):
     meta: PageMeta
 
 
+class ReceiptRecord(TypedDict):
+    """The receipt of a decided approval: a signed statement, a compact JWS."""
+
+    approval_id: str
+    receipt: str
+
+
+def build_receipt(approval: ApprovalRecord, issued_at: str) -> dict[str, Any]:
+    """Return the content of the receipt of an approval: who decided what, and what followed.
+
+    It has no texts: arguments and result are named by their hashes, see `hash_call` and
+    `hash_result`.
+    """
+    names = (
+        "approval_id", "kind", "status", "execution", "policy", "run_id", "root_run_id",
+        "session_id", "component_type", "component_id", "user_id", "tool_call_id", "tool_name",
+        "arguments_hash", "approved_arguments_hash", "created_at", "decided_at", "decided_by",
+        "executing_at", "executed_at",
+    )  # fmt: skip
+    values: Mapping[str, Any] = approval
+    result = approval["result"]
+    return {
+        "version": 1,
+        "issued_at": issued_at,
+        **{name: values[name] for name in names},
+        "result_hash": None if result is None else hash_result(result),
+    }
+
+
+def hash_result(result: Any) -> str:
+    """Return the hash of the result of a call: that of its canonical JSON, as in `hash_call`."""
+    import rfc8785
+
+    return f"sha256:{hashlib.sha256(rfc8785.dumps(_to_exact(result))).hexdigest()}"
+
+
 def hash_call(run_id: str, tool_call_id: str, tool_name: str, arguments: Mapping[str, Any]) -> str:
     """Return the hash that binds a decision to a call: `sha256:` and 64 hexadecimal digits.
 

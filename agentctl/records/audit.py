@@ -56,3 +56,27 @@ class AuditPage(TypedDict):
 
     data: list[AuditRecord]
     meta: AuditMeta
+
+
+class AuditHeadRecord(TypedDict):
+    """One signed head of the audit log, which never changes.
+
+    It covers `entries` entries with the numbers `first_seq` to `last_seq`, all that exist after the
+    head before it. Entries up to `expired_seq` may have been deleted for their age; 0 for none.
+    `token` is the signed head: a compact JWS.
+    """
+
+    number: int
+    at: Timestamp
+    first_seq: int
+    last_seq: int
+    entries: int
+    expired_seq: int
+    token: str
+
+
+class AuditHeadPage(TypedDict):
+    """A page of signed heads, newest first."""
+
+    data: list[AuditHeadRecord]
+    meta: AuditMeta

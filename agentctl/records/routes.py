@@ -40,6 +40,7 @@ class ComponentOperationIds(NamedTuple):
     retry_run: str
     fork_run: str
     get_approval: str
+    get_receipt: str
     decide_approval: str
 
 
@@ -59,6 +60,7 @@ def operation_ids(kind: ComponentKind) -> ComponentOperationIds:
         retry_run=f"retry_{kind}_run",
         fork_run=f"fork_{kind}_run",
         get_approval=f"get_{kind}_approval",
+        get_receipt=f"get_{kind}_approval_receipt",
         decide_approval=f"decide_{kind}_approval",
     )
 

@@ -29,6 +29,35 @@ class RunErrorRecord(TypedDict):
     detail: str
 
 
+class CauseRecord(TypedDict):
+    """The cause of a failure: an exception of the code of an agent or a tool.
+
+    `run_id` and the component are those of the run that failed: the requested one, or one below it.
+    `tool_name` is null for code other than that of a tool. `place` is the innermost line of the
+    user's code, `FILE:LINE in FUNCTION`, with a path relative to the folder of the configuration;
+    null if no line is known.
+    """
+
+    run_id: str
+    component_type: ComponentKind
+    component_id: str
+    tool_name: str | None
+    type: str
+    message: str
+    place: str | None
+    raised_at: Timestamp
+
+
+class RunCauses(TypedDict):
+    """The causes of the failures of a run and of the runs below it.
+
+    A failed call of a tool is one of them, also if the run completed.
+    """
+
+    run_id: str
+    causes: list[CauseRecord]
+
+
 class SpanRecord(TypedDict):
     """A part of a run with its times: a model call, a tool call, a member or a step.
 

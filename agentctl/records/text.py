@@ -75,6 +75,19 @@ def _escape(match: re.Match[str]) -> str:
     return _SHORT.get(match[0]) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
 
+def mask_secrets(text: str, secrets: Iterable[str], *, minimum: int = 8) -> str:
+    """Return `text` with `MASK` in place of secrets.
+
+    Args:
+        secrets: the secrets; one that contains another comes first.
+        minimum: shorter ones are not secrets, and could be a part of any word.
+    """
+    for secret in secrets:
+        if len(secret) >= minimum:
+            text = text.replace(secret, MASK)
+    return text
+
+
 def cut_text(text: str, length: int) -> str:
     """Return a text of at most `length` characters; the last one of a cut text is `…`."""
     return text if len(text) <= length else f"{text[: length - 1]}…"

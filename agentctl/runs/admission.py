@@ -287,6 +287,10 @@ def claim_key(run_id: str, request: Idempotency) -> Steps[None]:
     raise IdempotentReplay(earlier.run_id)
 
 
+class RunLost(Exception):
+    """Another process has the run, or its cancel was requested; nothing was written."""
+
+
 @unit
 def admit_child_run(spec: RunSpec, worker_id: str) -> Steps[AdmittedRun]:
     """Write the row of a child: the run of a member, or background work of the session.
@@ -297,6 +301,26 @@ def admit_child_run(spec: RunSpec, worker_id: str) -> Steps[AdmittedRun]:
     if (yield from runs.create(NewRun(spec, worker_id, now()))) is None:
         raise errors.NotFound("Session not found")
     return AdmittedRun(spec)
+
+
+@unit
+def admit_durable_member(
+    spec: RunSpec, component_name: str, step: Work[bool], worker_id: str
+) -> Steps[AdmittedRun]:
+    """Write the row of a member of a durable run, its checkpoint, and the step of its parent.
+
+    Args:
+        step: stores the begin in the journal of the parent (`RunJournal.begin_member`).
+
+    Raises:
+        NotFound: the session was deleted meanwhile.
+        RunLost: this process does not execute the parent any more.
+    """
+    if not (yield from step):
+        raise RunLost
+    admitted = yield from admit_child_run(spec, worker_id)
+    yield from write_start(spec, component_name, is_first=False)
+    return replace(admitted, has_start=True)
 
 
 @unit

@@ -22,12 +22,12 @@ def is_durable(checkpoint: Checkpoint) -> bool:
 def find_arguments(checkpoint: Checkpoint, journal: Sequence[StepRow]) -> dict[str, Any]:
     """Return the arguments of the calls of a durable run by their ids."""
     state = orjson.loads(checkpoint.body).get("state") or {}
-    calls = [call for call in state.get("calls", ()) if "arguments" in call]
+    calls = [call for call in state.get("calls", ()) if isinstance(call, dict)]
+    calls = [call for call in calls if "arguments" in call]
     for step in journal:
-        if step.kind == "step" and step.call_id is not None:
-            arguments = orjson.loads(step.body or "{}").get("arguments", {})
-            calls.append({"id": step.call_id, "arguments": arguments})
-        if step.kind == "answer":
-            for message in orjson.loads(step.body or "{}")["messages"]:
-                calls += message.get("tool_calls", ())
+        body = orjson.loads(step.body or "{}")
+        if step.call_id is not None and "arguments" in body:
+            calls.append({"id": step.call_id, "arguments": body["arguments"]})
+        for message in body.get("messages", ()):
+            calls += message.get("tool_calls", ())
     return {call["id"]: call["arguments"] for call in calls}

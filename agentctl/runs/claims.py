@@ -38,8 +38,9 @@ from agentctl.store.repositories.run_rows import RunState
 PARALLEL_CLAIMS = 16
 """Maximum number of legs that a process claims at the same time."""
 
-LEGS_PER_READ = 100
-"""Maximum number of legs of one read of what may be claimed."""
+LEGS_PER_READ, SPARE_LEGS = 100, 4
+"""Maximum number of legs of one read of what may be claimed; and the legs that the first read has
+more than there are free slots, as other processes claim them too."""
 
 ADVANCE_SECONDS = 10.0
 """Interval of the searches for sessions whose next run has not got its turn."""
@@ -184,15 +185,16 @@ class Claims:
             Unavailable: the database does not answer.
         """
         last: NextLeg | None = None
+        limit = min(max(self._host.free_slots, 0) + SPARE_LEGS, LEGS_PER_READ)
         while True:
-            page = await database.read(queue.list_next_legs(LEGS_PER_READ, last))
+            page = await database.read(queue.list_next_legs(limit, last))
             if await self._claim_some(database, [leg.state for leg in page]):
                 self._waiting[database.id] = database
                 return
-            if len(page) < LEGS_PER_READ:
+            if len(page) < limit:
                 self._waiting.pop(database.id, None)
                 return
-            last = page[-1]
+            last, limit = page[-1], LEGS_PER_READ
 
     async def _claim_some(self, database: Database, states: Sequence[RunState]) -> bool:
         """Claim runs; return True if more wait than this process has slots for."""

@@ -34,6 +34,7 @@ from agentctl.runs.background import (
     plan_summary,
     requires_background_work,
 )
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.claims import WORKER_LOST, Claims
 from agentctl.runs.live import Continuation, LiveRun, ReportedRun
 from agentctl.runs.members import Members
@@ -43,13 +44,14 @@ from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.tracing import RunTracer
 from agentctl.runs.turns import Starts
 from agentctl.runs.worker import Worker
+from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
 
 CLOSE_SECONDS = 5.0
-"""Maximum time that a closing engine waits for the final status of its runs."""
+"""Maximum time that an engine waits for the final status of its runs, once it has ended them."""
 
 SEARCHES, SEARCH_SECONDS = 600, 1.0
 """Number of searches for a row after a commit with an unknown outcome, and the pause between them.
@@ -98,6 +100,7 @@ class Engine:
         catalog: Catalog,
         settings: Settings,
         worker: Worker,
+        budgets: Budgets,
         tracer: RunTracer | None = None,
     ) -> None:
         self.tracer = tracer
@@ -114,6 +117,7 @@ class Engine:
         self._starting = self._root_count = 0
         self._starts = Starts()
         self._shutdown: Ending | None = None
+        self._abandons_at: float | None = None
         # All tasks that write to the databases: starts, supervisors and ends of runs.
         self._run_tasks = Tasks()
         self._search_tasks = Tasks()
@@ -122,9 +126,11 @@ class Engine:
             "databases": databases,
             "limits": settings.limits,
             "members": self._members,
+            "cause_reader": CauseReader(settings),
+            "budgets": budgets,
         }
         self._supervision = Supervision(
-            catalog, self._run_tasks, self.counters, self._starts, tracer
+            catalog, self._run_tasks, self.counters, self._starts, budgets, tracer
         )
         self.claims = Claims(
             self, databases, catalog, worker, self._run_tasks, settings.limits.queue_seconds
@@ -435,9 +441,12 @@ class Engine:
 
         Durable runs are handed over instead: their present call is in doubt.
 
-        Writes that the database did not accept within `CLOSE_SECONDS` are abandoned. Followers of
-        the runs of other processes are not affected.
+        Writes that the database did not accept within `CLOSE_SECONDS` of the first call are
+        abandoned. Followers of the runs of other processes are not affected.
         """
+        clock = asyncio.get_running_loop().time
+        if self._abandons_at is None:
+            self._abandons_at = clock() + CLOSE_SECONDS
         self.draining = True
         self._shutdown = Ending.cancelled("system:shutdown", "The server is shutting down")
         for run in self.root_runs():
@@ -445,7 +454,7 @@ class Engine:
                 run.stop(self._shutdown)
             else:
                 run.hand_over(self._shutdown)
-        await self._run_tasks.wait_until_empty(CLOSE_SECONDS)
+        await self._run_tasks.wait_until_empty(self._abandons_at - clock())
 
     async def close(self) -> None:
         """Cancel the live runs, see `cancel_runs`, and release all waiting callers."""

@@ -25,7 +25,7 @@ from agentctl.runs.states import Ending, LegEnd, Pause, is_final
 from agentctl.runs.waiting import cancel_waiting_members, close_approvals
 from agentctl.runtime.bounds import convert
 from agentctl.runtime.failures import DETAILS
-from agentctl.store.database import Steps, single_unit, unit
+from agentctl.store.database import Steps, Work, single_unit, unit
 from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import RunEnd
@@ -152,7 +152,9 @@ async def store_pause(
 
 async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:
     try:
-        work = _write_end(run, ending, end)
+        journal = None if run.parent is None else run.parent.journal
+        kept = None if journal is None else journal.keep_changes(run.run_id)
+        work = _write_end(run, ending, end, kept)
         if _is_plain(run, ending):
             work = work.with_shortcut(_write_plain_end(run, ending, end))
         return await run.database.write(work)
@@ -198,13 +200,18 @@ def _build_last_batch(run: LiveRun, ending: Ending, end: RunEnd) -> events.Batch
 
 
 @unit
-def _write_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending]:
+def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | None) -> Steps[Ending]:
     """Write the end and everything that belongs to it.
+
+    Args:
+        kept: what the journal of the parent keeps of a member; None for nothing.
 
     CANCELLED requires a recorded request, and the first of several requests counts. The last
     events are stored in the same transaction, so a run with a final status has all its events
     (docs/decisions/0014).
     """
+    if kept is not None:
+        yield from kept
     # The row of the run is locked first, that of its session by `finish` (`store.database`).
     if ending.status == "CANCELLED":
         actor = ending.actor or "system"

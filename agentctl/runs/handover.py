@@ -73,7 +73,8 @@ def _write_hand_over(run: LiveRun, *, lost: bool) -> Steps[HandOverOutcome]:
     for member_id in (yield from approvals.list_checkpoints_below(run.run_id)):
         member = yield from run_reads.lock_state(member_id)
         if member is not None and member.status == "RUNNING":
-            yield from approvals.renew_checkpoint(member_id, member.attempt)
+            # Its claim raises the attempt once more.
+            yield from approvals.renew_checkpoint(member_id, member.attempt + 1)
             yield from runs.return_leg(member_id, member.attempt, "PAUSED")
     yield from runs.return_leg(run.run_id, run.attempt, "PENDING")
     return "handed over"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from agentctl.records.times import now
 from agentctl.runs.results import to_json
 from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.runtime.context import EarlierRun
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import JournaledCall, dump_outcome
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.session_state import SessionState
@@ -37,37 +39,49 @@ class JournaledRun(Protocol):
     @property
     def run_id(self) -> str: ...
 
+    @property
+    def root_attempt(self) -> int: ...
+
 
 class RunJournal:
     """The journal of one run in this process.
 
     Args:
         stored: the steps of earlier attempts.
+        first_step: number of the first step after the checkpoint; earlier ones are part of it.
 
     Attributes:
         is_parking: True once the run is to be handed over to another process.
         next_step: number of the next step.
     """
 
-    def __init__(self, run: JournaledRun, stored: Sequence[StepRow] = ()) -> None:
+    def __init__(
+        self, run: JournaledRun, stored: Sequence[StepRow] = (), first_step: int = 0
+    ) -> None:
         self.is_parking = False
         self.next_step = stored[-1].seq + 1 if stored else 0
         self._run = run
-        self._begun = {row.call_id: row for row in stored if row.call_id is not None}
+        self._has_begin = any(row.kind in ("answer", "step") for row in stored)
+        self._begun = {
+            row.call_id: row for row in stored if row.call_id is not None and row.seq >= first_step
+        }
 
     async def add_answer(
         self, body: Mapping[str, Any], calls: Sequence[JournaledCall] = ()
     ) -> None:
         """Store an answer of the model, and that some of its calls begin, in one transaction."""
         body, at = {**body, **self._describe_begin()}, now()
+        # All calls before it have ended, and some models use their ids again.
+        self._begun.clear()
         answer = self._build_row("answer", None, "done", at, to_json(body))
         await self._keep([answer, *(self._begin(call, at) for call in calls)])
 
     def _describe_begin(self) -> dict[str, Any]:
         """Return what the first step of a run stores: what the component was given."""
         run = self._run
-        if self.next_step:
+        if self._has_begin:
             return {}
+        self._has_begin = True
         begin = {
             "earlier_runs": [asdict(earlier) for earlier in run.earlier_runs],
             "summary": run.summary,
@@ -75,6 +89,48 @@ class RunJournal:
             "is_first": run.is_first,
         }
         return {"begin": begin}
+
+    def begin_member(self, call_id: str, name: str, member_id: str, run_id: str) -> Work[bool]:
+        """Build the write that the run of a member begins, for the transaction of its row.
+
+        Args:
+            call_id, name: the call or the step that starts it.
+            member_id: id of its component.
+            run_id: its run.
+        """
+        call = JournaledCall(call_id, name, {}, idempotent=True, kind="member")
+        row = self._begin(call, now())
+        row.body = to_json({"run_id": run_id, "member": member_id})
+        run = self._run
+        return steps.keep(run.run_id, run.attempt, [row])
+
+    def find_member(self, call_id: str) -> str | None:
+        """Return the run of the member that a call or a step has started; None for none."""
+        row = self._begun.get(call_id)
+        if row is None or row.kind != "member":
+            return None
+        run_id: str = orjson.loads(row.body or "{}")["run_id"]
+        return run_id
+
+    def keep_changes(self, run_id: str) -> Work[bool] | None:
+        """Build the write of the changed session state, for the transaction of the end of a member.
+
+        The journal of the member ends with it. None if nothing has changed.
+
+        Args:
+            run_id: the run of the member.
+        """
+        changes = None
+        with suppress(ExecutionError):
+            changes = self._run.state.find_changes()
+        begun = (row for row in self._begun.values() if row.kind == "member")
+        for row in begun if changes is not None else ():
+            body = orjson.loads(row.body or "{}")
+            if changes is not None and body["run_id"] == run_id:
+                row.body = to_json({**body, "session_state": asdict(changes)})
+                row.ended_at = now()
+                return steps.keep(self._run.run_id, self._run.attempt, [row])
+        return None
 
     async def begin_call(self, call: JournaledCall, more: Mapping[str, Any] | None = None) -> None:
         """Store that a call begins, unless `add_answer` of this attempt did."""
@@ -92,14 +148,16 @@ class RunJournal:
     ) -> None:
         """Store the result of a call, or that it waits in the middle."""
         row, at = self._begun.get(call.call_id), now()
+        body = None
+        if row is not None and (more is not None or row.kind == "member"):
+            body = orjson.loads(row.body or "{}")
         if outcome.pause is not None:
-            state, body = "waiting", None
+            state = "waiting"
         else:
             state = "failed" if outcome.failed else "done"
-            kept = orjson.loads(row.body or "{}") if row is not None and more is not None else {}
-            body = {**kept, **(dump_outcome(outcome) if more is None else more)}
+            body = {**(body or {}), **dump_outcome(outcome), **(more or {})}
             # A function makes its changes again when it runs again.
-            if more is None and (changes := self._run.state.find_changes()) is not None:
+            if call.kind != "step" and (changes := self._run.state.find_changes()) is not None:
                 body["session_state"] = asdict(changes)
         if row is not None and (row.state, row.attempt) == ("started", self._run.attempt):
             row.state, row.ended_at = state, at
@@ -144,6 +202,7 @@ class RunJournal:
             started_at=at,
             ended_at=at if call is None else None,
             body=body,
+            root_attempt=self._run.root_attempt,
         )
 
     async def _keep(self, rows: Sequence[StepRow]) -> None:

@@ -23,7 +23,7 @@ from agentctl.runs.facts import publish_run
 from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.results import to_json
 from agentctl.runs.starts import KIND as START
-from agentctl.runs.states import Pause, is_final
+from agentctl.runs.states import Pause, is_final, is_settled
 from agentctl.runs.stream import Batch
 from agentctl.runs.waiting import lock_queue
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
@@ -285,9 +285,12 @@ def _begin(state: RunState, at: int) -> Steps[bool]:
 
 @unit
 def claim_member(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
-    """Claim the leg of a paused member for the leg of its parent; None if it does not wait."""
+    """Claim the leg of a paused member for the leg of its parent.
+
+    None if it does not wait, or waits for people: another member may have let its parent go on.
+    """
     state = yield from run_reads.lock_state(run_id)
-    if state is None:
+    if state is None or (yield from approvals.has_pending(run_id)):
         return None
     if not (yield from runs.claim_member(run_id, worker_id)) and (
         (state.status, state.owner) != ("RUNNING", worker_id)
@@ -327,13 +330,16 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     decided = [row for row in claimed.rows if row.status != "pending" and row.kind != "outcome"]
     leg = None if state is None else Leg(state, [to_decision(row) for row in decided])
     changes = body["session_changes"]
+    changed_at = 0 if changes is None else changes.pop("at")
     return spec, Continuation(
         attempt=attempt,
         leg=leg,
         transcript=Transcript.from_json(body["transcript"]),
         first_event=last_event + (LOST_EVENTS if was_lost else 1),
         steps=claimed.steps,
+        first_step=body.get("next_step", 0),
         session_changes=None if changes is None else StateChanges(**changes),
+        changed_at=changed_at,
         earlier_runs=[EarlierRun(**earlier) for earlier in body["earlier_runs"] or ()],
         summary=body["summary"],
         previous_instructions=body["previous_instructions"],
@@ -363,10 +369,10 @@ def to_decision(row: ApprovalRow) -> Decision:
 
 
 @unit
-def read_ended_member(run_id: str) -> Steps[MemberResult | None]:
-    """Return the stored result of a member's run; None if the run has not ended."""
+def read_waiting_member(run_id: str) -> Steps[MemberResult | None]:
+    """Return the stored result of a member's run that has ended or is paused, else None."""
     row = yield from run_reads.get(run_id, EVERYONE)
-    if row is None or not is_final(row.status):
+    if row is None or not is_settled(row.status):
         return None
     return MemberResult(
         status=cast(MemberStatus, row.status),

@@ -18,19 +18,22 @@ from agentctl.records.times import now
 from agentctl.records.trace_context import build_child_trace
 from agentctl.runs import event_format
 from agentctl.runs.admission import AdmittedRun
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.journal import RunJournal
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.run_memories import RunMemories
 from agentctl.runs.states import Ending, LegEnd, Pause
 from agentctl.runs.stream import Stream
 from agentctl.runs.tasks import retry_while_unavailable
+from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import EarlierRun, MemberResult
 from agentctl.runtime.events import RunEvent
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import MEMBER_PREFIX
 from agentctl.runtime.pauses import Leg
 from agentctl.runtime.session_state import SessionState, StateChanges
-from agentctl.runtime.spans import Span
+from agentctl.runtime.spans import CurrentCall, Span, current_call
 from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Steps, unit
@@ -48,6 +51,7 @@ class MemberRunner(Protocol):
         parent: LiveRun,
         component: Component,
         message: str,
+        call: CurrentCall,
         run_id: str | None,
         keeps_input: bool,
     ) -> MemberResult: ...
@@ -71,7 +75,9 @@ class Continuation:
         transcript: the transcript of the legs before it.
         first_event: number of the first event of the leg.
         steps: the journal of a durable run.
+        first_step: number of the first step after the checkpoint.
         session_changes: the changes of the state of the session since the checkpoint.
+        changed_at: their time, in microseconds.
         earlier_runs, summary, previous_instructions, is_first: as of the first leg.
     """
 
@@ -80,7 +86,9 @@ class Continuation:
     transcript: Transcript
     first_event: int = 0
     steps: Sequence[StepRow] = ()
+    first_step: int = 0
     session_changes: StateChanges | None = None
+    changed_at: int = 0
     earlier_runs: Sequence[EarlierRun] = ()
     summary: str | None = None
     previous_instructions: str | None = None
@@ -134,6 +142,8 @@ class LiveRun:
         databases: Databases,
         limits: Limits,
         members: MemberRunner,
+        cause_reader: CauseReader,
+        budgets: Budgets,
         continuation: Continuation | None = None,
     ) -> None:
         first_event = 0 if continuation is None else continuation.first_event
@@ -183,11 +193,18 @@ class LiveRun:
             self.earlier_runs = continuation.earlier_runs
             self.summary = continuation.summary
             self.previous_instructions = continuation.previous_instructions
-        steps = continuation.steps if continuation is not None else ()
-        self.journal = RunJournal(self, steps) if spec.durable else None
-        self._session_changes = continuation.session_changes if continuation is not None else None
+        self.journal: RunJournal | None = None
+        if spec.durable:
+            steps = (
+                (continuation.steps, continuation.first_step) if continuation is not None else ()
+            )
+            self.journal = RunJournal(self, *steps)
+        self._continuation = continuation
+        self._changed_at = 0
         self._effects: asyncio.Task[bool] | None = None
         self._members = members
+        self._cause_reader = cause_reader
+        self._budgets = budgets
         self._system_database = databases.system
         self._quotas = databases.quotas
         self._stored_at = 0
@@ -195,6 +212,10 @@ class LiveRun:
     @property
     def run_id(self) -> str:
         return self.spec.run_id
+
+    @property
+    def root_attempt(self) -> int:
+        return self.root.attempt
 
     @property
     def memories(self) -> RunMemories | None:
@@ -224,12 +245,19 @@ class LiveRun:
         self._stored_at = now()
         if self.parent is not None:
             self.parent.children.append(self)
-            return
-        self.state = SessionState(admitted.session_state, self.limits.state_bytes)
-        if (changes := self._session_changes) is not None:
-            self.state.apply(changes)
-        if self.stream.recorded:
+        else:
+            self.state = SessionState(admitted.session_state, self.limits.state_bytes)
+        continued = self._continuation
+        if continued is not None and continued.session_changes is not None:
+            self.root.restore_state(continued.session_changes, continued.changed_at)
+        if self.parent is None and self.stream.recorded:
             self.recorder = Recorder(self.run_id, self.attempt, self.stream, self.database)
+
+    def restore_state(self, changes: StateChanges, at: int) -> None:
+        """Repeat the changes of the session state that an earlier process has made until a time."""
+        if at > self._changed_at:
+            self._changed_at = at
+            self.state.apply(changes)
 
     def stop(self, ending: Ending) -> None:
         """Request that this run and its members' runs end this way. The first request counts."""
@@ -253,7 +281,7 @@ class LiveRun:
         if self.requested_end is None:
             self.is_handed_over = True
             for child in self.children:
-                child.is_handed_over = child.requested_end is None
+                child.hand_over(ending)
             self.stop(ending)
 
     def detach(self) -> None:
@@ -290,6 +318,21 @@ class LiveRun:
         if self.stream.recorded and not self.has_ended:
             self.stream.publish(*event_format.format_event(self.identity, event))
 
+    def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
+        if not self.has_ended:
+            self.transcript.causes.add(self._cause_reader.read(error, tool))
+
+    async def begin_model_call(self) -> None:
+        await self._budgets.check_call(self)
+
+    def watch_budgets(self) -> None:
+        self._budgets.watch(self)
+
+    @property
+    def executing(self) -> LiveRun:
+        """The run whose task executes this one: that of a library executes its members."""
+        return self
+
     def checkpoint(self) -> None:
         if self.is_stopping:
             raise asyncio.CancelledError
@@ -309,7 +352,12 @@ class LiveRun:
         keeps_input: bool = False,
     ) -> MemberResult:
         self.checkpoint()
-        return await self._members.run(self, component, message, run_id, keeps_input)
+        call = current_call.get()
+        if call is None:
+            call = CurrentCall(f"{MEMBER_PREFIX}{component.id}", component.id)
+        if self.journal is not None and run_id is None:
+            run_id = self.journal.find_member(call.id)
+        return await self._members.run(self, component, message, call, run_id, keeps_input)
 
     def report_member(
         self, kind: ComponentKind, name: str, task: str, *, call_id: str | None = None
@@ -383,6 +431,11 @@ class ReportedRun(LiveRun):
         self._report.add_done_callback(retrieve_exception)
         self._held: list[RunEvent] | None = []
         parent.reported.append(self)
+
+    @property
+    def executing(self) -> LiveRun:
+        assert self.parent is not None
+        return self.parent.executing
 
     @property
     def is_reported(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,14 +17,14 @@ from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.run_scope import outside_run
 from agentctl.runs import legs
-from agentctl.runs.admission import AdmittedRun, admit_child_run
+from agentctl.runs.admission import AdmittedRun, RunLost, admit_child_run, admit_durable_member
 from agentctl.runs.live import Continuation, LiveRun, ReportedRun
-from agentctl.runs.states import Ending
+from agentctl.runs.states import Ending, Pause
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.turns import MemberSlots
 from agentctl.runtime.component import Component
-from agentctl.runtime.context import MemberResult
-from agentctl.runtime.spans import SPAN_STATUSES, Span
+from agentctl.runtime.context import MemberResult, MemberStatus
+from agentctl.runtime.spans import SPAN_STATUSES, CurrentCall, Span
 from agentctl.store.database import Work
 
 
@@ -81,12 +82,14 @@ class Members:
         parent: LiveRun,
         component: Component,
         message: str,
+        call: CurrentCall,
         run_id: str | None,
         keeps_input: bool,
     ) -> MemberResult:
         """Execute the run of a member: a new one, or the paused one with this id.
 
         Args:
+            call: the call or the step that starts it.
             keeps_input: True gives a new run the object `input` of its parent.
         """
         if run_id is not None:
@@ -107,9 +110,18 @@ class Members:
             span = parent.transcript.spans.start_member(spec.run_id, component.id)
             spec = parent.trace_member(spec, span)
             run = self._host.build_run(spec, component, parent)
-            return await self._wait(
-                run, span, self._host.start(run, partial(admit_child_run, spec))
-            )
+            return await self._wait(run, span, self._start(run, parent, call))
+
+    async def _start(self, run: LiveRun, parent: LiveRun, call: CurrentCall) -> None:
+        journal, spec = parent.journal, run.spec
+        admit = partial(admit_child_run, spec)
+        if journal is not None:
+            step = journal.begin_member(call.id, call.name, run.component.id, spec.run_id)
+            admit = partial(admit_durable_member, spec, run.component.name, step)
+        try:
+            await self._host.start(run, admit)
+        except RunLost:
+            raise asyncio.CancelledError from None
 
     async def _wait(
         self, run: LiveRun, span: Span, start: Coroutine[Any, Any, object]
@@ -127,8 +139,9 @@ class Members:
             raise
         if isinstance(ending, Ending):
             span.end(SPAN_STATUSES[ending.status])
+        status: MemberStatus = "PAUSED" if isinstance(ending, Pause) else "PARKED"
         return MemberResult(
-            status=ending.status if isinstance(ending, Ending) else "PAUSED",
+            status=ending.status if isinstance(ending, Ending) else status,
             content=run.transcript.content,
             error_detail=ending.error_detail,
             error_code=ending.error_code,
@@ -136,7 +149,11 @@ class Members:
         )
 
     async def _continue(self, parent: LiveRun, component: Component, run_id: str) -> MemberResult:
-        """Go on with the paused run of a member; return the stored result of one that has ended."""
+        """Go on with the paused run of a member.
+
+        Returns:
+            Its result; the stored one if it has ended, or a pause if people have to decide first.
+        """
         span = parent.transcript.spans.find_open(run_id)
         async with self._slots.hold(parent):
             parent.checkpoint()
@@ -146,10 +163,11 @@ class Members:
                 run = self._host.build_run(spec, component, parent, continuation)
                 span = span or parent.transcript.spans.start_member(run_id, component.id)
                 return await self._wait(run, span, self._host.execute_leg(run, claimed))
-        result = await parent.database.read(legs.read_ended_member(run_id))
+        result = await parent.database.read(legs.read_waiting_member(run_id))
         if result is None:
             raise asyncio.CancelledError
-        if span is not None:
+        if result.status != "PAUSED":
+            span = span or parent.transcript.spans.start_member(run_id, component.id)
             span.end(SPAN_STATUSES[result.status])
         return result
 
@@ -174,6 +192,8 @@ class Members:
         spec = parent.spec.build_member_spec(
             new_id(), component.kind, component.id, message, time_limit=parent.spec.time_limit
         )
+        # The journal of its parent has its calls.
+        spec = replace(spec, durable=False)
         spans = parent.transcript.spans
         span = spans.start_member(spec.run_id, component.id, parent_id=call_id)
         spec = parent.trace_member(spec, span)

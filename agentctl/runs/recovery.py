@@ -66,6 +66,7 @@ async def recover_runs(
     owner: str | None,
     *,
     may_still_run: bool = False,
+    returns: bool = True,
     on_ended: Callable[[LostRun], None] | None = None,
 ) -> list[str]:
     """End the live runs of a dead worker, children before their parents.
@@ -77,6 +78,7 @@ async def recover_runs(
         may_still_run: True if the worker only stopped its heartbeat
             (`liveness.WorkerDeath.NO_HEARTBEAT`). Its work may continue, so the `stopped_at` of
             its runs stays empty. Otherwise the work of its ended runs is known to have stopped.
+        returns: False to end also the runs that could go on from a checkpoint.
         on_ended: called for each run that this call has ended.
 
     Returns:
@@ -87,7 +89,9 @@ async def recover_runs(
     """
     ended: list[str] = []
     lost = await database.read(run_reads.list_live_of_worker(owner), size="large")
-    kept = set(await database.read(approvals.list_checkpoints_of_owner(owner))) if lost else ()
+    kept = set[str]()
+    if lost and returns:
+        kept |= set(await database.read(approvals.list_checkpoints_of_owner(owner)))
     returned = [
         database.write(return_tree(database.outbox, run.run_id, owner))
         for run in lost

@@ -40,6 +40,7 @@ def build_run_end(
         cancel_reason: replaces the recorded reason of a cancel; None keeps it.
         holding: JSON array of names of the work that continues; None for none or if not known.
     """
+    model_metrics = transcript.model_metrics
     return RunEnd(
         run_id=run.run_id,
         attempt=attempt,
@@ -60,6 +61,11 @@ def build_run_end(
         native_history=transcript.native_history,
         holding=holding,
         spans=to_json(transcript.spans.records()),
+        causes=to_json(causes) if (causes := transcript.causes.to_json()) else None,
+        model=transcript.spans.first_model,
+        model_metrics=None if model_metrics is None else to_json(model_metrics),
+        model_calls=transcript.spans.model_calls,
+        first_token_at=transcript.spans.first_token_at,
     )
 
 

@@ -26,6 +26,7 @@ from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.finish import store_end, store_pause
 from agentctl.runs.handover import store_hand_over
 from agentctl.runs.live import LiveRun, ReportedRun
@@ -120,8 +121,10 @@ class Supervision:
         run_tasks: Tasks,
         counters: RunCounters,
         starts: Starts,
+        budgets: Budgets,
         tracer: RunTracer | None = None,
     ) -> None:
+        self._budgets = budgets
         self._tracer = tracer
         self._starts = starts
         self._catalog = catalog
@@ -266,6 +269,7 @@ class Supervision:
             return
         if run.parent is None:
             await self._starts.wait_for_earlier()
+        await self._budgets.check_begin(run)
         if run.spec.purpose is None and run.leg is None:
             run.earlier_runs = await retry_while_unavailable(
                 lambda: _load_history(run, self._catalog), stopped=run.stop_requested

@@ -2,8 +2,8 @@
 
 Every process that executes runs asks for the lease of the sweep (`runs/lease.py`); one has it. A
 sweep ends the runs of dead workers, removes the workers and rejects expired approvals. The cleanup
-deletes data with a limited lifetime: events of finished runs, idempotency keys, stale lock files
-and audit entries.
+deletes data with a limited lifetime: events of finished runs, idempotency keys, stale lock files,
+audit entries and the sums of single hours.
 
 A clock that is wrong for a minute would delete all of that data, and nothing brings it back. So a
 process deletes rows only by a clock that it has no reason to doubt (`ClockGuard`).
@@ -27,18 +27,22 @@ from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.supervision import RunCounters
 from agentctl.runs.tasks import Tasks
+from agentctl.runs.usage import KEEP_HOURS, UsageSums
 from agentctl.runs.worker import Worker
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import (
     approvals,
     audit,
+    audit_heads,
     events,
     idempotency,
     run_reads,
+    usage,
     webhooks,
     workers,
 )
+from agentctl.store.repositories.usage import HOUR
 from agentctl.store.repositories.workers import Heartbeat
 
 SWEEP_SECONDS = 2.0
@@ -82,8 +86,10 @@ async def watch_workers(
     sweep_seconds: float = SWEEP_SECONDS,
     cleanup_seconds: float = CLEANUP_SECONDS,
     audit_days: int | None = None,
+    sign_audit: Callable[[], Awaitable[None]] | None = None,
     claims: Claims | None = None,
     counters: RunCounters | None = None,
+    sums: UsageSums | None = None,
 ) -> None:
     """Sweep and clean up in a loop until cancelled, while this process has the lease.
 
@@ -91,11 +97,15 @@ async def watch_workers(
 
     Args:
         audit_days: days that audit entries are kept; None for no limit.
+        sign_audit: signs the entries of the audit log that are due; None signs none.
         claims: those of the engine of this process; None if it executes no runs.
         counters: receive the expired approvals and, every `COUNT_SECONDS`, the numbers of what
             waits; None for no counts.
+        sums: those that ended runs are added to; None to leave that to others.
     """
-    sweeper = _Sweeper(databases, monitor, worker, cleanup_seconds, audit_days, claims, counters)
+    sweeper = _Sweeper(
+        databases, monitor, worker, cleanup_seconds, audit_days, sign_audit, claims, counters, sums
+    )
     try:
         while True:
             await asyncio.sleep(sweep_seconds)
@@ -124,16 +134,20 @@ class _Sweeper:
         worker: Worker,
         cleanup_seconds: float,
         audit_days: int | None,
+        sign_audit: Callable[[], Awaitable[None]] | None,
         claims: Claims | None,
         counters: RunCounters | None,
+        sums: UsageSums | None,
     ) -> None:
         self._databases = databases
         self._monitor = monitor
         self._worker = worker
         self._cleanup_seconds = cleanup_seconds
         self._audit_days = audit_days
+        self._sign_audit = sign_audit
         self._claims = claims
         self._counters = counters
+        self._sums = sums
         self._clock = asyncio.get_running_loop().time
         self._guard = ClockGuard()
         self._compared = False
@@ -160,6 +174,10 @@ class _Sweeper:
                 if self._claims is not None:
                     for database in databases.get_open().values():
                         await self._claims.sweep_queue(database)
+                if self._sums is not None:
+                    await self._sums.add_ended_runs()
+                if self._sign_audit is not None:
+                    await self._sign_audit()
             self._clean_up()
         else:
             monitor.oldest_heartbeat = None
@@ -178,13 +196,18 @@ class _Sweeper:
         if is_active or self._clock() < self._next_cleanup:
             return
         self._next_cleanup = self._clock() + self._cleanup_seconds
-        work = delete_expired(
+        self._cleanup = self.cleanups.start(_log_failure(self._execute_cleanup(), self._monitor))
+
+    async def _execute_cleanup(self) -> None:
+        seconds = self._cleanup_seconds * CLEANUP_SHARE
+        await delete_expired(
             self._databases,
             audit_days=self._audit_days,
             rows=self._guard.is_trusted,
-            seconds=self._cleanup_seconds * CLEANUP_SHARE,
+            seconds=seconds,
         )
-        self._cleanup = self.cleanups.start(_log_failure(work, self._monitor))
+        if self._sums is not None:
+            await self._sums.count_earlier_runs(seconds)
 
 
 async def count_waiting_runs(databases: Databases, counters: RunCounters) -> None:
@@ -329,6 +352,9 @@ async def delete_expired(
         before = moment - idempotency.KEY_LIFETIME
         has_older = idempotency.has_older(before)
         await _delete_older(database, has_older, idempotency.delete_older(before), seconds)
+        before = moment - KEEP_HOURS * HOUR
+        has_older = usage.has_older_hours(before)
+        await _delete_older(database, has_older, usage.delete_older_hours(before), seconds)
         delivered, others = (moment - days * DAY_MICROSECONDS for days in DELIVERY_DAYS)
         has_older = webhooks.has_older(delivered, others)
         delete = webhooks.delete_older(delivered, others)
@@ -363,7 +389,10 @@ async def _delete_older(
 
 @unit
 def _delete_and_record(before: int) -> Steps[int]:
-    deleted = yield from audit.delete_older(before)
+    # Of a signed audit log, only what a signed head allows: verifiers miss everything else.
+    head = yield from audit_heads.get_newest()
+    last = audit.LAST_NUMBER if head is None else head.expired_seq
+    deleted = yield from audit.delete_older(before, last)
     if deleted:
         entry = audit.NewAuditEntry(
             at=now(),

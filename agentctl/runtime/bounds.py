@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from agentctl.runtime.failures import ExecutionError
+
 T = TypeVar("T")
 
 STEP_SECONDS = 0.01
@@ -27,6 +29,20 @@ MAXIMUM_VALUES = 65_536
 of tool calls."""
 
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+
+MAXIMUM_CALLS = 128
+"""Maximum number of tool calls in one answer: they are executed concurrently."""
+
+MAXIMUM_PARTS = 1_024
+"""Maximum number of parts in one answer: texts, reasoning and tool calls in turn."""
+
+
+def check_parts(parts: int, calls: int) -> None:
+    """Raise ExecutionError if an answer that arrives has too many parts or tool calls."""
+    if calls > MAXIMUM_CALLS:
+        raise ExecutionError("MODEL_REJECTED", "The model called too many tools at once")
+    if parts > MAXIMUM_PARTS:
+        raise ExecutionError("MODEL_REJECTED", "The model's answer has too many parts")
 
 
 class Turns:
@@ -51,7 +67,7 @@ class Turns:
         self._begun = None
 
 
-async def convert(function: Callable[[], T], size: int) -> T:
+async def convert(function: Callable[[], T], size: int, step_bytes: int = STEP_BYTES) -> T:
     """Call a function that converts data, in a thread if the data is large.
 
     A cancel does not end a thread; its result is dropped.
@@ -59,8 +75,9 @@ async def convert(function: Callable[[], T], size: int) -> T:
     Args:
         function: has no effect except its result.
         size: the size of the data in bytes or characters.
+        step_bytes: the size that is a step of the event loop.
     """
-    if size <= STEP_BYTES:
+    if size <= step_bytes:
         return function()
     from agentctl.run_scope import outside_run
 

@@ -50,4 +50,4 @@ class Component:
     @property
     def durable(self) -> bool:
         """True if another process goes on with a run of it whose process has ended."""
-        return self.kind == "agent" and self.agent.durable
+        return self.spec.durable

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.session_state import SessionState
     from agentctl.runtime.transcript import Transcript
 
-MemberStatus = Literal["COMPLETED", "ERROR", "CANCELLED", "PAUSED"]
+MemberStatus = Literal["COMPLETED", "ERROR", "CANCELLED", "PAUSED", "PARKED"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class MemberResult:
     """The result of the run of a member or of a step.
 
     Attributes:
-        status: its final status, or PAUSED: then its parent has to pause as well.
+        status: its final status, or PAUSED: then its parent has to pause as well; or PARKED: then
+            its parent is handed over as well.
         content: its content; partial unless the status is COMPLETED.
         error_detail: public text of its failure; None unless the status is ERROR.
         error_code: code of its failure (docs/contract.md "Failures of a run"); None unless the
@@ -114,6 +115,14 @@ class RunEnvironment(Protocol):
         """Publish an event. Fast, never waits."""
         ...
 
+    def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
+        """Keep an exception of the user's code with the run, for callers that may read it.
+
+        Args:
+            tool: name of the tool that has raised it; None for other code.
+        """
+        ...
+
     async def is_first_of_session(self) -> bool:
         """Return True if the session has no earlier run."""
         ...
@@ -123,6 +132,19 @@ class RunEnvironment(Protocol):
 
         Called before every model call and every tool call.
         """
+        ...
+
+    async def begin_model_call(self) -> None:
+        """Check that the budgets of the run let it call a model.
+
+        Raises:
+            ExecutionError: a budget is used up.
+            Unavailable: the database does not answer.
+        """
+        ...
+
+    def watch_budgets(self) -> None:
+        """Do the same in the background after code has reported tokens, and stop the run."""
         ...
 
     async def run_member(
@@ -136,7 +158,8 @@ class RunEnvironment(Protocol):
         """Run a member or a step as a child of this run; the engine sets its time limit.
 
         A cancel of this call cancels the child. A failure of the child is a result, not an
-        exception; so is a pause.
+        exception; so is a pause. In a durable run the member of the current call or step is the one
+        that an earlier process has started, if it did.
 
         Args:
             run_id: the paused run of the member, to go on with; None starts a new one. The result
@@ -332,6 +355,7 @@ class RunHost:
     def _add_usage(self, usage: Mapping[str, int]) -> None:
         if not self._environment.has_ended:
             self._environment.transcript.add_usage(usage)
+            self._environment.watch_budgets()
 
     def _is_in_loop(self) -> bool:
         try:

@@ -16,6 +16,7 @@ import orjson
 
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.text import replace_unstorable
+from agentctl.runtime.bounds import check_parts
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.history import format_summary
@@ -35,25 +36,11 @@ MAXIMUM_FAILURES = 3
 MAXIMUM_UNKNOWN = 3
 """Calls of unknown tools that a run tolerates; the next one ends it with MODEL_REJECTED."""
 
-MAXIMUM_CALLS = 128
-"""Maximum number of tool calls in one answer: they are executed concurrently."""
-
-MAXIMUM_PARTS = 1_024
-"""Maximum number of parts in one answer: texts, reasoning and tool calls in turn."""
-
 _COMPLETE_REASONS = {"stop", "tool_call"}
 """Finish reasons with which the tool calls of an answer have arrived completely."""
 
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers of the model in the content."""
-
-
-def check_parts(parts: int, calls: int) -> None:
-    """Raise ExecutionError if an answer that arrives has too many parts or tool calls."""
-    if calls > MAXIMUM_CALLS:
-        raise ExecutionError("MODEL_REJECTED", "The model called too many tools at once")
-    if parts > MAXIMUM_PARTS:
-        raise ExecutionError("MODEL_REJECTED", "The model's answer has too many parts")
 
 
 class Action(Protocol):
@@ -119,6 +106,7 @@ class Conversation:
         asks: what the run asks for in this leg.
         waiting: the calls that wait, by id.
         announces: True if the events of calls are published.
+        is_parked: True if a call waits for another process, to which the run is handed over.
     """
 
     def __init__(
@@ -141,17 +129,15 @@ class Conversation:
         self._rules = rules or {}
         self._journal = context.journal
         self.announces = True
+        self.is_parked = False
         self._states: dict[str, Any] = {}
         self._publishes = publishes
         self._transcript = context.transcript
         self._run_bytes = context.limits.run_bytes
-        self._needs_separator = False
-        self._separates_thinking = False
+        self._needs_separator = self._separates_thinking = False
         self._held_text: list[str] = []
         self._kept_bytes = 0
-        self._arriving_bytes = 0
-        self._arriving_calls = 0
-        self._arriving_parts = 0
+        self._arriving_bytes = self._arriving_calls = self._arriving_parts = 0
         self._failures: Counter[str] = Counter()
         self._unknown_calls = 0
 
@@ -278,8 +264,7 @@ class Conversation:
 
     def publish_held_text(self) -> None:
         """Publish the last answer of the model, which was held back."""
-        text = self.held_text
-        if text:
+        if text := self.held_text:
             self._publish_text(text)
 
     def set_answer(self, text: str) -> None:
@@ -342,7 +327,17 @@ class Conversation:
         if call_id not in self._transcript.open_calls:
             given = known.get("arguments") or call["arguments"]
             self._open_call(call_id, name, given, known["started_at"])
-        return self._close_call(call_id, name, load_outcome(known), at=known["ended_at"])
+        outcome = load_outcome(known)
+        if run_id := known.get("run_id"):
+            spans, at = self._transcript.spans, known["started_at"]
+            span = spans.start_member(run_id, known["member"], at, call_id)
+            span.end("failed" if outcome.failed else "completed", known["ended_at"])
+        return self._close_call(call_id, name, outcome, at=known["ended_at"])
+
+    def reopen_call(self, call: Mapping[str, Any]) -> None:
+        """Open a call that an earlier process has begun, and that goes on."""
+        if call["id"] not in self._transcript.open_calls:
+            self._open_call(call["id"], call["name"], call["arguments"])
 
     async def resume_call(
         self, call_id: str, name: str, arguments: Mapping[str, Any], waiting: WaitingCall
@@ -444,7 +439,8 @@ class Conversation:
         *,
         is_gated: bool = False,
     ) -> str | None:
-        if self._journal is not None and not (is_gated and outcome.pause is not None):
+        pause = outcome.pause
+        if self._journal is not None and not (pause and (is_gated or pause.is_parked)):
             outcome = replace(outcome, text=replace_unstorable(outcome.text))
             await self._journal.end_call(self._describe(call_id, name, arguments), outcome)
         return self._close_call(call_id, name, outcome, is_gated=is_gated)
@@ -460,6 +456,7 @@ class Conversation:
     ) -> str | None:
         if (pause := outcome.pause) is not None:
             self.asks += pause.asks
+            self.is_parked = self.is_parked or pause.is_parked
             self.waiting[call_id] = WaitingCall(is_gated, has_begun=True, state=pause.state)
             return None
         text = replace_unstorable(outcome.text)
@@ -467,6 +464,8 @@ class Conversation:
         closed = self._transcript.close_call(call_id, text, error=outcome.failed, at=at)
         if closed is not None and self.announces:
             self.context.emit(ToolCallCompleted(closed))
+        if outcome.is_routed:
+            self.routed_answer = text
         self._count_failures(name, outcome)
         return text
 

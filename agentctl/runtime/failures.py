@@ -10,6 +10,7 @@ from typing import Literal
 FailureCode = Literal[
     "AGENT_FAILED",
     "APPROVALS_FULL",
+    "BUDGET_EXCEEDED",
     "GUARDRAIL",
     "INTERRUPTED",
     "MODEL_REJECTED",
@@ -26,6 +27,7 @@ FailureCode = Literal[
 DETAILS: dict[FailureCode, str] = {
     "AGENT_FAILED": "The code of the agent failed",
     "APPROVALS_FULL": "Too many approvals are pending in this database",
+    "BUDGET_EXCEEDED": "A budget is used up",
     "GUARDRAIL": "A guardrail of the agent ended the run",
     "REPLAY_MISMATCH": "The agent did not repeat its work when the run went on",
     "INTERRUPTED": "The agent waits for input, which the server cannot give",

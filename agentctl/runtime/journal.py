@@ -9,18 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 import orjson
 
-from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.pauses import CallOutcome, WaitingCall
 from agentctl.runtime.transcript import Transcript
 
 StepKind = Literal["answer", "tool", "step", "member"]
 
 ENDED = ("done", "failed")
 """The states of a step that is never made again."""
+
+MEMBER_PREFIX = "member-"
+"""The id of a member that no call has started begins with it, and ends with its component."""
+
+STEP_PREFIX = "step-"
+"""The id of a step of a workflow begins with it, and ends with its index."""
 
 
 class Parked(BaseException):  # not an error: code that catches errors must not see it
@@ -94,12 +100,18 @@ class StoredStep(Protocol):
 
 def dump_outcome(outcome: CallOutcome) -> dict[str, Any]:
     """Return the result of a call as JSON, see `load_outcome`."""
-    return {"text": outcome.text, "failed": outcome.failed, "counts": outcome.counts_as_failure}
+    return {
+        "text": outcome.text,
+        "failed": outcome.failed,
+        "counts": outcome.counts_as_failure,
+        "routed": outcome.is_routed,
+    }
 
 
 def load_outcome(stored: Mapping[str, Any]) -> CallOutcome:
     """Return the result of a call that a step has."""
-    return CallOutcome(stored["text"], stored["failed"], stored["counts"])
+    routed = bool(stored.get("routed"))
+    return CallOutcome(stored["text"], stored["failed"], stored["counts"], is_routed=routed)
 
 
 def rebuild(
@@ -108,7 +120,9 @@ def rebuild(
     """Return a checkpoint as it would be after the last step of a run.
 
     Its `state` is that of `runtime.components.agent`, with the results of the calls of the last
-    answer in `known`; None if nothing has happened yet. Calls that have no end are made again.
+    answer in `known`; None if nothing has happened yet. Calls that have no end are made again;
+    those of members that work are in `waiting`. The state of a workflow is that of
+    `runtime.components.execute`.
 
     Args:
         checkpoint: the body of the stored checkpoint, of the start or of a pause.
@@ -128,23 +142,33 @@ def rebuild(
     new = [step for step in steps if step.seq >= checkpoint.get("next_step", 0)]
     transcript = Transcript.from_json(present["transcript"])
     state = present["state"]
+    if checkpoint["spec"]["component_type"] == "workflow":
+        state = _rebuild_workflow(transcript, state, new)
+        present["session_changes"] = _find_changes(new)
+        return {**present, "transcript": transcript.to_json(), "state": state}
     ended: list[StoredStep] = []
+    working: list[StoredStep] = []
     logged: list[dict[str, Any]] = []
     for step in new:
         if step.kind == "answer":
             answer = orjson.loads(step.body or "{}")
             present |= answer.get("begin", {})
-            if state is not None:
-                _close_calls(transcript, state, ended)
+            if "native" in answer:
+                state = _extend_native(state, answer["native"])
+            else:
+                if state is not None:
+                    _close_calls(transcript, state, ended)
+                state = _extend_state(state, answer)
             transcript.extend(answer["transcript"])
-            state = _extend_state(state, answer)
-            ended = []
+            ended, working = [], []
         elif step.kind == "step":
             body = orjson.loads(step.body or "{}")
             present |= body.get("begin", {})
             logged.append(_read_logged(step.state, body))
         elif step.state in ENDED:
             ended.append(step)
+        elif step.kind == "member":
+            working.append(step)
     if logged:
         return {**present, "state": _extend_log(state, logged)}
     if state is not None and ended and ends:
@@ -152,8 +176,41 @@ def rebuild(
     elif state is not None and ended:
         known = {step.call_id: _read_result(step) for step in ended}
         state = {**state, "known": known}
+    if state is not None and "conversation" in state and working:
+        state = {**state, "conversation": _add_working(state["conversation"], working)}
     present["session_changes"] = _find_changes(new)
     return {**present, "transcript": transcript.to_json(), "state": state}
+
+
+def _rebuild_workflow(
+    transcript: Transcript, state: Mapping[str, Any] | None, steps: Sequence[StoredStep]
+) -> Mapping[str, Any] | None:
+    """Add the finished steps of a workflow to its transcript, and return the state after them."""
+    spans = transcript.spans
+    for step in steps:
+        index, body = int((step.call_id or "").removeprefix(STEP_PREFIX)), _read_result(step)
+        span = spans.find_open(step.call_id or "")
+        span = span or spans.start_step(index, step.name or "", step.started_at)
+        run_id = body["run_id"]
+        if step.state not in ENDED:
+            state = {"input": None, **(state or {}), "step": index, "run_id": run_id}
+            continue
+        member = spans.find_open(run_id)
+        member = member or spans.start_member(run_id, body["member"], step.started_at, span.id)
+        for each in (member, span):
+            each.end("failed" if body["failed"] else "completed", step.ended_at)
+        transcript.replace_content(body["text"])
+        state = {"step": index + 1, "input": body["text"], "run_id": None}
+    return state
+
+
+def _add_working(conversation: Mapping[str, Any], steps: Sequence[StoredStep]) -> dict[str, Any]:
+    """Let the calls whose members work go on with their runs."""
+    waiting = {
+        step.call_id: asdict(WaitingCall(has_begun=True, state=_read_result(step)["run_id"]))
+        for step in steps
+    }
+    return {**conversation, "waiting": {**waiting, **conversation["waiting"]}}
 
 
 def _read_logged(state: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,19 +250,36 @@ def _extend_state(state: Mapping[str, Any] | None, answer: Mapping[str, Any]) ->
     }
 
 
+def _extend_native(state: Mapping[str, Any] | None, native: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of `runtime.runners.pydantic_ai` after an answer."""
+    before = [] if state is None or native["replaced"] else state["messages"]
+    return {
+        "messages": [*before, *native["messages"]],
+        "first_message": native["first_message"],
+        "usage": native["usage"],
+        "metadata": {},
+        "calls": {},
+    }
+
+
 def _close_calls(
     transcript: Transcript, state: dict[str, Any], ended: Sequence[StoredStep]
 ) -> None:
     """Add the results of the calls of an answer; there is one for each if a later answer exists."""
-    results: dict[str, str] = dict(state["results"])
-    arguments = {call["id"]: call["arguments"] for call in state["calls"]}
+    is_native = "conversation" not in state
+    results: dict[str, str] = {} if is_native else dict(state["results"])
+    arguments = {} if is_native else {call["id"]: call["arguments"] for call in state["calls"]}
     for step in sorted(ended, key=lambda step: step.ended_at or 0):
         call_id, outcome = step.call_id or "", _read_result(step)
         results[call_id] = outcome["text"]
         if call_id not in transcript.open_calls:
             given = outcome.get("arguments") or arguments[call_id]
             transcript.open_call(call_id, step.name or "", given, step.started_at)
+        if run_id := outcome.get("run_id"):
+            transcript.spans.name_member(call_id, run_id)
         transcript.close_call(call_id, outcome["text"], error=outcome["failed"], at=step.ended_at)
+    if is_native:
+        return
     state["messages"] = [
         *state["messages"],
         *(
@@ -227,10 +301,10 @@ def _read_result(step: StoredStep) -> dict[str, Any]:
 
 
 def _find_changes(steps: Sequence[StoredStep]) -> dict[str, Any] | None:
-    """Return the changes of the session state with the last step that has some."""
-    ended = [step for step in steps if step.kind != "answer" and step.state in ENDED]
+    """Return the changes of the session state with the last step that has some, and their time."""
+    ended = [step for step in steps if step.kind != "answer" and step.ended_at is not None]
     for step in sorted(ended, key=lambda step: step.ended_at or 0, reverse=True):
         changes: dict[str, Any] | None = orjson.loads(step.body or "{}").get("session_state")
         if changes is not None:
-            return changes
+            return {**changes, "at": step.ended_at}
     return None

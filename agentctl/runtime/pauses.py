@@ -133,10 +133,12 @@ class CallPause:
     Attributes:
         asks: the questions; empty if the run of a member asks.
         state: JSON value that the call gets when it goes on, see `Conversation.take_state`.
+        is_parked: True if the call waits for another process, not for people.
     """
 
     asks: Sequence[NewApproval]
     state: Any
+    is_parked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +165,14 @@ class CallOutcome:
         failed: True if the call failed.
         counts_as_failure: True if a failure counts towards `MAXIMUM_FAILURES`.
         pause: set if the call has not ended: it waits.
+        is_routed: True if the text is the answer of the run, in place of one of its model.
     """
 
     text: str
     failed: bool = False
     counts_as_failure: bool = True
     pause: CallPause | None = None
+    is_routed: bool = False
 
 
 class CallRecords(Protocol):

@@ -126,9 +126,30 @@ class Spans:
         """The number of spans so far."""
         return len(self._spans)
 
-    def since(self, count: int) -> dict[str, Any]:
-        """Return the spans after the first `count` ones as JSON, without those of tool calls."""
-        added = (span for span in self._spans[count:] if span.kind != "tool")
+    @property
+    def model_calls(self) -> int:
+        """The number of model calls so far."""
+        return self._model_calls
+
+    @property
+    def first_model(self) -> str | None:
+        """The model that was called first; None without a call."""
+        return next((span.name for span in self._spans if span.kind == "model"), None)
+
+    @property
+    def last_model(self) -> str | None:
+        """The model that was called last; None without a call."""
+        return next((span.name for span in reversed(self._spans) if span.kind == "model"), None)
+
+    @property
+    def first_token_at(self) -> int | None:
+        """The time of the first part of an answer of a model; None without one."""
+        times = (span.first_token_at for span in self._spans)
+        return min((time for time in times if time is not None), default=None)
+
+    def since(self, count: int, *, tools: bool = False) -> dict[str, Any]:
+        """Return the spans after the first `count` ones as JSON; those of tool calls on request."""
+        added = (span for span in self._spans[count:] if tools or span.kind != "tool")
         spans = [{name: getattr(span, name) for name in _FIELDS} for span in added]
         return {"model_calls": self._model_calls, "spans": spans}
 
@@ -175,6 +196,11 @@ class Spans:
             span.parent = parent.id
             parent.member_run_id = run_id
         return span
+
+    def name_member(self, id: str, run_id: str) -> None:
+        """Let an open span of a call or a step name the run of the member that it has started."""
+        if (span := self.find_open(id)) is not None:
+            span.member_run_id = run_id
 
     def has(self, id: str) -> bool:
         return any(span.id == id for span in self._spans)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.runtime.causes import Causes
 from agentctl.runtime.history import CANCELLED_RESULT, build_tool_message
 from agentctl.runtime.spans import Span, Spans, SpanStatus
 from agentctl.runtime.unstopped import UnstoppedWork
@@ -36,6 +37,7 @@ class TranscriptMark(NamedTuple):
     content: int = 0
     reasoning: int = 0
     spans: int = 0
+    tools: int = 0
 
 
 class Transcript:
@@ -53,6 +55,7 @@ class Transcript:
         native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
         progress_events: number of progress events of the run.
         spans: the times of its parts.
+        causes: the causes of its failures.
         size: the bytes of its texts and results, as far as the run counts them.
     """
 
@@ -64,15 +67,18 @@ class Transcript:
         self.native_history: str | None = None
         self.progress_events = 0
         self.spans = Spans()
+        self.causes = Causes()
         self.size = 0
         self._messages: list[dict[str, Any]] = []
         self._usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, 0)
+        self._usage_of_models: dict[str, dict[str, int | None]] = {}
         self._knows_usage = True
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._answer: _AnswerInProgress | None = None
         self._open_calls: dict[str, tuple[dict[str, Any], Span]] = {}
         self._unanswered: dict[str, str] = {}
+        self._requested: set[str] = set()
 
     @property
     def is_answering(self) -> bool:
@@ -105,6 +111,21 @@ class Transcript:
         usage = self._answer.usage if self._answer is not None else {}
         return {name: _add(count, usage.get(name)) for name, count in self._usage.items()}
 
+    @property
+    def model_metrics(self) -> dict[str, dict[str, int | None]] | None:
+        """The counters of each model by its name, "" if it is not known; their sum is `metrics`.
+
+        None if all tokens are of the model that was called first.
+        """
+        if self._usage_of_models.keys() <= {self.spans.first_model}:
+            return None
+        of_models = {model: dict(usage) for model, usage in self._usage_of_models.items()}
+        first = next(iter(of_models.values()))
+        for name, count in self.metrics.items():
+            rest = (count or 0) - sum(usage[name] or 0 for usage in of_models.values())
+            first[name] = _add(first[name], rest) if rest else first[name]
+        return of_models
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with all of the transcript, for a checkpoint.
 
@@ -115,6 +136,7 @@ class Transcript:
             "tools": self.tools,
             "messages": self._messages,
             "usage": self._usage,
+            "usage_of_models": self._usage_of_models,
             "knows_usage": self._knows_usage,
             "content": self._content,
             "reasoning": self._reasoning,
@@ -125,6 +147,7 @@ class Transcript:
             "native_history": self.native_history,
             "progress_events": self.progress_events,
             "spans": self.spans.to_json(),
+            "causes": self.causes.to_json(),
         }
 
     @classmethod
@@ -137,8 +160,11 @@ class Transcript:
         transcript.native_history = stored["native_history"]
         transcript.progress_events = stored["progress_events"]
         transcript.spans = Spans.from_json(stored["spans"])
+        transcript.causes = Causes(stored.get("causes", ()))
         transcript._messages = list(stored["messages"])
         transcript._usage = dict(stored["usage"])
+        # A checkpoint of an earlier version has no usage by model.
+        transcript._usage_of_models = dict(stored.get("usage_of_models", {}))
         transcript._knows_usage = stored["knows_usage"]
         transcript._content = list(stored["content"])
         transcript._reasoning = list(stored["reasoning"])
@@ -154,36 +180,49 @@ class Transcript:
     def mark(self) -> TranscriptMark:
         """Return the present end of the transcript, for `since`."""
         return TranscriptMark(
-            len(self._messages), len(self._content), len(self._reasoning), self.spans.count
+            len(self._messages),
+            len(self._content),
+            len(self._reasoning),
+            self.spans.count,
+            len(self.tools),
         )
 
-    def since(self, mark: TranscriptMark) -> dict[str, Any]:
+    def since(self, mark: TranscriptMark, *, results: bool = False) -> dict[str, Any]:
         """Return what the answers after a mark have added, as a JSON object.
 
-        The results of calls are not in it.
+        Args:
+            results: True adds the results of calls, which have all ended.
         """
         messages = self._messages[mark.messages :]
+        if not results:
+            messages = [message for message in messages if message["role"] != "tool"]
         return {
-            "messages": [message for message in messages if message["role"] != "tool"],
+            "messages": messages,
+            "tools": self.tools[mark.tools :] if results else [],
             "content": "".join(self._content[mark.content :]),
             "reasoning": "".join(self._reasoning[mark.reasoning :]),
             "usage": self._usage,
+            "usage_of_models": self._usage_of_models,
             "knows_usage": self._knows_usage,
             "progress_events": self.progress_events,
-            "spans": self.spans.since(mark.spans),
+            "spans": self.spans.since(mark.spans, tools=results),
         }
 
     def extend(self, added: Mapping[str, Any]) -> None:
         """Add what `since` has returned; the results of all calls before it are added."""
         self._messages += added["messages"]
+        self.tools += added.get("tools", ())
         self._content += [added["content"]] if added["content"] else []
         self._reasoning += [added["reasoning"]] if added["reasoning"] else []
         self._usage, self._knows_usage = dict(added["usage"]), added["knows_usage"]
+        self._usage_of_models = dict(added.get("usage_of_models", {}))
         self.progress_events = added["progress_events"]
         self.spans.extend(added["spans"])
         for message in added["messages"]:
             calls = message.get("tool_calls", ())
             self._unanswered |= {call["id"]: call["name"] for call in calls}
+            self._unanswered.pop(message.get("tool_call_id", ""), None)
+            self._requested = {call["id"] for call in calls}
 
     def _find_open_entry(self, call_id: str) -> dict[str, Any] | None:
         entries = (entry for entry in reversed(self.tools) if entry["tool_call_id"] == call_id)
@@ -199,6 +238,13 @@ class Transcript:
         for name in self._usage.keys() & usage.keys():
             total = _add(self._usage[name], usage[name]) or 0
             self._usage[name] = min(max(total, 0), MAXIMUM_TOKENS)
+        # A library reports the usage of a call at its end.
+        self._add_usage_of_model(self.spans.last_model or "", usage)
+
+    def _add_usage_of_model(self, model: str, usage: Mapping[str, int | None]) -> None:
+        total = self._usage_of_models.setdefault(model, dict.fromkeys(TOKEN_COUNTERS))
+        for name in total.keys() & usage.keys():
+            total[name] = _add(total[name], usage[name])
 
     def add_content(self, delta: str) -> None:
         self._content.append(delta)
@@ -320,6 +366,8 @@ class Transcript:
             answer.span.answer = message
         for name, count in answer.usage.items():
             self._usage[name] = _add(self._usage[name], count)
+        if answer.model is not None:
+            self._add_usage_of_model(answer.model, answer.usage)
         # A model may repeat the ids of an earlier answer: then the new call is meant.
         self._unanswered |= {call["id"]: call["name"] for call in tool_calls}
         if tool_calls or not answer.is_empty:
@@ -329,7 +377,11 @@ class Transcript:
         """Add a call to the messages: `id`, `name` and `arguments`.
 
         Calls that are open at the same time are part of one message, unless text came in between.
+        A call that `request_calls` has added is there already.
         """
+        if call["id"] in self._requested:
+            self._requested.discard(call["id"])
+            return
         if self._answer is not None and not self._answer.is_empty:
             self.end_answer([call], "tool_call")
             return
@@ -341,6 +393,13 @@ class Transcript:
             return
         self.begin_answer()
         self.end_answer([call], "tool_call")
+
+    def request_calls(self, calls: list[dict[str, Any]]) -> None:
+        """Complete the open answer with all of its calls, before they start."""
+        if self._answer is None:
+            self.begin_answer()
+        self.end_answer(calls, "tool_call")
+        self._requested = {call["id"] for call in calls}
 
     def open_call(
         self, call_id: str, name: str, arguments: Mapping[str, Any], at: int | None = None

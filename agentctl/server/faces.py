@@ -18,7 +18,7 @@ from agentctl.auth.principal import Principal
 from agentctl.errors import AgentctlError, Unauthenticated
 from agentctl.records.routes import RouteMatch, RouteTable
 from agentctl.server.routing import path_below_root, respond
-from agentctl.server.state import ERROR_RESPONSE_KEY, Call
+from agentctl.server.state import CALLER_KEY, ERROR_RESPONSE_KEY, Call
 
 
 class MatchedRoute(NamedTuple):
@@ -79,6 +79,7 @@ class Face:
                 return
 
             async def execute(tracked: Send) -> None:
+                scope[CALLER_KEY].count_request()
                 await self.respond(scope, receive, tracked)
 
             await respond(execute, scope, receive, send)

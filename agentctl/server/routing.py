@@ -148,6 +148,8 @@ class Operation(Route):
             policy.authorize_request(
                 call.caller.principal, call.caller.failure, self.operation, path
             )
+            if not isinstance(policy.POLICY[self.operation], policy.Public):
+                call.caller.count_request()
             return await self._call_endpoint(call, path)
         except (Unauthenticated, ClientDisconnect):
             raise

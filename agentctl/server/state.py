@@ -184,6 +184,16 @@ class Caller:
         """The name under which its responses and streams count; '' without a principal."""
         return "" if self.principal is None else self.principal.identity
 
+    def count_request(self) -> None:
+        """Count a request for `rate_limits.requests_per_minute`, before its work.
+
+        Raises:
+            RateLimited: the caller has sent too many.
+        """
+        if self.principal is not None:
+            limits = self.app_state.running_service.hosting.rate_limits
+            limits.take_request(self.principal.identity)
+
 
 class Call(Request):
     """A request with its caller, and the operations that the caller can use."""

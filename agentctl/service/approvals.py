@@ -19,11 +19,12 @@ from agentctl.approval_requests import (
 )
 from agentctl.auth import policy
 from agentctl.auth.scopes import ids_in_scopes, is_action_allowed
-from agentctl.records.approvals import ApprovalPage, ApprovalRecord
-from agentctl.records.document import Document
+from agentctl.records.approvals import ApprovalPage, ApprovalRecord, ReceiptRecord, build_receipt
+from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FoundTurn, RunRecord
+from agentctl.records.times import format_rfc3339, now
 from agentctl.records.validation import check_texts
 from agentctl.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.runs.admission import Idempotency, IdempotentReplay, claim_key
@@ -122,6 +123,29 @@ class ApprovalOperations(OperationFamily):
         async with self.audit(operation_ids(kind).get_approval, **path):
             _, row = await self._find(kind, component_id, approval_id)
             return Document(build_approval_document(row))
+
+    async def get_receipt(
+        self, kind: ComponentKind, component_id: str, approval_id: str
+    ) -> Document[ReceiptRecord]:
+        """Return the signed receipt of a decided approval.
+
+        Raises:
+            NotFound: there is no such approval of this component, or it is not visible.
+            Conflict: it is pending, or the server has no key for receipts.
+        """
+        path = {KINDS[kind].id_field: component_id, "approval_id": approval_id}
+        async with self.audit(operation_ids(kind).get_receipt, **path):
+            _, row = await self._find(kind, component_id, approval_id)
+            if row.status == "pending":
+                raise errors.Conflict("The approval is not decided yet")
+            key = self.hosting.statement_key()
+            if key is None:
+                raise errors.Conflict(
+                    "The server signs no receipts", hint="set key_file in [audit] of the server"
+                )
+            content = build_receipt(build_approval_record(row), format_rfc3339(now()))
+            receipt = key.sign("approval-receipt", content)
+            return build_document(ReceiptRecord(approval_id=row.approval_id, receipt=receipt))
 
     async def locate_approval(self, operation: str, approval_id: str) -> ApprovalRecord:
         """Return the approval with an id, for an operation whose path does not name its component.

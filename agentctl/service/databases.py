@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -17,10 +17,12 @@ from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.records.times import format_rfc3339
+from agentctl.runs.recovery import recover_runs
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.store import migrating
+from agentctl.store.databases import open_sqlite
 from agentctl.store.migrating import get_engine, read_unbounded, read_version
-from agentctl.store.repositories import integrity
+from agentctl.store.repositories import approvals, integrity, run_reads, webhooks
 from agentctl.store.schema import (
     MIGRATE_COMMAND,
     SCHEMA_VERSION,
@@ -33,8 +35,11 @@ from agentctl.store.schema import (
     load_migrations,
 )
 from agentctl.store.sizes import read_sizes
-from agentctl.store.sqlite.backup import ReportCopyProgress
+from agentctl.store.sqlite.backup import CopiedRows, ReportCopyProgress
 from agentctl.store.sqlite.backup import back_up as copy
+from agentctl.store.sqlite.file import mark_as_used
+from agentctl.store.sqlite.restore import restore as put_in_place
+from agentctl.store.sqlite.schema import migrate as migrate_file
 
 DatabaseState = Literal["ok", "missing", "old", "ahead", "new", "unavailable"]
 """The state of a database: `ahead` is newer and usable, `new` is newer and not usable."""
@@ -260,6 +265,90 @@ async def back_up(entry: Database, file: Path, report: ReportCopyProgress) -> di
         "rows": sum(backup.tables.values()),
         "sha256": backup.digest,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """The changes of a restore in the copy of a backup.
+
+    Attributes:
+        ended_runs: number of runs that were live, and ended as WORKER_LOST.
+        unknown_calls: number of approved calls without an end: no one knows if they were made.
+        held_deliveries: number of deliveries of webhooks that wait for `webhooks redeliver`.
+    """
+
+    ended_runs: int
+    unknown_calls: int
+    held_deliveries: int
+
+
+async def restore(
+    entry: Database,
+    backup: Path,
+    *,
+    replace: bool,
+    sha256: str | None,
+    report: Callable[[int], None],
+) -> dict[str, object]:
+    """Restore a SQLite database from a backup, migrated and settled.
+
+    Nothing that was under way at the time of the backup goes on by itself: it may have ended since,
+    with its effects.
+
+    Args:
+        replace: True to move an existing database aside.
+        sha256: the hash of all rows that the backup must have; None checks none.
+
+    Returns:
+        The facts of the restored database.
+
+    Raises:
+        Conflict: a process works with the database, or it exists and `replace` is False.
+        Unavailable: the backup is damaged, is another one, or a file cannot be written.
+        SchemaMismatch: the backup has a newer schema than this version works with.
+    """
+    path = sqlite_path(entry.url)
+    settled: list[_Settled] = []
+
+    async def prepare(copy_of_backup: Path, rows: CopiedRows) -> None:
+        if sha256 not in (None, rows[1]):
+            raise Unavailable(
+                "The backup is not the expected one",
+                cause=f"its rows have the hash {rows[1]}",
+                hint="compare the hash with the one that `agentctl db backup` has printed",
+            )
+        await migrate_file(copy_of_backup, lambda _: None)
+        settled.append(await _settle(entry.id, copy_of_backup))
+
+    (tables, digest), moved = await put_in_place(
+        backup, path, prepare, replace=replace, report=report
+    )
+    mark_as_used(path)
+    return {
+        "db_id": entry.id,
+        "file": str(path),
+        "sessions": tables["sessions"],
+        "runs": tables["runs"],
+        "rows": sum(tables.values()),
+        "sha256": digest,
+        **asdict(settled[0]),
+        "moved_to": None if moved is None else str(moved),
+    }
+
+
+async def _settle(db_id: str, path: Path) -> _Settled:
+    database = open_sqlite(db_id, path, create=False)
+    try:
+        ended = 0
+        for owner in {None, *await database.read(run_reads.list_owners_at_work(), size="large")}:
+            ended += len(await recover_runs(database, owner, returns=False))
+        return _Settled(
+            ended,
+            await database.write(approvals.mark_all_unknown()),
+            await database.write(webhooks.hold_waiting("held by the restore of a backup")),
+        )
+    finally:
+        await database.close()
 
 
 def format_dump_command(entry: Database, file: Path) -> str:

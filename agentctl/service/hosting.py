@@ -13,18 +13,24 @@ from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.settings import Settings
 from agentctl.records.document import Document
 from agentctl.records.kinds import ComponentKind
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import WorkerMonitor
+from agentctl.runs.prices import Prices
 from agentctl.runs.tasks import Tasks
+from agentctl.runs.usage import UsageSums
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
+from agentctl.service.rate_limits import RateLimiter
+from agentctl.service.session_histories import SessionHistories
 from agentctl.store.database import probe
 from agentctl.store.databases import Databases
 from agentctl.webhooks.deliveries import Deliveries
 
 if TYPE_CHECKING:
+    from agentctl.auth.statements import StatementKey
     from agentctl.auth.verifier import Verifier
 
 PROBE_SECONDS = 2.0
@@ -81,7 +87,10 @@ class Hosting:
         background: tasks that end with the service and that no one waits for.
         verifier: returns the verifier of the configuration. The first call creates it and raises
             InvalidKey if its keys are rejected.
+        statement_key: returns the key of `[audit] key_file`, or None without one. The first call
+            raises InvalidKey if it cannot be used.
         listings: documents of all components of a kind, filled by the first request for them.
+        histories: the histories of sessions that were read last.
     """
 
     settings: Settings
@@ -95,6 +104,12 @@ class Hosting:
     audit_log: AuditLog
     deliveries: Deliveries
     readiness: Readiness
+    prices: Prices
+    budgets: Budgets
+    rate_limits: RateLimiter
+    sums: UsageSums
     background: Tasks
     verifier: Callable[[], Verifier]
+    statement_key: Callable[[], StatementKey | None]
     listings: dict[ComponentKind, Document[list[Any]]] = field(default_factory=dict)
+    histories: SessionHistories = field(default_factory=SessionHistories)

@@ -7,18 +7,47 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from agentctl import errors
-from agentctl.records.validation import check_text
+from agentctl.records.validation import check_text, check_texts
 from agentctl.requests import (
     MAXIMUM_CUT,
     MAXIMUM_LIMIT,
     MAXIMUM_OFFSET,
     MINIMUM_ID_PREFIX,
     Page,
+    RunFilter,
     RunView,
 )
 from agentctl.store.listing import Cursor, Slice
 
 T = TypeVar("T")
+
+
+def check_run_filter(filter: RunFilter) -> None:
+    """Check the filter of a list of runs; `build_slice` checks its page.
+
+    Raises:
+        ValidationFailed: a value is not allowed, or two filters exclude each other.
+    """
+    if filter.page.sort_by != "created_at":
+        raise errors.ValidationFailed("sort_by must be created_at: runs have no other order")
+    if filter.live and filter.status is not None:
+        raise errors.ValidationFailed("live and status exclude each other: give one of them")
+    bounds = (filter.created_after, filter.finished_after, filter.session_id)
+    if filter.model is not None and bounds == (None, None, None):
+        # No index has the model, because the end of every run would write it.
+        raise errors.ValidationFailed(
+            "model needs created_after, finished_after or session_id",
+            hint="name a time: --newer-than 7d",
+        )
+    check_texts(
+        component_id=filter.component_id,
+        session_id=filter.session_id,
+        user_id=filter.user_id,
+        model=filter.model,
+        error_code=filter.error_code,
+    )
+    check_run_view(filter.form)
+    check_id_prefix(filter.id_prefix)
 
 
 def build_slice(noun: str, page: Page) -> Slice:

@@ -50,7 +50,7 @@ async def read_run_input(
     message, value = request.message, request.input
     if component.durable and request.dependencies is not None:
         raise ValidationFailed(
-            "dependencies are not stored, so a durable agent cannot have them",
+            f"dependencies are not stored, so a durable {component.kind} cannot have them",
             hint="send what the run needs as metadata or in its input",
         )
     if message is None and value is None:

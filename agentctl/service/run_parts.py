@@ -1,4 +1,4 @@
-"""Reads of parts of a run: its events and its tool calls (docs/contract.md "Runs")."""
+"""Reads of parts of runs: events, tool calls, causes, open runs (docs/contract.md "Runs")."""
 
 from __future__ import annotations
 
@@ -9,13 +9,27 @@ import orjson
 
 from agentctl import errors
 from agentctl.records.document import Document, build_document
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
 from agentctl.records.routes import operation_ids
-from agentctl.records.runs import ToolCallRecord
-from agentctl.requests import BEFORE_FIRST_EVENT, MAXIMUM_EVENT_NUMBER, ResumeRequest, StreamEvent
+from agentctl.records.runs import RunCauses, ToolCallRecord
+from agentctl.requests import (
+    BEFORE_FIRST_EVENT,
+    MAXIMUM_EVENT_NUMBER,
+    MAXIMUM_LIMIT,
+    SUMMARY_VIEW,
+    Page,
+    ResumeRequest,
+    RunFilter,
+    StreamEvent,
+)
 from agentctl.runs.follow import flatten, follow_run
+from agentctl.service import paging
+from agentctl.service.causes import read_run_causes
 from agentctl.service.family import OperationFamily
 from agentctl.store.repositories import run_reads
+from agentctl.store.repositories.run_rows import RunRow
+
+_OPEN_STATUSES: tuple[RunStatus, ...] = ("PENDING", "RUNNING", "PAUSED")
 
 
 class RunPartOperations(OperationFamily):
@@ -72,6 +86,26 @@ class RunPartOperations(OperationFamily):
                 if call["tool_call_id"] == tool_call_id:
                     return build_document(call)
             raise errors.NotFound("Tool call not found")
+
+    async def get_run_causes(self, run_id: str, *, db_id: str | None = None) -> Document[RunCauses]:
+        async with self.audit("get_run_causes", run_id=run_id):
+            database = self.lookups.database(db_id)
+            work = read_run_causes(run_id, self.lookups.visibility)
+            return Document(await database.read(work))
+
+    async def find_open_runs(self, prefix: str) -> list[RunRow]:
+        """Return the runs without a final status whose ids begin with a text, of all databases.
+
+        They are those that the caller can see, at most 100 of each database and status.
+        """
+        found = list[RunRow]()
+        for database in self.hosting.databases.values():
+            for status in _OPEN_STATUSES:
+                wanted = RunFilter(status=status, id_prefix=prefix, form=SUMMARY_VIEW)
+                part = paging.build_slice("runs", Page(MAXIMUM_LIMIT))
+                work = run_reads.list_page(wanted, self.lookups.visibility, part, database.totals)
+                found += (await database.read(work)).rows
+        return found
 
 
 def check_event_number(number: int) -> None:

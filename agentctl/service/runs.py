@@ -11,21 +11,18 @@ from typing import Any
 from agentctl import errors
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
-from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
+from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
-from agentctl.records.validation import check_session_id, check_text, check_texts
+from agentctl.records.validation import check_session_id, check_text
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     FULL_VIEW,
     MAXIMUM_CANCEL_WAIT,
-    MAXIMUM_LIMIT,
     MAXIMUM_REASON_LENGTH,
-    SUMMARY_VIEW,
     CancelRequest,
     EarlierMessage,
-    Page,
     ResumeRequest,
     RunFilter,
     RunRequest,
@@ -41,6 +38,7 @@ from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
+from agentctl.service.budgets import check_start
 from agentctl.service.family import OperationFamily
 from agentctl.service.json_texts import dump_checked_json
 from agentctl.service.keyed_requests import build_idempotency, prepare_keyed_entry
@@ -49,9 +47,6 @@ from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database, ListTotals, Steps, unit
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import run_reads
-from agentctl.store.repositories.run_rows import RunRow
-
-_OPEN_STATUSES: tuple[RunStatus, ...] = ("PENDING", "RUNNING", "PAUSED")
 
 
 class RunOperations(OperationFamily):
@@ -248,6 +243,7 @@ class RunOperations(OperationFamily):
         call.add_resource("session", submission.spec.session_id)
         call.add_created("run", submission.spec.run_id)
         note = await prepare_keyed_entry(self.hosting, call, database, submission.idempotency)
+        await check_start(self.hosting, self.principal, database, submission)
         with call.change():
             return await self.hosting.engine.submit(replace(submission, extra_write=note))
 
@@ -378,15 +374,7 @@ class RunOperations(OperationFamily):
             return await self._page(database, narrowed)
 
     async def _page(self, database: Database, filter: RunFilter) -> Document[RunPage]:
-        if filter.page.sort_by != "created_at":
-            raise errors.ValidationFailed("sort_by must be created_at: runs have no other order")
-        if filter.live and filter.status is not None:
-            raise errors.ValidationFailed("live and status exclude each other: give one of them")
-        check_texts(
-            component_id=filter.component_id, session_id=filter.session_id, user_id=filter.user_id
-        )
-        paging.check_run_view(filter.form)
-        paging.check_id_prefix(filter.id_prefix)
+        paging.check_run_filter(filter)
         part = paging.build_slice("runs", filter.page)
         work = self._read_page(filter, part, database.totals)
         return Document(await database.read(work, size="large"))
@@ -431,20 +419,6 @@ class RunOperations(OperationFamily):
     async def find_run_session(self, kind: ComponentKind, component_id: str, run_id: str) -> str:
         _, state = await self.lookups.find_run(kind, component_id, run_id, None)
         return state.session_id
-
-    async def find_open_runs(self, prefix: str) -> list[RunRow]:
-        """Return the runs without a final status whose ids begin with a text, of all databases.
-
-        They are those that the caller can see, at most 100 of each database and status.
-        """
-        found = list[RunRow]()
-        for database in self.hosting.databases.values():
-            for status in _OPEN_STATUSES:
-                wanted = RunFilter(status=status, id_prefix=prefix, form=SUMMARY_VIEW)
-                part = paging.build_slice("runs", Page(MAXIMUM_LIMIT))
-                work = run_reads.list_page(wanted, self.lookups.visibility, part, database.totals)
-                found += (await database.read(work)).rows
-        return found
 
     async def read_details(
         self, kind: ComponentKind, component_id: str, run: RunRecord

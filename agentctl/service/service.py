@@ -8,35 +8,43 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from agentctl import errors
 from agentctl.auth.principal import Principal
+from agentctl.auth.statements import StatementKey, load_statement_key
 from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
-from agentctl.errors import InvalidConfiguration
 from agentctl.operations import Operations
+from agentctl.runs.budgets import Budgets
 from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests, watch_legs
 from agentctl.runs.engine import Engine
 from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerMonitor
+from agentctl.runs.prices import Prices
 from agentctl.runs.sweep import sweep_dead_workers, watch_workers
 from agentctl.runs.tasks import Tasks
+from agentctl.runs.usage import UsageSums
 from agentctl.runs.worker import Worker
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.accounts import AccountOperations, StoredAccounts
 from agentctl.service.approvals import ApprovalOperations
 from agentctl.service.audit import AuditOperations
+from agentctl.service.audit_heads import HeadSigner
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
+from agentctl.service.budgets import BudgetOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.hosting import Hosting, Readiness
 from agentctl.service.memories import MemoryOperations
+from agentctl.service.rate_limits import RateLimiter
 from agentctl.service.repeats import RepeatOperations
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.sessions import SessionOperations
 from agentctl.service.threads import ThreadOperations
+from agentctl.service.usage import UsageOperations
 from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
 from agentctl.store.migrating import read_current_version
@@ -59,6 +67,8 @@ class ServiceOperations(
     AccountOperations,
     AuditOperations,
     AuthorizationOperations,
+    BudgetOperations,
+    UsageOperations,
     WebhookOperations,
     Operations,
 ):
@@ -112,15 +122,18 @@ class Service:
             await sweep_dead_workers(databases, monitor, self._worker.id)
         self.hosting.engine.claims.is_serving = True
         self._background.start(watch_legs(self.hosting.engine, databases, self.hosting.changes))
-        keep_days = self.settings.audit.keep_days
+        table, key = self.settings.audit, self.hosting.statement_key()
+        signer = None if key is None else HeadSigner(databases.system, table, key)
         self._background.start(
             watch_workers(
                 databases,
                 monitor,
                 self._worker,
-                audit_days=keep_days,
+                audit_days=table.keep_days,
+                sign_audit=None if signer is None else signer.sign_due,
                 claims=self.hosting.engine.claims,
                 counters=self.hosting.engine.counters if self.settings.metrics.listen else None,
+                sums=self.hosting.sums,
             )
         )
 
@@ -152,11 +165,16 @@ class Service:
             changes, monitor = DatabaseChanges(), WorkerMonitor(databases)
             deliveries = Deliveries(databases)
             stack.push_async_callback(deliveries.close)
+            prices = Prices(settings)
+            budgets = Budgets(settings, databases, prices)
+            stack.push_async_callback(budgets.close)
             tracer = open_tracer(settings)
             if tracer is not None:
                 stack.push_async_callback(tracer.close)
                 monitor.on_lost_run = tracer.end_lost
-            engine = Engine(databases, catalog, settings, worker, tracer)
+            engine = Engine(databases, catalog, settings, worker, budgets, tracer)
+            sums = UsageSums(databases, prices)
+            stack.push_async_callback(_add_last_runs, sums, engine)
             background = Tasks()
             stack.push_async_callback(background.cancel_all)
             background.start(watch_cancel_requests(engine, worker, databases, changes))
@@ -179,9 +197,19 @@ class Service:
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
                 audit_log=audit_log, deliveries=deliveries, readiness=readiness,
+                prices=prices, sums=sums, budgets=budgets,
+                rate_limits=RateLimiter(settings.rate_limits),
                 background=background, verifier=build_verifier,
+                statement_key=functools.cache(lambda: _load_statement_key(settings)),
             )  # fmt: skip
             yield cls(hosting, worker, background)
+
+
+async def _add_last_runs(sums: UsageSums, engine: Engine) -> None:
+    """Add the last runs of this process to the sums: a command may be the only process."""
+    if engine.counters.finished:
+        with contextlib.suppress(errors.AgentctlError):
+            await sums.add_ended_runs()
 
 
 def open_tracer(settings: Settings) -> OtlpTracer | None:
@@ -195,7 +223,7 @@ def open_tracer(settings: Settings) -> OtlpTracer | None:
     try:
         from agentctl.telemetry.tracer import OtlpTracer
     except ModuleNotFoundError as error:
-        raise InvalidConfiguration(
+        raise errors.InvalidConfiguration(
             "tracing needs packages that are not installed",
             cause=f"there is no module {error.name}",
             hint=f"install them with: {build_extra_command('otel')}",
@@ -204,6 +232,11 @@ def open_tracer(settings: Settings) -> OtlpTracer | None:
 
 
 _log = logging.getLogger("agentctl.store")
+
+
+def _load_statement_key(settings: Settings) -> StatementKey | None:
+    file = settings.audit.key_file
+    return None if file is None else load_statement_key(file)
 
 
 def log_startup_warnings(settings: Settings) -> None:

@@ -40,7 +40,8 @@ from agentctl.runtime.bounds import convert
 from agentctl.runtime.components.records import build_session_data
 from agentctl.service import documents, json_texts, paging, session_documents
 from agentctl.service.family import OperationFamily
-from agentctl.store.database import Database, ListTotals, ReadSize, Steps, unit
+from agentctl.service.session_histories import JOIN_BYTES
+from agentctl.store.database import Database, ListTotals, Steps, unit
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.repositories.quotas import check_added
@@ -51,9 +52,6 @@ from agentctl.transcripts import export
 
 SMALL_HISTORY_BYTES = 65_536
 """Bytes; a history up to this size is read with its session."""
-
-LARGE_HISTORY_BYTES = 262_144
-"""Bytes; a larger history is read in a thread and not on the event loop."""
 
 
 class SessionOperations(OperationFamily):
@@ -157,11 +155,10 @@ class SessionOperations(OperationFamily):
         if view == "summary":
             return Document(await database.read(session_documents.read_session_head(row)))
         histories = [] if history is None else [history]
-        if not histories and row.session_type != "workflow" and row.run_count:
-            size: ReadSize = "large" if row.history_bytes > LARGE_HISTORY_BYTES else "small"
-            histories = await database.read(run_reads.list_histories(row.session_id), size=size)
+        if not histories and row.session_type != "workflow" and row.history_bytes:
+            histories = await self.hosting.histories.read(database, row)
         build = partial(session_documents.build_session_document, row, histories)
-        return Document(await convert(build, row.history_bytes))
+        return Document(await convert(build, row.history_bytes, JOIN_BYTES))
 
     async def require_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR

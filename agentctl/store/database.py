@@ -25,7 +25,9 @@ Statements are `Sql`, the common subset of SQLite and PostgreSQL:
 - `exclusive(:x)` locks a text until the end of the transaction, after those that hold its lock; on
   SQLite, which has one writer, it does nothing;
 - `utf8(column)` selects the bytes of a text that is sent on unchanged, to save decoding it;
-- `clock(:now)` is the time of the database server in microseconds UTC; on SQLite it is `:now`.
+- `clock(:now)` is the time of the database server in microseconds UTC; on SQLite it is `:now`;
+- `next_transaction()` is the number of the next transaction, and `oldest_transaction()` that of the
+  oldest open one, or the next; on SQLite, which has one writer, both are 0.
 
 The tests prepare every statement on a real PostgreSQL.
 """
@@ -411,11 +413,18 @@ _EXCLUSIVE = re.compile(r"\bexclusive\((:\w+)\)")
 
 _CLOCK = re.compile(r"\bclock\((:\w+)\)")
 
+_TRANSACTIONS = {
+    "next_transaction()": "pg_snapshot_xmax(pg_current_snapshot())::text::bigint",
+    "oldest_transaction()": "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
+}
+
 
 @cache
 def compile_for_sqlite(sql: Sql) -> str:
     """Return the statement for SQLite: without the row locks of its SELECT."""
     text = _CLOCK.sub(r"\1", _UTF8.sub(r"CAST(\1 AS BLOB)", _LOCK.sub("", sql)))
+    for name in _TRANSACTIONS:
+        text = text.replace(name, "0")
     return _EXCLUSIVE.sub("NULL", text)
 
 
@@ -438,6 +447,8 @@ def compile_for_postgres(sql: Sql) -> tuple[str, tuple[str, ...]]:
     sql_text = _UTF8.sub(r"convert_to(\1, 'UTF8')", sql)
     sql_text = _EXCLUSIVE.sub(r"pg_advisory_xact_lock(hashtextextended(\1, 0))", sql_text)
     sql_text = _CLOCK.sub("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint", sql_text)
+    for name, expression in _TRANSACTIONS.items():
+        sql_text = sql_text.replace(name, expression)
     text = _TOKEN.sub(numbered, sql_text)
     return text, tuple(numbers)
 

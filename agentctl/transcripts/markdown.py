@@ -27,6 +27,7 @@ from agentctl.transcripts.texts import (
     Look,
     count_session_tokens,
     cut_text,
+    describe_causes,
     describe_objects,
     describe_origin,
     describe_session,
@@ -128,6 +129,8 @@ def _format_end(run: DrawnRun) -> Iterator[str]:
     error = run.record.get("error") or {}
     if error:
         yield from ("", f"Error: {clean_line(error.get('detail') or '')}")
+        for cause, place in describe_causes(run):
+            yield from ("", f"Cause: {_code(cause)} at {_code(place)}")
     if run.record.get(TRACE_URL):
         yield from ("", f"Trace: <{clean_line(run.record[TRACE_URL])}>")
     phase = describe_run({**run.record, "error": None})

@@ -29,10 +29,12 @@ class DrawnRun:
     Attributes:
         record: the record of the run in the view `items`, or the part of it that is known.
         members: the runs of members, steps and background work, by id.
+        causes: the causes of its failures and of those of its members, if the caller may read them.
     """
 
     record: Record
     members: dict[str, DrawnRun] = field(default_factory=dict)
+    causes: Sequence[Record] = ()
 
     @property
     def component(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from agentctl.errors import NotFound
+from agentctl.errors import Forbidden, NotFound, Unsupported
 from agentctl.records.kinds import Record
 from agentctl.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, RunView, SessionLocator, SessionRunsQuery
 from agentctl.transcripts.model import DrawnRun, build_drawn_run
@@ -23,6 +23,14 @@ CONCURRENT_READS = 8
 
 MAXIMUM_MEMBERS = 1_000
 """Members of one run that are read."""
+
+
+class CauseReads(Protocol):
+    """The operations that read the causes of failures."""
+
+    async def get_me(self) -> Document[Any]: ...
+
+    async def get_run_causes(self, run_id: str, *, db_id: str | None = ...) -> Document[Any]: ...
 
 
 class SessionReads(Protocol):
@@ -128,6 +136,35 @@ class SessionRuns:
             await self._operations.get_session_runs(self._session_id, query)
         ).value
         return runs
+
+
+class Causes:
+    """The causes of failed runs, for a caller that may read them.
+
+    Args:
+        operations: of the caller. An older server, or another product, has no causes.
+    """
+
+    def __init__(self, operations: CauseReads, db_id: str | None) -> None:
+        self._operations = operations
+        self._db_id = db_id
+        self._is_allowed: bool | None = None
+
+    async def add_to(self, run: DrawnRun) -> None:
+        """Read the causes of a run that has failed, with those of its members."""
+        if run.record.get("status") != "ERROR" or self._is_allowed is False:
+            return
+        try:
+            if self._is_allowed is None:
+                # A denied request would be an entry of the audit log.
+                me = (await self._operations.get_me()).value
+                self._is_allowed = "get_run_causes" in me["operations"]
+            if self._is_allowed:
+                run_id = str(run.record["run_id"])
+                found = await self._operations.get_run_causes(run_id, db_id=self._db_id)
+                run.causes = found.value["causes"]
+        except (Forbidden, NotFound, Unsupported):
+            self._is_allowed = False
 
 
 async def read_members(

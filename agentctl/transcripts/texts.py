@@ -214,6 +214,24 @@ def describe_origin(run: Record) -> OriginText | None:
     return OriginText(clean_line(run.get("origin_kind") or "repeat"), clean_line(run_id), place)
 
 
+def describe_causes(run: DrawnRun) -> Iterator[tuple[str, str]]:
+    """Yield the causes of the failures of a run: the exception, and its place.
+
+    A cause of a member or of a tool names it.
+    """
+    for cause in run.causes:
+        message = clean_line(cause["message"])
+        text = clean_line(cause["type"]) + (f": {message}" if message else "")
+        tool, run_id = cause["tool_name"], cause["run_id"]
+        own = run_id == run.record.get("run_id")
+        source = [
+            *([] if own else [f"{clean_line(cause['component_id'])}, run {clean_line(run_id)}"]),
+            *([f"tool {clean_line(tool)}"] if tool else []),
+        ]
+        place = clean_line(cause["place"] or "the place is not known")
+        yield text, " · ".join([place, *source])
+
+
 def describe_details(run: Record) -> Iterator[tuple[str, str]]:
     """Yield label and text of the place of a run among other runs, and of its objects."""
     yield "session", clean_line(run.get("session_id"))

@@ -17,7 +17,8 @@ from tests.process import without_coverage
 BASE = {
     "child_processes", "errors", "event_loop", "records", "run_scope", "extensions",
     "declarations", "requests", "approval_requests", "memory_requests", "webhook_requests",
-    "repeat_requests", "run_operations", "operations", "partial_operations", "config",
+    "repeat_requests", "usage_requests", "run_operations", "operations", "partial_operations",
+    "config",
 }  # fmt: skip
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
@@ -41,6 +42,7 @@ BELOW: dict[str, set[str]] = {
     "memory_requests": {"declarations", "requests"},
     "webhook_requests": {"declarations", "records", "requests"},
     "repeat_requests": {"approval_requests"},
+    "usage_requests": {"declarations", "records", "requests"},
     "run_operations": {
         "approval_requests",
         "declarations",
@@ -54,6 +56,7 @@ BELOW: dict[str, set[str]] = {
         "records",
         "requests",
         "run_operations",
+        "usage_requests",
         "webhook_requests",
     },
     "partial_operations": {"errors", "operations"},

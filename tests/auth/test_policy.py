@@ -57,6 +57,7 @@ CONTRACT = {
     "retry_agent_run": "agents:<id>:run",
     "fork_agent_run": "agents:<id>:read",
     "get_agent_approval": "approvals:<id>:read",
+    "get_agent_approval_receipt": "approvals:<id>:read",
     "decide_agent_approval": "approvals:<id>:write",
     "get_teams": "teams:read",
     "get_team": "teams:<id>:read",
@@ -71,6 +72,7 @@ CONTRACT = {
     "retry_team_run": "teams:<id>:run",
     "fork_team_run": "teams:<id>:read",
     "get_team_approval": "approvals:<id>:read",
+    "get_team_approval_receipt": "approvals:<id>:read",
     "decide_team_approval": "approvals:<id>:write",
     "get_workflows": "workflows:read",
     "get_workflow": "workflows:<id>:read",
@@ -85,6 +87,7 @@ CONTRACT = {
     "retry_workflow_run": "workflows:<id>:run",
     "fork_workflow_run": "workflows:<id>:read",
     "get_workflow_approval": "approvals:<id>:read",
+    "get_workflow_approval_receipt": "approvals:<id>:read",
     "decide_workflow_approval": "approvals:<id>:write",
     "get_sessions": "sessions:read",
     "create_session": "sessions:write",
@@ -99,6 +102,7 @@ CONTRACT = {
     "get_session_run": "sessions:<id>:read",
     "get_runs": "sessions:read",
     "get_run": "sessions:read",
+    "get_run_causes": "runs:debug",
     "get_approvals": "approvals:read",
     "get_memories": "memories:read",
     "create_memory": "memories:write",
@@ -110,14 +114,18 @@ CONTRACT = {
     "create_service_account": "service_accounts:write",
     "list_service_accounts": "service_accounts:read",
     "revoke_service_account": "service_accounts:delete",
+    "get_budgets": "usage:read",
+    "get_usage": "usage:read",
+    "get_usage_overview": "usage:read",
     "get_webhooks": "webhooks:read",
     "get_webhook_deliveries": "webhooks:read",
     "redeliver_webhook": "webhooks:write",
     "test_webhook": "webhooks:write",
     "enable_webhook": "webhooks:write",
     "get_audit": "audit:read",
+    "get_audit_heads": "audit:read",
 }
-WHOLE = {"config", "service_accounts", "webhooks", "audit"}
+WHOLE = {"config", "usage", "service_accounts", "webhooks", "audit", "runs"}
 """Resources whose scopes have no id."""
 
 PARAMS = {
@@ -231,7 +239,7 @@ def test_admin_operations_need_the_admin_scope() -> None:
 
 
 def test_scope_grants_its_operations() -> None:
-    assert list(operations_granted_by("audit:read")) == ["get_audit"]
+    assert list(operations_granted_by("audit:read")) == ["get_audit", "get_audit_heads"]
     assert list(operations_granted_by("agents:x:run")) == [
         "create_agent_run",
         "cancel_agent_run",
@@ -264,6 +272,7 @@ def test_component_kinds_have_operation_ids() -> None:
         "retry_team_run",
         "fork_team_run",
         "get_team_approval",
+        "get_team_approval_receipt",
         "decide_team_approval",
     )
 
@@ -286,7 +295,7 @@ def test_open_operations_are_those_of_the_scopes() -> None:
         return set(list_open_operations(caller(*scopes)))
 
     assert opened() == {"get_me", "keep_console_token"}
-    assert opened("audit:read") - opened() == {"get_audit"}
+    assert opened("audit:read") - opened() == {"get_audit", "get_audit_heads"}
     one = opened("agents:echo:read")
     assert {"get_agents", "get_agent", "get_agent_run_events"} <= one
     assert not {"create_agent_run", "get_teams", "get_runs"} & one

@@ -25,6 +25,7 @@ from agno.run.agent import RunInput, RunOutput
 from agno.run.base import RunStatus
 from agno.session import AgentSession
 from agno.team import Team
+from sqlalchemy import event
 
 Work = dict[str, Any]
 
@@ -90,10 +91,23 @@ def run_server(work: Work) -> None:
 
 
 def seed_database(work: Work) -> None:
-    """Write the sessions of the work with `upsert_session`."""
+    """Write the sessions of the work with `upsert_session`.
+
+    AgentOS 3 has a table of runs, which `upsert_run` writes; it ignores those of a session.
+    """
     db = open_database(work)
+    # A commit for each run would wait for the disk, which takes minutes.
+    event.listen(db.db_engine, "connect", lambda connection, _: _disable_flushes(connection))
     for session in work["sessions"]:
-        db.upsert_session(_build_session(work, session))
+        row = _build_session(work, session)
+        db.upsert_session(row)
+        if hasattr(db, "upsert_run"):
+            for index, run in enumerate(row.runs or []):
+                db.upsert_run(run, row.session_id, user_id=work["user"], run_index=index)
+
+
+def _disable_flushes(connection: Any) -> None:
+    connection.execute("PRAGMA synchronous = OFF")
 
 
 def _build_session(work: Work, session: Work) -> AgentSession:

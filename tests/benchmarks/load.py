@@ -1,4 +1,4 @@
-"""Load by wrk: requests per second from one thread over 16 connections.
+"""Load by wrk: requests per second from one thread, by default over 16 connections.
 
 The CPU time of the server per request is measured too: it hardly depends on other work of the
 machine.
@@ -33,6 +33,8 @@ __all__ = [
 
 CONNECTIONS = 16
 
+FORM = "application/x-www-form-urlencoded"
+
 ANSWER_SECONDS = 300.0
 """Maximum time of one request: a slow server that answers sixteen at once on a busy machine."""
 
@@ -65,18 +67,22 @@ class Load:
     Attributes:
         url: URL of the request.
         process_id: process of the server, which must be idle before the next round.
-        form: the urlencoded body of a POST; None for a GET.
+        body: the body of a POST; None for a GET.
+        kind: the media type of the body.
         post: True for a POST without a body.
         seconds: duration of a round.
+        connections: number of connections, each with one request at a time.
         twin: the same load of the server on PostgreSQL; None without one.
     """
 
     url: str
     process_id: int
     headers: Mapping[str, str] = field(default_factory=dict)
-    form: str | None = None
+    body: str | None = None
+    kind: str = FORM
     post: bool = False
     seconds: int = 1
+    connections: int = CONNECTIONS
     twin: Load | None = None
     warm: bool = field(default=False, init=False)
     costs: list[float] = field(default_factory=list, init=False)
@@ -106,7 +112,7 @@ class Load:
     def _said(self, seconds: int) -> str:
         """Return the output of wrk for one round."""
         with tempfile.TemporaryDirectory() as folder:
-            command = [require_wrk(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
+            command = [require_wrk(), "-t1", f"-c{self.connections}", f"-d{seconds}s"]
             command += ["--timeout", "60s", "-s", str(self._script(Path(folder)))]
             command += [part for pair in self.headers.items() for part in ("-H", ": ".join(pair))]
             done = subprocess.run(
@@ -126,19 +132,20 @@ class Load:
 
     def ask(self) -> None:
         """Send one request and read the response."""
-        data = self.form.encode() if self.form is not None else b"" if self.post else None
-        request = urllib.request.Request(self.url, data, dict(self.headers))
+        data = self.body.encode() if self.body is not None else b"" if self.post else None
+        headers = dict(self.headers) | ({} if self.body is None else {"Content-Type": self.kind})
+        request = urllib.request.Request(self.url, data, headers)
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
             answer.read()
 
     def _script(self, folder: Path) -> Path:
         """Write the script of the request for wrk."""
         lines = []
-        if self.form is not None or self.post:
+        if self.body is not None or self.post:
             lines.append('wrk.method = "POST"')
-        if self.form is not None:
-            lines.append('wrk.headers["Content-Type"] = "application/x-www-form-urlencoded"')
-            lines.append(f"wrk.body = [[{self.form}]]")
+        if self.body is not None:
+            lines.append(f'wrk.headers["Content-Type"] = "{self.kind}"')
+            lines.append(f"wrk.body = [==[{self.body}]==]")
         script = folder / "request.lua"
         script.write_text("\n".join(lines))
         return script
@@ -158,7 +165,7 @@ class Batch:
         """Run one round and return the requests per second."""
         self.load.ask()
         before, start = cpu_seconds(self.load.process_id), time.perf_counter()
-        with ThreadPoolExecutor(CONNECTIONS) as clients:
+        with ThreadPoolExecutor(self.load.connections) as clients:
             for request in [clients.submit(self.load.ask) for _ in range(self.requests)]:
                 request.result()
         took = time.perf_counter() - start
@@ -175,21 +182,22 @@ class Batch:
 
 def compare_loads(
     work: str,
-    ours: Load,
+    ours: Load | Batch,
     against: str,
     theirs: Load | Batch,
     rounds: int,
     target: Target | None = None,
 ) -> Row:
     """Run two loads in turns, and the twin of ours, and return the row."""
-    twin = {} if ours.twin is None else {"twin": ours.twin}
-    rates = run_rounds({"ours": ours, "theirs": theirs, **twin}, rounds)
+    twin = ours.twin if isinstance(ours, Load) else None
+    acts = {"ours": ours, "theirs": theirs} | ({} if twin is None else {"twin": twin})
+    rates = run_rounds(acts, rounds)
     cost = statistics.median(ours.costs)
     row = build_ratio_row(work, rates["ours"], against, rates["theirs"], "/s", target)
     row = replace(row, by_processor=statistics.median(theirs.costs) / cost)
-    if ours.twin is None:
+    if twin is None:
         return row
-    ratio = cost / statistics.median(ours.twin.costs)
+    ratio = cost / statistics.median(twin.costs)
     return row.with_postgres(rates["twin"], rates["ours"], "/s", ratio)
 
 
@@ -231,5 +239,8 @@ def list_processes(process_id: int) -> list[int]:
 
 
 def _children(process_id: int) -> list[int]:
-    text = Path(f"/proc/{process_id}/task/{process_id}/children").read_text()
+    try:
+        text = Path(f"/proc/{process_id}/task/{process_id}/children").read_text()
+    except OSError:  # The process has ended.
+        return []
     return [int(child) for child in text.split()]

@@ -78,9 +78,8 @@ async def _measure(database: Database, name: str, session_id: str) -> tuple[floa
     elif name == "the messages of the 10 latest runs":
         await database.read(run_reads.list_recent_messages(session_id, 10, 10_000_000))
     else:
-        size = sum(
-            map(len, await database.read(run_reads.list_histories(session_id), size="large"))
-        )
+        found = await database.read(run_reads.list_histories(session_id), size="large")
+        size = sum(len(history.text) for history in found)
     return (time.perf_counter() - started) * 1e6, size
 
 

@@ -19,8 +19,10 @@ __all__ = [
     "at_most",
     "build_figure_row",
     "build_ratio_row",
+    "format_columns",
     "format_markdown",
     "format_text",
+    "measure_spread",
     "run_rounds",
 ]
 
@@ -29,24 +31,31 @@ Measurement = Callable[[], float]
 
 Name = TypeVar("Name")
 
+MAXIMUM_OTHER_WORK = 0.2
+"""Share of the cores that other programs may use while a row is measured."""
+
+MAXIMUM_SPREAD = 2.0
+"""Bound of the spread of the rounds of a row (`measure_spread`)."""
+
 
 @dataclass(frozen=True)
 class Target:
-    """The limit that a ratio is to reach."""
+    """The limit that a ratio is to reach; with `by_processor`, the ratio by CPU time."""
 
     value: float
     least: bool
+    by_processor: bool = False
 
     def reached(self, value: float) -> bool:
         return value >= self.value if self.least else value <= self.value
 
     def __str__(self) -> str:
-        return f"{'≥' if self.least else '≤'} {self.value:g}"
+        return f"{'≥' if self.least else '≤'} {self.value:g}{' by CPU' * self.by_processor}"
 
 
-def at_least(value: float) -> Target:
+def at_least(value: float, *, by_processor: bool = False) -> Target:
     """Return a target for rates: more is better."""
-    return Target(value, least=True)
+    return Target(value, least=True, by_processor=by_processor)
 
 
 def at_most(value: float) -> Target:
@@ -68,6 +77,9 @@ class Row:
         postgres: the median of agentctl on PostgreSQL with its unit, as text; empty if the work
             needs no database, or is that of both.
         postgres_ratio: ratio of that to agentctl on SQLite, by CPU time where the row has it.
+        other_work: share of the cores that other programs used during the measurement.
+        timed: False for figures that other work does not change, such as sizes.
+        failure: the reason why there is no figure.
     """
 
     work: str
@@ -79,6 +91,9 @@ class Row:
     by_processor: float | None = None
     postgres: str = ""
     postgres_ratio: float | None = None
+    other_work: float = 0.0
+    timed: bool = True
+    failure: str = ""
 
     @property
     def median(self) -> float:
@@ -86,11 +101,27 @@ class Row:
 
     @property
     def reached(self) -> bool | None:
-        return None if self.target is None else self.target.reached(self.median)
+        if self.target is None:
+            return None
+        if self.target.by_processor and self.by_processor is not None:
+            return self.target.reached(self.by_processor)
+        return self.target.reached(self.median)
+
+    @property
+    def doubt(self) -> str:
+        """The reason why the row shows the machine more than the servers, or ''."""
+        if self.failure:
+            return self.failure
+        if self.timed and self.other_work > MAXIMUM_OTHER_WORK:
+            return f"other work {self.other_work:.0%}"
+        spread = measure_spread(self.ratios)
+        return f"spread {format_number(spread)}" if spread > MAXIMUM_SPREAD else ""
 
     @property
     def cells(self) -> list[str]:
         verdict = {None: "", True: "yes", False: "NO"}[self.reached]
+        if self.doubt:
+            verdict = f"unclear: {self.doubt}"
         target = "" if self.target is None else str(self.target)
         ratio = spread = ""
         if self.against:
@@ -142,6 +173,14 @@ def run_rounds(acts: Mapping[Name, Measurement], rounds: int) -> dict[Name, list
     return found
 
 
+def measure_spread(values: Sequence[float]) -> float:
+    """Return the highest value divided by the lowest one, of eight or more in their middle half."""
+    ordered = sorted(values)
+    if len(ordered) >= 8:
+        ordered = ordered[len(ordered) // 4 : -(len(ordered) // 4)]
+    return ordered[-1] / ordered[0] if ordered[0] > 0 else 1.0
+
+
 def build_ratio_row(
     work: str,
     ours: Sequence[float],
@@ -175,15 +214,19 @@ def format_number(value: float) -> str:
 
 def format_text(rows: Iterable[Row]) -> str:
     """Format the table for a terminal."""
-    lines = [HEAD, *(row.cells for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
+    return format_columns([HEAD, *(row.cells for row in rows)])
+
+
+def format_columns(lines: Sequence[Sequence[str]]) -> str:
+    """Align the cells of lines."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     )
 
 
-def format_markdown(rows: Iterable[Row]) -> str:
-    """Format the table as Markdown."""
-    lines = [HEAD, ["---"] * len(HEAD), *(row.cells for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def format_markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Format a table as Markdown."""
+    table = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in table)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 
 from tests.benchmarks.client import Client, encode_form
 from tests.benchmarks.load import compare_loads
 from tests.benchmarks.measure import Row, at_most, build_ratio_row, run_rounds
 from tests.benchmarks.reads import AGENT
-from tests.benchmarks.servers import RunningServer, serve_agentctl, serve_agentos
+from tests.benchmarks.servers import RunningServer, serve_agentctl
 from tests.benchmarks.work import Work
 
 __all__ = ["Memory", "compare_starts", "compare_workers"]
@@ -19,8 +21,11 @@ __all__ = ["Memory", "compare_starts", "compare_workers"]
 class Memory:
     """The memory of both servers: measured before the first request, and again for the rows."""
 
-    def __init__(self, ours: RunningServer, theirs: RunningServer) -> None:
+    def __init__(
+        self, ours: RunningServer, theirs: RunningServer, name: str, agent: str = ""
+    ) -> None:
         self._sides = ours, theirs, ours.twin
+        self._name, self._agent = name, agent
         self._idle = self._now()
 
     def _now(self) -> tuple[float, ...]:
@@ -30,37 +35,39 @@ class Memory:
         """Measure the memory after the load and yield the rows."""
         for name, (one, other, *twin) in (("idle", self._idle), ("after that load", self._now())):
             goal = at_most(0.5) if name != "idle" else None
-            row = build_ratio_row(f"memory, {name}", [one], "AgentOS", [other], " MB", goal)
+            work = f"{self._agent}memory, {name}"
+            row = build_ratio_row(work, [one], self._name, [other], " MB", goal)
+            row = replace(row, timed=False)
             yield row.with_postgres(twin, [one], " MB") if twin else row
 
 
-def compare_starts(work: Work, twin: Work) -> Iterator[Row]:
+Serve = Callable[[], AbstractContextManager[RunningServer]]
+
+
+def compare_starts(
+    work: Work, name: str, serve: Serve, twin: Work | None = None, agent: str = ""
+) -> Iterator[Row]:
     """Compare the times from the start of the process to the first response.
 
     Args:
+        name, serve: the other server, and a function that starts it.
         twin: the same work on PostgreSQL.
+        agent: the beginning of the name of the row.
     """
-    found = run_rounds(
-        {
-            "ours": _measure_start(work, serve_agentctl),
-            "theirs": _measure_start(work, serve_agentos),
-            "twin": _measure_start(twin, serve_agentctl),
-        },
-        4,
-    )
-    goal = at_most(0.6)
-    name = "start to the first answer"
-    row = build_ratio_row(name, found["ours"], "AgentOS", found["theirs"], " s", goal)
-    yield row.with_postgres(found["twin"], found["ours"], " s")
+    acts = {"ours": _measure_start(partial(serve_agentctl, work)), "theirs": _measure_start(serve)}
+    if twin is not None:
+        acts["twin"] = _measure_start(partial(serve_agentctl, twin))
+    found = run_rounds(acts, 4)
+    start = f"{agent}start to the first answer"
+    row = build_ratio_row(start, found["ours"], name, found["theirs"], " s", at_most(0.6))
+    yield row if twin is None else row.with_postgres(found["twin"], found["ours"], " s")
 
 
-def _measure_start(
-    work: Work, place: Callable[[Work], AbstractContextManager[RunningServer]]
-) -> Callable[[], float]:
+def _measure_start(serve: Serve) -> Callable[[], float]:
     def act() -> float:
         start = time.perf_counter()
-        with place(work) as server, Client(server.port, {}) as client:
-            client.get("/health")
+        with serve() as server, Client(server.port, {}) as client:
+            client.get(server.health)
             return time.perf_counter() - start
 
     return act

@@ -2,42 +2,55 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from tests.benchmarks.measure import Row, format_markdown
+from tests.benchmarks.measure import HEAD, MAXIMUM_OTHER_WORK, MAXIMUM_SPREAD, format_markdown
+from tests.benchmarks.peers import AGENTOS_2, AGENTOS_3, LANGGRAPH, LITELLM
+from tests.benchmarks.servers import ROOT
 
-__all__ = ["DOCUMENT", "format_document", "write_document"]
+__all__ = ["PartResult", "format_document", "read_results", "save_result", "write_document"]
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+RESULTS = ROOT / ".bench" / "results"
 
 _TEXT = """# Benchmarks
 
-Written by `make bench`; do not edit. {day}, Python {python}, {cores} cores that the servers shared
-with the load generator, in {minutes:.0f} minutes at a load average of {load:.0f} (the benchmarks
-alone cause 3; more means that the machine had other work).
+Written by `make bench`; do not edit. Python {python}, {cores} cores that the servers shared with
+the load generator.
 
 A ratio is agentctl to the other side, computed within a round; sides take turns, round after round,
 so that a shared or slow machine affects both. The table has medians, and the spread of the ratios.
 Absolute numbers are specific to that machine and hour. "/s" is requests per second: more is better,
-and so is a ratio above 1; for times and memory less is better. "By CPU" is the ratio of the work
-that both servers do in the same CPU time, which hardly changes on a busy machine. The last two
+and so is a ratio above 1; for times, CPU and memory less is better. "By CPU" is the ratio of the
+work that both servers do in the same CPU time, which hardly changes on a busy machine. The last two
 columns are agentctl on PostgreSQL, in the same rounds, and its ratio to agentctl on SQLite: by CPU,
 without that of the database server, where the row has that, and of the figures otherwise. They are
 empty for work that needs no database, and for rows of which only one engine is measured.
 
+A row is *unclear* if other programs used more than {other_work:.0%} of the cores during it, if its
+highest ratio is more than {spread:g} times its lowest one (of eight rounds and more the middle half
+counts), or if a limit was not that of the server. Its figures say more about the machine.
+
 {table}
+
+## Parts
+
+The benchmarks alone cause a load average of about 3.
+
+| part | measured (UTC) | minutes | load average | unclear rows |
+| --- | --- | --- | --- | --- |
+{parts}
 
 ## Conditions
 
-- AgentOS 2.7.2 and agentctl: one worker each, on uvicorn with uvloop and httptools; the same three
-  agents and five teams, the same RS256 key, authorization with scopes, SQLite, the same stub of a
-  model; 16 connections of wrk. The database of AgentOS is filled through its own classes, that of
-  agentctl through its repositories; the versions of AgentOS are in
-  `tests/benchmarks/agentos-requirements.txt`.
+- {agentos_3}, {agentos_2} and agentctl: one worker each, on uvicorn with uvloop and httptools; the
+  same three agents and five teams, the same RS256 key, authorization with scopes, SQLite, the same
+  stub of a model; 16 connections, by wrk, or by threads for a fixed number of requests. The
+  database of AgentOS is filled through its own classes, that of agentctl through its repositories.
 - A session has a question of 160 and an answer of 480 characters in every run. Of the 400 sessions
   of the list, the newer half, which the first page shows, has 50 runs each, the older half five.
 - Cancel: of a final run, which is the same work for AgentOS as for any other. Cancels of hung calls
@@ -45,37 +58,86 @@ empty for work that needs no database, and for rows of which only one engine is 
   response arrives stops the benchmark.
 - Floors: a constant of 1 KB from bare ASGI and from a FastAPI route, and bare ASGI that reads the
   same session with apsw and checks nothing, all on the same uvicorn.
-- Tokens: the CPU time of the server for a token. The pass-through is Starlette with httpx2, which
-  checks and stores nothing. The streams of the search for a core's limit start one after the other
-  within a second, and the delay of a token, from the write of the model to the read of the client,
-  counts from the second after that. Model and client are separate processes on the same cores.
+- Tokens: the CPU time of the server for a token. Both sides stream answers of the same length: it
+  is in the row, because all servers have costs for each answer. The pass-through is Starlette with
+  httpx2, which checks and stores nothing. The streams of the search for a core's limit start one
+  after the other within a second, and the delay of a token, from the write of the model to the read
+  of the client, counts from the second after that. Model and client are separate processes on the
+  same cores.
+- {langgraph}: in memory, without authorization, `--n-jobs-per-worker 50`; its queue is polled about
+  once a second, so that only CPU time can be compared. agentctl hosts the same graph, with
+  ChatOpenAI and with a model of the configuration, and stores runs and events in SQLite.
+- {litellm}: the proxy with a master key, one worker, without a database. agentctl runs an agent,
+  verifies a JWT, and stores session, run and events.
 - 1,000 streams at once: all connect in one instant. The memory of a waiting run is that of the
   first thousand of a new server.
 - PostgreSQL: a separate server on the same machine, with its default settings, over a socket.
 - Memory is the resident set of the server processes.
+- The versions of the other servers are in `tests/benchmarks/*-requirements.txt`.
 
 ## How to repeat it
 
-`make bench`, with wrk installed (Debian, Ubuntu: `apt install wrk`). The first time it creates an
-environment for AgentOS in `.bench`, which needs PyPI. `python -m tests.benchmarks {parts}` runs one
-part and writes nothing. `make bench-quick` compares the hot paths with the floors alone and fails
-if a ratio has clearly fallen; `make bench-scale` measures a million sessions.
+`make bench`, with wrk installed (Debian, Ubuntu: `apt install wrk`). The first time it creates
+environments for the other servers in `.bench`, which needs PyPI and 1.4 GB of disk.
+`make bench ONLY="tokens langgraph"` measures two parts; the page has the last rows of each part.
+`make bench-quick` compares the hot paths with the floors alone and fails if a ratio has clearly
+fallen; `make bench-scale` measures a million sessions.
 """
 
 
-def format_document(rows: Sequence[Row], seconds: float, parts: str) -> str:
+class PartResult(NamedTuple):
+    """The table of a part: cells of its rows, time of its end, seconds, and load average."""
+
+    name: str
+    day: str
+    seconds: float
+    load: float
+    rows: list[list[str]]
+
+
+def save_result(result: PartResult) -> None:
+    """Keep the result of a part for the page."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{result.name}.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+def read_results(parts: Iterable[str]) -> dict[str, PartResult | None]:
+    """Return the last result of each part; None if it was never measured."""
+    return {
+        part: PartResult(*json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+        for part in parts
+        for path in [RESULTS / f"{part}.json"]
+    }
+
+
+def format_document(results: Sequence[PartResult]) -> str:
     """Format the text of the page."""
     return _TEXT.format(
-        day=datetime.now(UTC).date(),
         python=platform.python_version(),
         cores=os.cpu_count(),
-        minutes=seconds / 60,
-        load=os.getloadavg()[2],
-        table=format_markdown(rows),
-        parts=parts,
+        other_work=MAXIMUM_OTHER_WORK,
+        spread=MAXIMUM_SPREAD,
+        table=format_markdown(HEAD, [row for result in results for row in result.rows]),
+        parts="\n".join(map(_format_part, results)),
+        agentos_2=AGENTOS_2.title,
+        agentos_3=AGENTOS_3.title,
+        langgraph=f"`{LANGGRAPH.name}`{LANGGRAPH.title.removeprefix(LANGGRAPH.name)}",
+        litellm=LITELLM.title,
     )
 
 
-def write_document(rows: Sequence[Row], seconds: float) -> None:
-    """Write the page."""
-    DOCUMENT.write_text(format_document(rows, seconds, "agentos"), encoding="utf-8")
+def _format_part(result: PartResult) -> str:
+    unclear = sum("unclear" in cell for row in result.rows for cell in row)
+    cells = [
+        f"`{result.name}`", result.day, f"{result.seconds / 60:.1f}", f"{result.load:.0f}",
+        f"{unclear} of {len(result.rows)}",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def write_document(results: dict[str, PartResult | None]) -> list[str]:
+    """Write the page, if every part has a result; return the parts without one."""
+    found = [result for result in results.values() if result is not None]
+    if len(found) == len(results):
+        DOCUMENT.write_text(format_document(found), encoding="utf-8")
+    return [part for part, result in results.items() if result is None]

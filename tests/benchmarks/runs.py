@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 from tests.benchmarks.client import Client, build_message, encode_form
-from tests.benchmarks.load import Batch, compare_loads
-from tests.benchmarks.measure import Row, at_least, at_most, build_ratio_row, run_rounds
-from tests.benchmarks.reads import AGENT
+from tests.benchmarks.load import CONNECTIONS, Batch, compare_loads
+from tests.benchmarks.measure import Row, Target, at_most, build_ratio_row, run_rounds
+from tests.benchmarks.reads import AGENT, LEAST
 from tests.benchmarks.servers import RunningServer
 
 __all__ = ["compare_appends", "compare_first_words", "compare_rates", "measure_long_session"]
@@ -20,19 +20,25 @@ __all__ = ["compare_appends", "compare_first_words", "compare_rates", "measure_l
 WORDS = 10
 
 
-def compare_rates(ours: RunningServer, theirs: RunningServer) -> Iterator[Row]:
-    """Compare runs per second, each in a new session."""
+def compare_rates(
+    ours: RunningServer, theirs: RunningServer, name: str, goals: Mapping[str, Target]
+) -> Iterator[Row]:
+    """Compare runs per second, each in a new session; the other server has this name."""
     path = f"/agents/{AGENT}/runs"
-    for work, stream, words, requests, goal in (
-        ("runs, plain", False, 3, 160, at_least(5)),
-        (f"runs, streamed, {WORDS} words", True, WORDS, 64, None),
+    for work, stream, words, requests, clients in (
+        ("runs, plain", False, 3, 160, CONNECTIONS),
+        ("runs, plain, one at a time", False, 3, 100, 1),
+        (f"runs, streamed, {WORDS} words", True, WORDS, 64, CONNECTIONS),
     ):
         body = encode_form(stream=stream, words=words)
-        other = Batch(theirs.post(path, body), requests)
-        yield compare_loads(work, ours.post(path, body, seconds=2), "AgentOS", other, 3, goal)
+        own = ours.post(path, body, seconds=2, connections=clients)
+        other = Batch(theirs.post(path, body, connections=clients), requests)
+        yield compare_loads(work, own, name, other, 3, goals.get(work, LEAST))
 
 
-def compare_first_words(ours: RunningServer, theirs: RunningServer, endpoint: str) -> Iterator[Row]:
+def compare_first_words(
+    ours: RunningServer, theirs: RunningServer, name: str, endpoint: str
+) -> Iterator[Row]:
     """Compare the time from a request to the first word, without the time of the model itself."""
     acts = {
         "ours": _measure_first_word(ours),
@@ -47,7 +53,7 @@ def compare_first_words(ours: RunningServer, theirs: RunningServer, endpoint: st
         for name in acts
     }
     row = build_ratio_row(
-        "first word over the model's own", over["ours"], "AgentOS", over["theirs"], " ms"
+        "first word over the model's own", over["ours"], name, over["theirs"], " ms"
     )
     yield row.with_postgres(over["twin"], over["ours"], " ms") if ours.twin is not None else row
 
@@ -57,7 +63,7 @@ def _measure_first_word(place: RunningServer) -> Callable[[], float]:
     path, kind = f"/agents/{AGENT}/runs", "application/x-www-form-urlencoded"
 
     def act() -> float:
-        with Client(place.port, place.work.headers) as client:
+        with Client(place.port, place.headers) as client:
             took = [client.first_word(path, body, kind, b"RunContent") for _ in range(7)]
         return statistics.median(took) * 1_000
 
@@ -79,7 +85,7 @@ def _measure_first_word_of_model(endpoint: str) -> Callable[[], float]:
     return act
 
 
-def compare_appends(ours: RunningServer, theirs: RunningServer) -> Iterator[Row]:
+def compare_appends(ours: RunningServer, theirs: RunningServer, name: str) -> Iterator[Row]:
     """Compare the 1,000th run of a session with the first, one after the other."""
     acts = {"new": _measure_append(ours, 9), "long": _measure_append(ours, 9, "append-999")}
     if ours.twin is not None:
@@ -91,7 +97,7 @@ def compare_appends(ours: RunningServer, theirs: RunningServer) -> Iterator[Row]
     found = run_rounds(
         {"new": _measure_append(theirs, 1), "long": _measure_append(theirs, 1, "append-999")}, 3
     )
-    yield build_ratio_row("the same of AgentOS", found["long"], "its 1st", found["new"], " ms")
+    yield build_ratio_row(f"the same of {name}", found["long"], "its 1st", found["new"], " ms")
 
 
 def measure_long_session(ours: RunningServer) -> Iterator[Row]:
@@ -119,7 +125,7 @@ def _measure_append(
 
     def act() -> float:
         took = []
-        with Client(place.port, place.work.headers) as client:
+        with Client(place.port, place.headers) as client:
             for _ in range(count):
                 start = time.perf_counter()
                 client.run(agent, session_id or uuid4().hex)

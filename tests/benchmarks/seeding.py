@@ -16,7 +16,7 @@ from tests.benchmarks.work import Session, Work
 from tests.deployment import Deployment
 from tests.store.rows import a_run
 
-__all__ = ["seed_database"]
+__all__ = ["append_run", "seed_database"]
 
 RUNS_AT_ONCE = 200
 """Runs per transaction."""
@@ -59,11 +59,12 @@ def _write_runs(work: Work, session: Session, first: int, last: int) -> Steps[No
     )
     yield from sessions.get_or_create_for_run(row, EVERYONE)
     for number in range(first, last):
-        yield from _write_run(work, session, number)
+        yield from append_run(work, session, number)
 
 
 @unit
-def _write_run(work: Work, session: Session, number: int) -> Steps[None]:
+def append_run(work: Work, session: Session, number: int) -> Steps[None]:
+    """Write a run that has ended; `number` is 0 for the first one of the session."""
     run_id, now = new_id(), (session.created_at + number) * SECOND
     new = a_run(
         run_id, session.session_id, component_id=work.agents[0]["id"], user_id=work.user,

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks.load import Load, resident_megabytes
+from tests.benchmarks.load import CONNECTIONS, FORM, Load, resident_megabytes
 from tests.benchmarks.work import Work, find_free_port, wait_for_port
 from tests.process import base_environment, start_server
 
 __all__ = [
-    "AGENTOS_PYTHON",
+    "ROOT",
     "RunningServer",
-    "seed_agentos",
+    "run_program",
     "serve_agentctl",
-    "serve_agentos",
     "serve_endpoint",
     "serve_floors",
 ]
 
 ROOT = Path(__file__).parents[2]
-
-AGENTOS_PYTHON = ROOT / ".bench" / "agentos" / "bin" / "python"
-"""The interpreter of the environment that `make bench` creates from `agentos-requirements.txt`."""
 
 START_SECONDS = 60.0
 
@@ -36,12 +31,24 @@ STOP_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A server that listens; `twin` does the same work on PostgreSQL."""
+    """A server that listens.
+
+    Attributes:
+        twin: a server that does the same work on PostgreSQL.
+        key: the key of its callers; empty for the token of the work.
+        health: path that is answered without a key.
+    """
 
     port: int
     process_id: int
     work: Work
     twin: RunningServer | None = None
+    key: str = ""
+    health: str = "/health"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"} if self.key else self.work.headers
 
     @property
     def url(self) -> str:
@@ -55,14 +62,27 @@ class RunningServer:
     def get(self, path: str, *, seconds: int = 1) -> Load:
         """Return the load of one GET request."""
         twin = None if self.twin is None else self.twin.get(path, seconds=seconds)
-        url, headers = self.url + path, self.work.headers
-        return Load(url, self.process_id, headers, seconds=seconds, twin=twin)
+        return Load(self.url + path, self.process_id, self.headers, seconds=seconds, twin=twin)
 
-    def post(self, path: str, form: str | None = None, *, seconds: int = 1) -> Load:
-        """Return the load of one POST request, with a urlencoded form or without a body."""
-        twin = None if self.twin is None else self.twin.post(path, form, seconds=seconds)
-        url, headers = self.url + path, self.work.headers
-        return Load(url, self.process_id, headers, form=form, post=True, seconds=seconds, twin=twin)
+    def post(
+        self,
+        path: str,
+        body: str | None = None,
+        *,
+        kind: str = FORM,
+        seconds: int = 1,
+        connections: int = CONNECTIONS,
+    ) -> Load:
+        """Return the load of one POST request, with a body of this media type or without one."""
+        load = Load(
+            self.url + path, self.process_id, self.headers, body=body, kind=kind, post=True,
+            seconds=seconds, connections=connections,
+        )  # fmt: skip
+        if self.twin is not None:
+            load.twin = self.twin.post(
+                path, body, kind=kind, seconds=seconds, connections=connections
+            )
+        return load
 
 
 @contextmanager
@@ -75,41 +95,12 @@ def serve_agentctl(work: Work, *options: str) -> Iterator[RunningServer]:
 
 
 @contextmanager
-def serve_agentos(work: Work) -> Iterator[RunningServer]:
-    """Run AgentOS on the same work; its database must have been seeded."""
-    port = find_free_port()
-    with _run_program(work, port, *_agentos_command(work, "serve", port)) as process_id:
-        yield RunningServer(port, process_id, work)
-
-
-def seed_agentos(work: Work) -> None:
-    """Fill the database of AgentOS through its own classes."""
-    done = subprocess.run(
-        _agentos_command(work, "seed", 0),
-        cwd=work.folder,
-        env=base_environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    if done.returncode:
-        raise RuntimeError(f"AgentOS could not be seeded: {done.stderr[-2_000:]}")
-
-
-def _agentos_command(work: Work, act: str, port: int) -> list[str]:
-    description = work.folder / "work.json"
-    description.write_text(json.dumps(work.described(port)))
-    program = Path(__file__).with_name("agentos_server.py")
-    return [str(AGENTOS_PYTHON), str(program), act, str(description)]
-
-
-@contextmanager
 def serve_floors(work: Work) -> Iterator[RunningServer]:
     """Run the floors on the database of agentctl, by default with the session of one run."""
     port, path = find_free_port(), str(work.folder / "agentctl.db")
     command = [sys.executable, "-m", "tests.benchmarks.floors", str(port), path, "runs-1"]
     command.append(work.model_url)
-    with _run_program(work, port, *command, folder=ROOT) as process_id:
+    with run_program(work, port, *command, folder=ROOT) as process_id:
         yield RunningServer(port, process_id, work)
 
 
@@ -126,11 +117,26 @@ def serve_endpoint() -> Iterator[str]:
 
 
 @contextmanager
-def _run_program(work: Work, port: int, *command: str, folder: Path | None = None) -> Iterator[int]:
-    """Run a program; yield its process id when it listens."""
+def run_program(
+    work: Work,
+    port: int,
+    *command: str,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[int]:
+    """Run a program; yield its process id when it listens.
+
+    Args:
+        folder: working directory, by default that of the work.
+        environment: variables in addition to those that every process inherits.
+    """
     with (work.folder / "program.log").open("ab") as log:
         process = subprocess.Popen(
-            command, cwd=folder or work.folder, env=base_environment(), stdout=log, stderr=log
+            command,
+            cwd=folder or work.folder,
+            env=base_environment() | dict(environment or {}),
+            stdout=log,
+            stderr=log,
         )
     try:
         wait_for_port(port, START_SECONDS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -20,8 +22,10 @@ from tests.benchmarks.measure import (
     build_figure_row,
     build_ratio_row,
     format_text,
+    measure_spread,
     run_rounds,
 )
+from tests.benchmarks.other_work import OtherWork, count_own_seconds
 from tests.benchmarks.seeding import seed_database
 from tests.benchmarks.work import create_work, sized_sessions
 from tests.deployment import Deployment
@@ -47,11 +51,40 @@ def test_a_row_has_the_ratios_of_its_rounds_and_tells_what_is_reached() -> None:
     on_postgres = rate.with_postgres([270.0, 285.0], found["ours"], "/s")
     assert on_postgres.cells[-2:] == ["278/s", "0.93"]
     assert rate.with_postgres([270.0], [300.0], "/s", 0.81).cells[-1] == "0.81"
-    document = report.format_document([rate, time, figure], 60, "tokens")
+    by_processor = replace(rate, target=at_least(4, by_processor=True), by_processor=5.0)
+    assert by_processor.cells[6:9] == ["5.00", "≥ 4 by CPU", "yes"]
+    cells = [row.cells for row in (rate, time, figure)]
+    document = report.format_document([report.PartResult("reads", "2026-11-23", 90, 3, cells)])
     assert (
         "| starts | 6.00 ms | theirs | 2.50 ms | 2.25 | 1.50 to 3.00 |  | ≤ 2 | NO |  |  |"
         in document
     )
+    assert "| `reads` | 2026-11-23 | 1.5 | 3 | 0 of 3 |" in document
+
+
+def test_a_row_of_a_busy_machine_has_no_verdict() -> None:
+    row = build_ratio_row("reads", [300.0, 310.0], "theirs", [100.0, 100.0], "/s", at_least(2))
+    verdicts = [
+        row,
+        replace(row, other_work=0.45),
+        replace(row, ratios=(1.0, 3.0)),
+        replace(row, failure="late with 40% of a core"),
+    ]
+    assert [each.cells[8] for each in verdicts] == [
+        "yes",
+        "unclear: other work 45%",
+        "unclear: spread 3.00",
+        "unclear: late with 40% of a core",
+    ]
+    assert measure_spread([1.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0, 90.0]) == 1
+
+
+def test_ended_children_are_no_other_work() -> None:
+    other_work, before = OtherWork(), count_own_seconds()
+    loop = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", loop], check=True)
+    assert count_own_seconds() - before >= 0.2
+    assert 0 <= other_work() <= 1
 
 
 def test_a_process_is_found_at_rest_and_has_memory() -> None:

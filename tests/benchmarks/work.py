@@ -118,7 +118,6 @@ class Work:
         """Return the work as JSON for a program without these classes."""
         return asdict(self) | {
             "folder": str(self.folder),
-            "database": str(self.folder / "agentos.db"),
             "public_key": str(self.folder / "keys" / "signing.pub.pem"),
             "port": port,
         }

@@ -25,9 +25,8 @@ import asyncpg
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import start_endpoint
 from tests.poolers.pgbouncer import MISSING, PgBouncer, find_pgbouncer, running_pgbouncer
-from tests.postgres_server import PostgresServer, run_postgres_server
+from tests.postgres_server import PostgresServer, list_children, run_postgres_server
 from tests.process import ServerProcess, start_server
-from tests.server.worker_server import is_alive
 
 __all__ = ["Cluster", "Engine", "PostgresCluster", "Server", "SqliteCluster", "start_cluster"]
 
@@ -76,6 +75,17 @@ class Server:
         assert self._running is not None
         return self._running.process
 
+    @property
+    def workers(self) -> list[int]:
+        """The process ids of its workers; its own if it is one process.
+
+        Children only: a pid of the database may belong to a process of another program by now.
+        """
+        if self._running is None:
+            return []
+        pid = self.process.pid
+        return list_children(pid) if "--workers" in self._options else [pid]
+
     def start(self) -> None:
         """Start the server and wait until it listens."""
         port = self.url.rpartition(":")[2] or "0"
@@ -105,6 +115,10 @@ class Cluster(ABC):
     servers: list[Server]
     token: str
 
+    def live_workers(self) -> list[int]:
+        """Return the process ids of the workers of all servers."""
+        return [pid for server in self.servers for pid in server.workers]
+
     @abstractmethod
     async def rows(self, sql: str) -> Sequence[Sequence[Any]]:
         """Query the database directly."""
@@ -117,13 +131,13 @@ class PostgresCluster(Cluster):
     postgres: PostgresServer
     pooler: PgBouncer | None = None
 
-    async def live_workers(self) -> list[int]:
-        """Return the process ids of the servers."""
-        return [server.process.pid for server in self.servers if server.is_running]
+    async def crash_database(self, seconds: float, *, kill: bool = False) -> None:
+        """Crash the database and start it again after `seconds`.
 
-    async def crash_database(self, seconds: float) -> None:
-        """Crash the database and start it again after `seconds`."""
-        await asyncio.to_thread(self.postgres.stop)
+        Args:
+            kill: kill its processes with SIGKILL instead of an immediate stop.
+        """
+        await asyncio.to_thread(self.postgres.kill if kill else self.postgres.stop)
         await asyncio.sleep(seconds)
         await asyncio.to_thread(self.postgres.start)
 
@@ -157,11 +171,6 @@ class SqliteCluster(Cluster):
     """One server with several worker processes on one file."""
 
     file: Path
-
-    async def live_workers(self) -> list[int]:
-        """Return the process ids of the workers that run."""
-        pids = {row[0] for row in await self.rows("SELECT pid FROM workers")}
-        return sorted(pid for pid in pids if is_alive(pid))
 
     async def lock_database(self, seconds: float) -> None:
         """Hold the write lock of the database for `seconds`."""
@@ -197,12 +206,18 @@ class SqliteCluster(Cluster):
 
 @contextlib.asynccontextmanager
 async def start_cluster(
-    engine: Engine, *, durable: bool, extra: str = "", files: Mapping[str, str] | None = None
+    engine: Engine,
+    *,
+    durable: bool,
+    workers: int = 0,
+    extra: str = "",
+    files: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Cluster]:
     """Start the database and the servers; stop them at the end of the block.
 
     Args:
         durable: True if PostgreSQL flushes commits to disk. SQLite always does.
+        workers: worker processes of each server on PostgreSQL; 0 for one process.
         extra: TOML to append to the configuration, with `{url}` for the model endpoint.
         files: texts of files in the folder of the configuration, by name.
     """
@@ -226,7 +241,9 @@ async def start_cluster(
                 pooler = context.enter_context(
                     running_pgbouncer(program, postgres.url, *settings, users=SCHEMAS)
                 )
-            cluster = _create_postgres_cluster(folder, endpoint.base_url, postgres, pooler, extra)
+            cluster = _create_postgres_cluster(
+                folder, endpoint.base_url, postgres, pooler, extra, workers
+            )
         for server in cluster.servers:
             for name, text in (files or {}).items():
                 (server.deployment.folder / name).write_text(text)
@@ -258,7 +275,12 @@ async def _create_users(postgres: PostgresServer) -> None:
 
 
 def _create_postgres_cluster(
-    folder: Path, model_url: str, postgres: PostgresServer, pooler: PgBouncer | None, extra: str
+    folder: Path,
+    model_url: str,
+    postgres: PostgresServer,
+    pooler: PgBouncer | None,
+    extra: str,
+    workers: int,
 ) -> PostgresCluster:
     databases = {}
     for name, schema in zip(("main", "second"), SCHEMAS, strict=True):
@@ -275,7 +297,9 @@ def _create_postgres_cluster(
         folder / "a", model_url, extra=LIMITS + extra, databases=databases
     )
     shutil.copytree(folder / "a", folder / "b", dirs_exist_ok=True)
-    servers = [Server("a", deployment), Server("b", Deployment(folder / "b"))]
+    options = ("--workers", str(workers)) if workers else ()
+    deployments = {"a": deployment, "b": Deployment(folder / "b")}
+    servers = [Server(name, each, *options) for name, each in deployments.items()]
     return PostgresCluster(servers, _mint_token(deployment), postgres, pooler)
 
 

@@ -5,7 +5,8 @@
         --paused 20
 
 Each run makes several calls in turn, of a tool that must not be repeated and of one that
-may be. Workers, servers and PostgreSQL are killed at random moments. A person who reads the ledger
+may be. Workers, servers, PostgreSQL and single processes of it are killed at random moments
+(SIGKILL). A person who reads the ledger
 answers what happened to the calls in doubt. In the end every run is complete, and
 
 - no call was made again after the next one had begun: it had finished;
@@ -35,6 +36,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+import asyncpg
 import httpx2
 
 from tests.chaos.cluster import Cluster, Engine, PostgresCluster, Server, start_cluster
@@ -270,35 +272,45 @@ class Experiment:
             self.answers[call_id].append(body["decision"])
 
     async def kill(self, count: int, pause: float) -> None:
-        """Kill something again and again."""
+        """Kill something again and again; print the counts every hundred kills."""
         for number in range(count):
             await asyncio.sleep(self._dice.uniform(0.2, 1.8) * pause)
-            cluster = self._cluster
-            if isinstance(cluster, PostgresCluster):
-                if number % 5 == 4:
-                    await cluster.crash_database(self._dice.choice((0.0, 0.5)))
-                    self.figures.kills["PostgreSQL"] += 1
-                    continue
-                live = [server for server in cluster.servers if server.is_running]
-                while not live:
-                    await asyncio.sleep(0.1)
-                    live = [server for server in cluster.servers if server.is_running]
-                self._restart(self._dice.choice(live))
-                self.figures.kills["server"] += 1
-                continue
-            assert not isinstance(cluster, PostgresCluster)
-            if number % 20 == 19:
-                while not cluster.servers[0].is_running:
-                    await asyncio.sleep(0.1)
-                self._restart(cluster.servers[0])
-                self.figures.kills["server with its workers"] += 1
-                continue
-            while not (pids := await cluster.live_workers()):  # type: ignore[attr-defined]
-                await asyncio.sleep(0.1)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._dice.choice(pids), signal.SIGKILL)
-                self.figures.kills["worker"] += 1
+            self.figures.kills[await self._kill(number)] += 1
+            if number % 100 == 99:
+                print(len(self.runs), "runs,", dict(self.figures.kills), flush=True)
         await asyncio.gather(*self._restarting)
+
+    async def _kill(self, number: int) -> str:
+        """Kill a part of the cluster, most often a worker; return what it was."""
+        cluster = self._cluster
+        if isinstance(cluster, PostgresCluster) and number % 10 == 4:
+            if number % 20 == 4:
+                await cluster.crash_database(self._dice.choice((0.0, 0.5)), kill=True)
+                return "PostgreSQL"
+            await asyncio.to_thread(cluster.postgres.kill_backend)
+            return "process of PostgreSQL"
+        while True:
+            servers = [server for server in cluster.servers if server.is_running]
+            if number % 20 == 19 and servers:
+                self._restart(self._dice.choice(servers))
+                return "server with its workers"
+            # One stays: a run ends that loses its process three times in one step.
+            if number % 20 != 19 and len(pids := await self._list_ready_workers()) > 1:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._dice.choice(pids), signal.SIGKILL)
+                    return "worker"
+            await asyncio.sleep(0.1)
+
+    async def _list_ready_workers(self) -> list[int]:
+        """Return the workers that have registered: a server delays the start of one that never was.
+
+        A pid of the database alone may be that of another program by now.
+        """
+        live = self._cluster.live_workers()
+        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            ready = {row[0] for row in await self._cluster.rows("SELECT pid FROM workers")}
+            return [pid for pid in live if pid in ready]
+        return []
 
     def _restart(self, server: Server) -> None:
         server.kill()
@@ -307,7 +319,7 @@ class Experiment:
         task.add_done_callback(self._restarting.discard)
 
     async def _start(self, server: Server) -> None:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             try:
                 return await asyncio.to_thread(server.start)
@@ -365,7 +377,9 @@ async def run_experiment(
     files = {"chaos_tools.py": TOOLS.format(ledger=str(ledger), seconds=call_seconds)}
     began = time.monotonic()
     try:
-        async with start_cluster(engine, durable=False, extra=AGENT, files=files) as cluster:
+        async with start_cluster(
+            engine, durable=kills > 0, workers=3 if kills else 0, extra=AGENT, files=files
+        ) as cluster:
             experiment = Experiment(cluster, ledger, seed)
             until = asyncio.Event()
             workers = [asyncio.create_task(experiment.work(until)) for _ in range(clients)]

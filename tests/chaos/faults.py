@@ -106,12 +106,12 @@ def _list_sqlite_faults(cluster: SqliteCluster, dice: random.Random) -> list[Fau
     """Return the faults of one server with several workers."""
 
     async def kill_worker() -> tuple[str, float]:
-        os.kill(dice.choice(await cluster.live_workers()), signal.SIGKILL)
+        os.kill(dice.choice(cluster.live_workers()), signal.SIGKILL)
         return "a worker killed", await _wait_for_answers(cluster)
 
     async def stop_worker() -> tuple[str, float]:
         seconds = dice.choice((1.0, LOST_SECONDS))
-        await cluster.stop_worker(dice.choice(await cluster.live_workers()), seconds)
+        await cluster.stop_worker(dice.choice(cluster.live_workers()), seconds)
         return f"a worker stopped for {seconds:g} s", await _wait_for_answers(cluster)
 
     async def lock_database() -> tuple[str, float]:

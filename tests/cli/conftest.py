@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.demo import Demo, serving
 from tests.commands import Result, run_command
+from tests.forking import ForkedProcess, is_forkable
 from tests.process import AGENTCTL, base_environment
 
 TIMEOUT = 60
@@ -117,6 +118,9 @@ def _at_terminal(
     terminal: int, args: tuple[str, ...], env: dict[str, str], folder: Path
 ) -> subprocess.Popen[bytes]:
     """Start `agentctl ARGS` as the leader of a session with this terminal: Ctrl-C works."""
+    if is_forkable(env, {}):
+        path = os.ttyname(terminal)
+        return ForkedProcess(args, env, terminal=path, cwd=folder, start_new_session=True)
     # The first terminal that the leader of a new session opens is its own.
     command = ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(terminal)]
     line = [*command, *AGENTCTL, *args]

@@ -22,8 +22,16 @@ def test_silence_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         yield
 
     monkeypatch.setattr(event_lines, "showing_progress", record)
-    names = ("RunStarted", "ToolCallStarted", "ToolCallCompleted", "RunContent", "RunCompleted")
-    data = json.dumps({"tool": {"tool_call_id": "1", "tool_name": "nap"}}).encode()
+    names = (
+        "RunQueued",
+        "RunStarted",
+        "ToolCallStarted",
+        "ToolCallCompleted",
+        "RunContent",
+        "RunCompleted",
+    )
+    tool = {"tool_call_id": "1", "tool_name": "nap"}
+    data = json.dumps({"tool": tool, "queue_position": 2}).encode()
 
     async def stream() -> AsyncIterator[StreamEvent]:
         for number, name in enumerate(names):
@@ -37,4 +45,10 @@ def test_silence_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
 
     seen: list[str] = []
     assert asyncio.run(read()) == list(names)
-    assert shown == ["the first token", "the first token", "tool nap", "the next event"]
+    assert shown == [
+        "the first token",
+        "its turn, place 2 in the queue of its session",
+        "the first token",
+        "tool nap",
+        "the next event",
+    ]

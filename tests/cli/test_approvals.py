@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import jwt
 import pytest
 
+from agentctl.cli.files import write_key_pair
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.local_project import running_command, wait_for_line
 from tests.commands import Result
@@ -25,6 +27,8 @@ url = "sqlite:///agentctl.db"
 [[agents]]
 id = "payer"
 object = "paying_agent:wait_for_people"
+[audit]
+key_file = "audit.pem"
 """
 AGENT = Path(__file__).parents[1] / "approvals" / "paying_agent.py"
 DEADLINE = 60.0
@@ -48,6 +52,7 @@ def payers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Payers]:
     shutil.copy(AGENT, folder)
     config = folder / "agentctl.toml"
     config.write_text(CONFIG)
+    write_key_pair(folder / "audit.pem", "EdDSA")
     environment = base_environment() | {"HOME": str(folder)}
     place = ("--config", str(config), "--port", "0")
     with start_server(*place, log=folder / "server.log", environment=environment) as server:
@@ -266,3 +271,31 @@ def test_approval_ids_are_completed(agentctl: Agentctl, payers: Payers, start: S
     env = {"_AGENTCTL_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": line}
     completed: Result = agentctl(env=env)
     assert approval_id in completed.stdout
+
+
+def test_receipt_states_a_decision_to_others(
+    agentctl: Agentctl, payers: Payers, start: Start, door: tuple[str, ...], tmp_path: Path
+) -> None:
+    approval = read_approval(agentctl, payers, start("user"))
+    one = str(approval["approval_id"])
+    refused = agentctl("approvals", "receipt", one, *door)
+    assert (refused.code, "is not decided yet" in refused.stderr) == (6, True)
+    rejected = agentctl("approvals", "reject", one, *door)
+    assert rejected.code == 0, rejected.stderr
+    file, key = tmp_path / "receipt.jwt", payers.config.with_name("audit.pub.pem")
+    written = agentctl("approvals", "receipt", one, "--to-file", str(file), *door)
+    assert written.code == 0, written.stderr
+    shown = agentctl("approvals", "verify-receipt", str(file), "--key", str(key), "-o", "json")
+    assert shown.code == 0, shown.stderr
+    content = json.loads(shown.stdout)
+    assert (content["status"], content["arguments_hash"]) == (
+        "rejected",
+        approval["arguments_hash"],
+    )
+    decoded = jwt.decode(
+        file.read_text().strip(), key.read_bytes(), algorithms=["EdDSA"], options={"require": []}
+    )
+    assert decoded == content
+    token = file.read_text().replace(".", ".e30", 1)
+    forged = agentctl("approvals", "verify-receipt", "-", "--key", str(key), input=token)
+    assert (forged.code, "signed statement is not valid" in forged.stderr) == (1, True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sqlite3
 import stat
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import pytest
 from agentctl.store.schema import SCHEMA_VERSION, load_migrations
 from agentctl.store.sqlite.backup import hash_rows
 from tests.cli.conftest import Agentctl
+from tests.process import base_environment, start_server
 from tests.store.old_databases import old_file
 
 pytestmark = pytest.mark.slow
@@ -36,9 +36,18 @@ id = "echo"
 provider = "demo"
 model = "echo"
 
+[[models]]
+id = "slow"
+provider = "demo"
+model = "slow"
+
 [[agents]]
 id = "echo"
 model = "echo"
+
+[[agents]]
+id = "slow"
+model = "slow"
 """
 
 
@@ -220,26 +229,70 @@ def test_a_backup_is_a_new_complete_private_file(
     assert not list(tmp_path.glob("*.part*"))
 
 
-def test_a_backup_is_restored_by_copying_it(
+def test_a_restored_backup_goes_on_with_nothing(
     agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
 ) -> None:
+    where, backup = ("--config", str(config)), tmp_path / "b.db"
+    environment = base_environment() | {"HOME": str(tmp_path)}
+    place = (*where, "--port", "0")
+    assert agentctl("db", "migrate", *where).code == 0
+    with start_server(*place, log=tmp_path / "log", environment=environment) as server:
+        url = ("--url", server.url)
+        start = ("runs", "start", "--agent", "slow", "-m", "x", "--background", "-o", "json")
+        run_id = json.loads(agentctl(*start, *url).stdout)["run_id"]
+        made = json.loads(agentctl("db", "backup", str(backup), *where, "-o", "json").stdout)
+        later = ("runs", "start", "--agent", "echo", "-m", "later", "--session", "later")
+        assert agentctl(*later, *where).code == 0
+        refused = agentctl("db", "restore", str(backup), "--replace", *where)
+        assert (refused.code, "a process works with the database" in refused.stderr) == (6, True)
+    refused = agentctl("db", "restore", str(backup), *where)
+    assert (refused.code, "--replace" in refused.stderr) == (6, True)
+    wrong = agentctl("db", "restore", str(backup), "--replace", "--sha256", "0", *where)
+    assert (wrong.code, "not the expected one" in wrong.stderr) == (7, True)
+    assert agentctl("sessions", "get", "later", *where).code == 0
+    known = ("--sha256", made["sha256"])
+    ended = agentctl("db", "restore", str(backup), "--replace", *known, *where, "-o", "json")
+    assert ended.code == 0, ended.stderr
+    restored = json.loads(ended.stdout)
+    assert (restored["rows"], restored["sha256"]) == (made["rows"], made["sha256"])
+    assert restored["ended_runs"] == 1
+    assert agentctl("db", "check", *where).code == 0
+    run = json.loads(agentctl("runs", "get", run_id, "-o", "json", *where).stdout)
+    assert (run["status"], run["error"]["code"]) == ("ERROR", "WORKER_LOST")
+    assert agentctl("sessions", "get", "later", *where).code == 5
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    config.write_text(config.read_text().replace("agentctl.db", Path(restored["moved_to"]).name))
+    assert agentctl("sessions", "get", "later", *where).code == 0
+    assert not list(tmp_path.rglob("*.restoring*"))
+
+
+def test_a_damaged_backup_changes_nothing(
+    agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
+) -> None:
+    where, backup = ("--config", str(config)), tmp_path / "b.db"
     old_file(file)
-    agentctl("db", "migrate", "--config", str(config))
-    made = json.loads(
-        agentctl(
-            "db", "backup", str(tmp_path / "b.db"), "--config", str(config), "-o", "json"
-        ).stdout
-    )
-    box = tmp_path / "box"
-    box.mkdir()
-    other = Path(shutil.copy(config, box))
-    shutil.copy(tmp_path / "b.db", box / "agentctl.db")
-    assert agentctl("db", "check", "--config", str(other)).code == 0
-    again = json.loads(
-        agentctl("db", "backup", str(box / "c.db"), "--config", str(other), "-o", "json").stdout
-    )
-    assert (again["rows"], again["sha256"]) == (made["rows"], made["sha256"])
-    assert agentctl("sessions", "list", "-o", "name", "--config", str(other)).lines == ["s1"]
+    assert agentctl("db", "backup", str(backup), *where).code == 0
+    before = file.read_bytes()
+    for damaged in (backup.read_bytes()[:5_000], b"not a database" * 100, b""):
+        backup.write_bytes(damaged)
+        ended = agentctl("db", "restore", str(backup), "--replace", *where)
+        assert (ended.code, ended.stdout, file.read_bytes()) == (7, "", before), ended.stderr
+    ended = agentctl("db", "restore", str(tmp_path / "none.db"), "--replace", *where)
+    assert (ended.code, file.read_bytes()) == (7, before)
+    assert not list(tmp_path.rglob("*.restoring*"))
+
+
+def test_an_old_backup_is_restored_and_migrated(
+    agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
+) -> None:
+    where, backup = ("--config", str(config)), tmp_path / "b.db"
+    old_file(file)
+    assert agentctl("db", "backup", str(backup), *where).code == 0
+    file.unlink()
+    ended = agentctl("db", "restore", str(backup), *where)
+    assert ended.code == 0, ended.stderr
+    assert agentctl("db", "check", *where).code == 0
+    assert agentctl("sessions", "list", "-o", "name", *where).lines == ["s1"]
 
 
 def test_backup_of_postgresql_prints_the_pg_dump_command(agentctl: Agentctl, config: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.cli.commands.sessions.stat import draw_bar
+from agentctl.cli.show.bars import draw_bar
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 

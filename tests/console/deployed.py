@@ -61,6 +61,12 @@ tools = ["console_tools:refund"]
 approve = {{ refund = "user" }}
 
 [[agents]]
+id = "lined"
+name = "Lined"
+model = "echo"
+on_busy = "enqueue"
+
+[[agents]]
 id = "hostile"
 name = "<img src=x onerror=alert(1)>"
 description = "<script>alert(2)</script>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from playwright.sync_api import Browser
 
 from tests.console.browser import ConsolePage, expect, needs_browser, open_console
-from tests.console.deployed import READS, RUNS, start, token
+from tests.console.deployed import READS, RUNS, start, token, wait_for_status
 from tests.server.threaded_server import ThreadedServer
 
 pytestmark = needs_browser
@@ -40,6 +40,25 @@ def test_focus_returns_to_the_row(server: ThreadedServer, browser: Browser) -> N
         expect(row).to_be_focused()
         shown.go("#/access")
         expect(shown.page.locator("h1")).to_be_focused()
+
+
+def test_a_queued_run_shows_its_place_and_is_cancelled(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    first, _, third = [
+        start(server, f"agents/{agent}", "in-line", "hello", background=True).json()["run_id"]
+        for agent in ("hang", "lined", "lined")
+    ]
+    with open_console(browser, server.url, "#/sessions/in-line", token=token(server)) as shown:
+        shown.see("2 queued", *(f"place {place} in the queue of its session" for place in "12"))
+        article = shown.page.locator("article").nth(1)
+        article.locator("[data-cancel]").click()
+        shown.page.click("dialog .danger")
+        expect(article).to_contain_text("■ stopped")
+        path, query = f"/agents/hang/runs/{first}/cancel", {"session_id": "in-line"}
+        server.client.post(path, params=query, headers=server.bearer("me", *RUNS))
+        shown.see("✓ completed")
+    wait_for_status(server, f"/runs/{third}", "COMPLETED")
 
 
 def test_counts_of_ended_runs_are_the_counts(server: ThreadedServer, browser: Browser) -> None:

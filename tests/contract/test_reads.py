@@ -23,6 +23,7 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
+from agentctl.usage_requests import OverviewFilter, UsageFilter
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN
 
@@ -141,6 +142,18 @@ def reads(ids: dict[str, str]) -> dict[str, OperationCall]:
             for session in ("a1", "t1", "w1", "e1", "none")
         },
         "get_runs at work": lambda operations: operations.get_runs(RunFilter(at_work=True)),
+        "get_budgets": lambda operations: operations.get_budgets(),
+        "get_run_causes": lambda operations: operations.get_run_causes(ids["e1"]),
+        "get_usage": lambda operations: operations.get_usage(
+            UsageFilter(by=("user", "component", "model"))
+        ),
+        "get_usage no group": lambda operations: operations.get_usage(UsageFilter(by=())),
+        "get_usage_overview": lambda operations: operations.get_usage_overview(
+            OverviewFilter("day", "model")
+        ),
+        "get_runs failed": lambda operations: operations.get_runs(
+            RunFilter(error_code="MODEL_UNAVAILABLE", parent="none", finished_before=2**52)
+        ),
         "get_runs ended": lambda operations: operations.get_runs(RunFilter(finished_after=1)),
         "get_session_by_id odd id": lambda operations: operations.get_session_by_id("b c%é?x=1"),
         "get_session_runs part": lambda operations: operations.get_session_runs(

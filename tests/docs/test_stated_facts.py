@@ -11,7 +11,7 @@ from agentctl.config.providers import PROVIDERS
 from agentctl.config.tables import list_sections
 from tests.docs.pages import ROOT, pages
 
-NUMBERS = ["seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen"]
+NUMBERS = ["seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOW = (ROOT / ".github/workflows/ci.yml").read_text()
 

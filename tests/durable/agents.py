@@ -25,21 +25,85 @@ object = "durable_functions:errand"
 FUNCTION_CODE = """
 import asyncio
 import ledger_tools
+from crossings import cross, look
 
 
 async def errand(message, context):
-    async def make(name):
-        ledger_tools.record(context, name)
-        return f"made {name}"
+    async def note(text):
+        ledger_tools.record(context, "note")
 
-    async def hold(name):
-        ledger_tools.record(context, name)
-        while ledger_tools.HOLD.exists():
-            await asyncio.sleep(0.02)
-        return f"held {name}"
+    async def look_at(barrier):
+        return await look(barrier, context)
 
-    yield await context.step("first", make, "first")
-    last, idempotent = message.split()
-    yield await context.step("hold", hold, last, idempotent=idempotent == "True")
-    yield await context.step("last", make, "last")
+    async def cross_at(barrier):
+        return await cross(barrier, context)
+
+    async def both(barrier):
+        return await asyncio.gather(
+            context.step("look", look_at, barrier, idempotent=True),
+            context.step("cross", cross_at, barrier),
+        )
+
+    await asyncio.gather(context.step("note", note, 1), context.step("note", note, 2))
+    await both("first")
+    await context.step("note", note, 3)
+    _, crossed = await both("second")
+    await context.step("note", note, 4)
+    await context.step("note", note, 5)
+    yield crossed
+"""
+
+TOGETHER = """
+[[agents]]
+id = "walker"
+durable = true
+model = "plan"
+tools = ["crossings:cross", "crossings:look", "ledger_tools:note"]
+
+[[agents]]
+id = "runner"
+model = "plan"
+tools = ["crossings:cross", "crossings:look", "ledger_tools:note"]
+
+[[teams]]
+id = "troop"
+mode = "coordinate"
+model = "plan"
+members = ["walker", "runner"]
+tools = ["ledger_tools:note"]
+durable = true
+
+[[teams]]
+id = "heads"
+mode = "coordinate"
+model = "plan"
+members = ["troop"]
+durable = true
+
+[[teams]]
+id = "window"
+mode = "route"
+model = "delegate"
+members = ["walker", "runner"]
+durable = true
+
+[[teams]]
+id = "circle"
+mode = "broadcast"
+model = "echo"
+members = ["walker", "runner"]
+durable = true
+
+[[workflows]]
+id = "track"
+durable = true
+steps = [{ name = "walk", agent = "walker" }, { name = "run", agent = "runner" },
+         { name = "meet", team = "troop" }]
+"""
+
+LIBRARIES = """
+[[agents]]
+id = "typed"
+durable = true
+object = "library_agents:typed"
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.durable.agents import DURABLE, FUNCTION, FUNCTION_CODE
+from tests.durable.agents import DURABLE
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.gated.site import Site, create_site
 from tests.loops import pytest_pyfunc_call
@@ -19,5 +19,4 @@ def site(tmp_path: Path, model_endpoint: ModelEndpoint) -> Site:
     """A deployment for one test, whose servers it starts and kills."""
     folder = tmp_path / "site"
     folder.mkdir()
-    (folder / "durable_functions.py").write_text(FUNCTION_CODE)
-    return create_site(folder, model_endpoint.base_url, extra=DURABLE + FUNCTION)
+    return create_site(folder, model_endpoint.base_url, extra=DURABLE)

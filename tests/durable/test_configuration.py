@@ -18,9 +18,9 @@ from tests.gated.site import Site, answer
 from tests.runtime.fake_context import settings
 
 CODE = """
-import pydantic_ai
+import agno.agent
 
-library = pydantic_ai.Agent("test")
+library = agno.agent.Agent()
 
 
 def quick(message, context):
@@ -51,7 +51,7 @@ def test_async_functions_can_be_durable(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("library", "durable has no effect for an Agent of pydantic-ai"),
+        ("library", "durable has no effect for an Agent or Team of agno"),
         ("quick", "durable has no effect for a function that is not asynchronous"),
     ],
 )
@@ -70,3 +70,18 @@ async def test_dependencies_of_a_request_are_refused(site: Site) -> None:
             await operations.create_run(
                 "agent", "lasting", RunRequest(message, dependencies={"key": 1})
             )
+
+
+def test_agents_in_code_below_a_durable_team_are_durable(site: Site) -> None:
+    text = site.deployment.path.read_text()
+    agent = '[[agents]]\nid = "inner"\nobject = "inner:agent"\n'
+    team = '[[teams]]\nid = "{}"\nmodel = "plan"\nmembers = ["{}"]\n'
+    site.deployment.path.write_text(
+        f"{text}\n{agent}\n{team.format('middle', 'inner')}\n"
+        f"{team.format('outer', 'middle')}durable = true\n"
+    )
+    with pytest.raises(InvalidConfiguration) as refused:
+        _ = site.deployment.settings
+    assert "teams.outer.durable" in refused.value.detail or "durable" in refused.value.detail
+    assert refused.value.detail.endswith("inner is not")
+    assert "set durable = true for the agent inner" in (refused.value.hint or "")

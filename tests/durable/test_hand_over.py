@@ -10,6 +10,7 @@ from functools import partial
 from agentctl.remote.client import RemoteOperations
 from agentctl.requests import RunRequest, StreamEvent
 from tests.durable.forwarding import forward
+from tests.durable.moves import set_drain_seconds
 from tests.durable.test_kills import NOTES, is_called, start
 from tests.gated.site import SCOPES, Site, answer, call
 from tests.loops import wait_until
@@ -22,23 +23,6 @@ def stop(server: ServerProcess) -> float:
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(40) == 0
     return time.monotonic() - began
-
-
-async def test_run_is_handed_over_after_its_present_call(site: Site) -> None:
-    set_drain_seconds(site, 30)
-    plan = [*NOTES[:1], answer(call("linger", text="x")), *NOTES[1:], answer(text="done")]
-    hold = site.deployment.folder / "hold"
-    hold.touch()
-    with site.serve("first") as server, site.serve("second") as other:
-        run = await start(site, server, plan)
-        await wait_until(lambda: "linger" in site.tools_called(run))
-        server.process.send_signal(signal.SIGTERM)
-        await wait_until(lambda: "stopping" in log(site, "first").lower())
-        hold.unlink()
-        assert server.process.wait(40) == 0
-        ended = await site.wait_for_end(other, run["run_id"])
-    assert (ended["status"], ended["content"]) == ("COMPLETED", "done")
-    assert [entry["tool"] for entry in site.ledger(run)] == ["note", "linger", "note", "note"]
 
 
 async def test_call_that_outlasts_the_drain_is_in_doubt(site: Site) -> None:
@@ -97,11 +81,3 @@ async def test_stream_goes_on_through_another_server(site: Site) -> None:
 
 def log(site: Site, name: str) -> str:
     return (site.deployment.folder / f"{name}.log").read_text()
-
-
-def set_drain_seconds(site: Site, seconds: int) -> None:
-    text = site.deployment.path.read_text()
-    assert "drain_seconds = 1\n" in text
-    site.deployment.path.write_text(
-        text.replace("drain_seconds = 1\n", f"drain_seconds = {seconds}\n")
-    )

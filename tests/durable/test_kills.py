@@ -24,29 +24,6 @@ async def start(
         return dict((await operations.create_run("agent", agent, request)).value)
 
 
-async def test_idempotent_call_is_made_again_and_no_finished_one(site: Site) -> None:
-    plan = [*NOTES, answer(call("visit", place="inn")), answer(text="done")]
-    hold = site.deployment.folder / "hold"
-    hold.touch()
-    with site.serve("first") as server:
-        run = await start(site, server, plan)
-        await wait_until(lambda: "visit" in site.tools_called(run))
-        kill(server)
-    hold.unlink()
-    with site.serve("second") as server:
-        ended = await site.wait_for_end(server, run["run_id"])
-    assert (ended["status"], ended["content"]) == ("COMPLETED", "done")
-    calls = site.ledger(run)
-    assert [entry["tool"] for entry in calls] == ["note"] * 3 + ["visit"] * 2
-    assert calls[3]["call_id"] == calls[4]["call_id"]
-    # The record is that of a run that was never lost.
-    assert [tool["result"] for tool in ended["tools"]] == [
-        "noted step 0", "noted step 1", "noted step 2", "visited inn",
-    ]  # fmt: skip
-    roles = [message["role"] for message in ended["messages"]]
-    assert roles == ["user", *["assistant", "tool"] * 4, "assistant"]
-
-
 async def test_person_is_asked_about_a_call_that_had_begun(site: Site) -> None:
     both = answer(
         call("note", text="a"), call("linger", text="b"), call("refund", amount=1, to="c")

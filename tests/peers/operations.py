@@ -464,13 +464,23 @@ ROWS: tuple[Row, ...] = (
         refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
         commands=(
             "auth whoami", "auth can-i", "auth explain", "audit list", "audit tail",
-            "audit export",
+            "audit export", "audit heads", "audit verify", "approvals receipt",
         ),
     ),
     Row(
         "Retry and fork of a run",
         refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
         commands=("runs retry", "runs fork"),
+    ),
+    Row(
+        "Usage and overview",
+        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
+        commands=("usage",),
+    ),
+    Row(
+        "Budgets",
+        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
+        commands=("budgets list",),
     ),
     Row(
         "Webhooks",

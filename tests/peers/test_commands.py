@@ -330,7 +330,8 @@ def test_sessions_and_memories_are_exported(agentctl: Agentctl, tmp_path: Path) 
         "sessions summarize s", "sessions delete s --yes --cancel", "memories forget u --yes",
         "runs wait r", "audit tail", "audit export", "sessions stat", "webhooks list",
         "webhooks test w", "webhooks deliveries", "webhooks redeliver d", "webhooks enable w",
-        "runs retry r", "runs fork r --at 1",
+        "runs retry r", "runs fork r --at 1", "usage --by day", "usage --plot",
+        "budgets list",
     ],
 )  # fmt: skip
 def test_commands_without_counterpart_say_so(

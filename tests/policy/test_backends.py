@@ -25,6 +25,7 @@ from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     AccountFilter,
     AuditFilter,
+    AuditHeadFilter,
     BulkDeletion,
     CancelRequest,
     ExplainRequest,
@@ -40,6 +41,7 @@ from agentctl.requests import (
     SessionPatch,
 )
 from agentctl.service.service import ServiceOperations
+from agentctl.usage_requests import OverviewFilter, UsageFilter
 from agentctl.webhook_requests import DeliveryFilter
 from tests.policy.in_process import HttpRequest, comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario
@@ -87,9 +89,18 @@ def system_rows() -> Iterator[Row]:
     wanted = AuditFilter(operation="rename_session", limit=1)
     path = "GET /audit?operation=rename_session&limit=1"
     yield Row("get_audit", path, lambda operations: operations.get_audit(wanted))
+    heads = AuditHeadFilter(limit=1)
+    yield Row("get_audit_heads", "GET /audit/heads?limit=1", lambda p: p.get_audit_heads(heads))
 
 
 def webhook_rows() -> Iterator[Row]:
+    yield Row("get_budgets", "GET /budgets", lambda operations: operations.get_budgets())
+    yield Row("get_usage", "GET /usage", lambda operations: operations.get_usage(UsageFilter()))
+    yield Row(
+        "get_usage_overview",
+        "GET /usage/overview?step=day",
+        lambda operations: operations.get_usage_overview(OverviewFilter("day")),
+    )
     yield Row("get_webhooks", "GET /webhooks", lambda operations: operations.get_webhooks())
     wanted = DeliveryFilter(state="dead")
     yield Row(
@@ -186,6 +197,8 @@ def approval_rows_of_component(kind: ComponentKind, name: str) -> Iterator[Row]:
     ids, path = operation_ids(kind), f"/{KINDS[kind].path}/{name}"
     approval = f"{path}/approvals/{ABSENT_RUN}"
     yield Row(ids.get_approval, f"GET {approval}", lambda p: p.get_approval(kind, name, ABSENT_RUN))
+    receipt = f"GET {approval}/receipt"
+    yield Row(ids.get_receipt, receipt, lambda p: p.get_receipt(kind, name, ABSENT_RUN))
     yield Row(
         ids.decide_approval,
         f"POST {approval}/decide",
@@ -293,6 +306,11 @@ def other_rows() -> Iterator[Row]:
     )
     yield Row(
         "get_run", f"GET /runs/{ABSENT_RUN}", lambda operations: operations.get_run(ABSENT_RUN)
+    )
+    yield Row(
+        "get_run_causes",
+        f"GET /runs/{ABSENT_RUN}/causes",
+        lambda operations: operations.get_run_causes(ABSENT_RUN),
     )
     path, named = "GET /service-accounts?name=one", AccountFilter("one")
     yield Row(

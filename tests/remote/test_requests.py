@@ -18,6 +18,7 @@ from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     AccountFilter,
     AuditFilter,
+    AuditHeadFilter,
     BulkDeletion,
     CancelRequest,
     ExplainRequest,
@@ -34,6 +35,7 @@ from agentctl.requests import (
     SessionRunsQuery,
 )
 from agentctl.run_operations import RunDeclarations
+from agentctl.usage_requests import OverviewFilter, UsageFilter
 from agentctl.webhook_requests import DeliveryFilter
 from tests.remote.conftest import Serve, answer
 
@@ -88,6 +90,7 @@ READS: list[tuple[Call, str]] = [
         "&created_after=1970-01-01T00%3A00%3A00.000000Z",
     ),
     (lambda o: o.get_approval("agent", "x", "a/b"), "/agents/x/approvals/a%2Fb"),
+    (lambda o: o.get_receipt("agent", "x", "a/b"), "/agents/x/approvals/a%2Fb/receipt"),
     (lambda o: o.get_run("r", db_id="d"), "/runs/r?db_id=d"),
     (
         lambda o: o.list_component_runs("team", "t", RunFilter(status="ERROR", page=PAGE)),
@@ -160,6 +163,16 @@ READS: list[tuple[Call, str]] = [
     (lambda o: o.get_memory(ODD), f"/memories/{ODD_QUOTED}"),
     (lambda o: o.get_memory_topics(), "/memory_topics"),
     (lambda o: o.get_memory_topics(user_id="u"), "/memory_topics?user_id=u"),
+    (lambda o: o.get_usage(UsageFilter()), "/usage"),
+    (
+        lambda o: o.get_usage(UsageFilter(("day", "model"), 1, None, "agent", "c", "m", "u", "d")),
+        "/usage?by=day%2Cmodel&since=1970-01-01T00%3A00%3A00.000001Z&component_type=agent"
+        "&component_id=c&model=m&user_id=u&db_id=d",
+    ),
+    (
+        lambda o: o.get_usage_overview(OverviewFilter("day", "user", limit=5)),
+        "/usage/overview?step=day&by=user&limit=5",
+    ),
     (lambda o: o.get_webhooks(), "/webhooks"),
     (
         lambda o: o.get_webhook_deliveries(
@@ -174,6 +187,7 @@ READS: list[tuple[Call, str]] = [
         "/audit?principal=sa%3A1&operation=get_run&outcome=denied"
         "&since=1970-01-01T00%3A00%3A01.500000Z&limit=7&cursor=x",
     ),
+    (lambda o: o.get_audit_heads(AuditHeadFilter(7, "x")), "/audit/heads?limit=7&cursor=x"),
 ]
 
 WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [

@@ -14,8 +14,9 @@ from uuid import uuid4
 import pytest
 
 from agentctl import errors
-from agentctl.config.settings import Agent, Limits, Settings
+from agentctl.config.settings import Agent, Limits, Settings, Step, Team, Workflow
 from agentctl.config.settings import Database as Entry
+from agentctl.records.kinds import ComponentKind
 from agentctl.requests import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.sweep import continue_waiting_runs
@@ -72,7 +73,17 @@ def add_agents(settings: Settings, **limits: Any) -> Settings:
         Agent(name, "echo", name=name.title(), database="main", on_busy=on_busy)
         for name, on_busy in (("lined", "enqueue"), ("free", "allow"), ("strict", "reject"))
     ]
-    return replace(settings, agents=(*settings.agents, *agents), limits=Limits(**limits))
+    teams = [Team("lined-team", "echo", ("echo",), database="main", on_busy="enqueue")]
+    workflows = [
+        Workflow("lined-workflow", (Step("first", "free"),), database="main", on_busy="enqueue")
+    ]
+    return replace(
+        settings,
+        agents=(*settings.agents, *agents),
+        teams=(*settings.teams, *teams),
+        workflows=(*settings.workflows, *workflows),
+        limits=Limits(**limits),
+    )
 
 
 @pytest.fixture
@@ -102,9 +113,15 @@ async def serve(settings: Settings, count: int = 1) -> AsyncIterator[list[Servic
         yield services
 
 
-async def start(service: Service, agent: str, message: str, session: str = "s1") -> dict[str, Any]:
+async def start(
+    service: Service,
+    component: str,
+    message: str,
+    session: str = "s1",
+    kind: ComponentKind = "agent",
+) -> dict[str, Any]:
     request = RunRequest(message=message, session_id=session, background=True)
-    return dict((await user(service).create_run("agent", agent, request)).value)
+    return dict((await user(service).create_run(kind, component, request)).value)
 
 
 async def read(service: Service, run_id: str) -> dict[str, Any]:
@@ -144,6 +161,44 @@ async def test_runs_of_a_session_begin_in_order(settings: Settings, worker: Work
         assert ended["started_at"] > ended["queued_at"]
     assert worker.begun == ["1", "2", "3"]
     assert worker.most == {"s1": 1}
+
+
+@pytest.mark.parametrize("kind", ["team", "workflow"])
+async def test_runs_of_teams_and_workflows_wait_for_their_turn(
+    settings: Settings, worker: Worker, kind: ComponentKind
+) -> None:
+    worker.held = {"1", "2"}
+    async with serve(add_agents(settings)) as (service,):
+        runs = [await start(service, f"lined-{kind}", text, kind=kind) for text in "123"]
+        await wait_until(lambda: worker.begun == ["1"])
+        positions = [(await read(service, run["run_id"]))["queue_position"] for run in runs]
+        assert positions == [None, 1, 2]
+        request = CancelRequest(session_id="s1", reason=None)
+        run_id = runs[1]["run_id"]
+        document = await user(service).cancel_run(kind, f"lined-{kind}", run_id, request)
+        assert document.value["cancel"] == "stopped"
+        worker.held.clear()
+        await wait_for(service, runs[2]["run_id"], "COMPLETED")
+    assert worker.begun == ["1", "3"]
+
+
+async def test_a_session_with_queued_runs_is_deleted_with_a_cancel_only(
+    settings: Settings, worker: Worker
+) -> None:
+    worker.held = {"1"}
+    async with serve(add_agents(settings)) as (service,):
+        runs = [await start(service, "lined", message) for message in "123"]
+        await wait_until(lambda: worker.begun == ["1"])
+        with pytest.raises(errors.Conflict, match=runs[2]["run_id"]):
+            await user(service).delete_session("s1")
+        assert (await read(service, runs[2]["run_id"]))["queue_position"] == 2
+        await user(service).delete_session("s1", cancel=True)
+        for run in runs:
+            with pytest.raises(errors.NotFound):
+                await read(service, run["run_id"])
+        again = await start(service, "lined", "4")
+        await wait_for(service, again["run_id"], "COMPLETED")
+    assert worker.begun == ["1", "4"]
 
 
 async def test_the_sessions_do_not_wait_for_each_other(settings: Settings, worker: Worker) -> None:

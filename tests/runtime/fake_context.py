@@ -79,6 +79,15 @@ class FakeContext:
     async def is_first_of_session(self) -> bool:
         return not self.history
 
+    def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
+        """Keep nothing."""
+
+    async def begin_model_call(self) -> None:
+        """Check nothing: there are no budgets."""
+
+    def watch_budgets(self) -> None:
+        """Check nothing: there are no budgets."""
+
     def checkpoint(self) -> None:
         self.checkpoints += 1
         if self.checkpoints == self.cancel_at_checkpoint:

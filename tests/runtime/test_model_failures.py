@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from agentctl.config.settings import Agent, Database, Limits, Model, Settings
-from agentctl.runtime.conversation import MAXIMUM_CALLS
+from agentctl.runtime.bounds import MAXIMUM_CALLS
 from agentctl.runtime.failures import DETAILS
 from agentctl.runtime.models import provider
 from tests.endpoint import ModelEndpoint

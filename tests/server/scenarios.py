@@ -453,6 +453,14 @@ def _runs_of_sessions() -> Iterator[Scenario]:
     yield Scenario(operation, f"{ended}2999-01-01T00:00:00Z", "me", 200, ('"data":[]',))
     yield Scenario(operation, f"{ended}now", "me", 422, ("finished_after", "RFC 3339"))
     yield Scenario(operation, f"{every}&at_work=true", "me", 200, ('"data":[]',))
+    before = f"{every}&finished_before="
+    yield Scenario(operation, f"{before}2001-01-01T00:00:00Z", "me", 200, ('"data":[]',))
+    yield Scenario(operation, f"{before}now", "me", 422, ("finished_before", "RFC 3339"))
+    yield Scenario(operation, f"{every}&parent=none", "me", 200, ("{agent_run}",))
+    yield Scenario(operation, f"{every}&parent=some", "me", 422, ("parent",))
+    yield Scenario(operation, f"{every}&error_code=NONE", "me", 200, ('"data":[]',))
+    yield Scenario(operation, f"{every}&model=echo", "me", 422, ("model needs",))
+    yield Scenario(operation, f"{ended}2001-01-01T00:00:00Z&model=no", "me", 200, ('"data":[]',))
     yield Scenario(operation, f"{path}?db_id=nothing", "me", 404, NOT_FOUND)
     yield Scenario(operation, path, "powerless", 403, FORBIDDEN)
     operation, path = "get_run", "GET /runs/{agent_run}"
@@ -661,6 +669,13 @@ def _audit() -> Iterator[Scenario]:
         yield Scenario(operation, f"{path}?{query}", "auditor", 422, (name, *REFUSED))
     yield Scenario(operation, path, "me", 403, ("audit:read", *FORBIDDEN))
     yield Scenario(operation, f"{path}?limit=0", "powerless", 403, FORBIDDEN)
+    operation, path = "get_audit_heads", "GET /audit/heads"
+    yield Scenario(operation, path, "auditor", 200, ('{"data":[],"meta":{"next_cursor":null}}',))
+    for query in ("limit=0", "limit=101", "limit=x", "cursor=x", "cursor="):
+        name = query.partition("=")[0]
+        yield Scenario(operation, f"{path}?{query}", "auditor", 422, (name, *REFUSED))
+    yield Scenario(operation, path, "me", 403, ("audit:read", *FORBIDDEN))
+    yield Scenario(operation, path, "nobody", 401)
 
 
 def _approvals() -> Iterator[Scenario]:
@@ -686,6 +701,10 @@ def _approvals() -> Iterator[Scenario]:
                     operation, request, "me", 403, (f"{hint}{scope}", *FORBIDDEN), json=json
                 )
             yield Scenario(operation, request, "bad", 401)
+        operation, receipt = f"get_{kind}_approval_receipt", f"GET {one}/receipt"
+        yield Scenario(operation, receipt, who, 404, NOT_FOUND)
+        yield Scenario(operation, receipt, "me", 403, (f"{hint}read", *FORBIDDEN))
+        yield Scenario(operation, receipt, "bad", 401)
         operation, resume = (
             f"continue_{kind}_run",
             f"POST /{component}/runs/{{{kind}_run}}/continue",
@@ -719,9 +738,37 @@ def _webhooks() -> Iterator[Scenario]:
         yield Scenario(operation, path, "nobody", 401)
 
 
+def _usage() -> Iterator[Scenario]:
+    """Yield requests for usage and an overview."""
+    for operation, path in (("get_usage", "/usage"), ("get_usage_overview", "/usage/overview")):
+        yield Scenario(operation, f"GET {path}", "admin", 200, ('"total":{"runs":',))
+        yield Scenario(operation, f"GET {path}?user_id=absent", "admin", 200, ('"groups":',))
+        for query in ("limit=0", "limit=1001", "since=now", "before=1", "by=week", "model=%00"):
+            wrong = (query.partition("=")[0], *REFUSED)
+            yield Scenario(operation, f"GET {path}?{query}", "admin", 422, wrong)
+        yield Scenario(operation, f"GET {path}?db_id=nothing", "admin", 404, NOT_FOUND)
+        yield Scenario(operation, f"GET {path}", "me", 403, ("usage:read", *FORBIDDEN))
+        yield Scenario(operation, f"GET {path}", "nobody", 401)
+
+
+def _budgets_and_causes() -> Iterator[Scenario]:
+    """Yield requests for budgets and for the causes of failures."""
+    yield Scenario("get_budgets", "GET /budgets", "admin", 200, ("[]",))
+    yield Scenario("get_budgets", "GET /budgets?user_id=%00", "admin", 422, ("user_id", *REFUSED))
+    yield Scenario("get_budgets", "GET /budgets", "me", 403, ("usage:read", *FORBIDDEN))
+    yield Scenario("get_budgets", "GET /budgets", "nobody", 401)
+    operation, path = "get_run_causes", "GET /runs/{agent_run}/causes"
+    yield Scenario(operation, path, "admin", 200, ("{agent_run}", '"causes":[]'))
+    yield Scenario(operation, "GET /runs/absent/causes", "admin", 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}?db_id=second", "admin", 404, NOT_FOUND)
+    yield Scenario(operation, path, "me", 403, ("runs:debug", *FORBIDDEN))
+    yield Scenario(operation, path, "nobody", 401)
+
+
 SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
     *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_known_documents(),
     *_audit(),
-    *_accounts(), *_memories(), *_summaries(), *_approvals(), *_webhooks(),
+    *_accounts(), *_memories(), *_summaries(), *_approvals(), *_webhooks(), *_usage(),
+    *_budgets_and_causes(),
 ]  # fmt: skip

@@ -70,6 +70,7 @@ NOT_LISTED = {
     "agentctl.server.observability.metrics_channel.MAXIMUM_PENDING_REQUESTS",
     "agentctl.server.processes.worker_handle.MAXIMUM_PAUSE",
     "agentctl.service.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
+    "agentctl.service.session_histories.MAXIMUM_BYTES",
     "agentctl.store.database.MAXIMUM_LISTS",
     "agentctl.store.listing.MAXIMUM_SURPLUS",
     "agentctl.store.postgres.listener.MAXIMUM_MESSAGE",
@@ -519,6 +520,8 @@ PROBES: dict[str, Probe] = {
     "requests.MAXIMUM_REASON_LENGTH": cancel_run(f"reason={'r' * 501}"),
     "requests.MAXIMUM_CANCEL_WAIT": cancel_run("wait=31"),
     "requests.MAXIMUM_LIMIT": refuse("GET /sessions?limit=101"),
+    "usage_requests.MAXIMUM_GROUPS": refuse("GET /usage?limit=1001"),
+    "service.usage.MAXIMUM_POINTS": refuse("GET /usage/overview?since=2001-01-01T00:00:00Z"),
     "requests.MAXIMUM_OFFSET": refuse("GET /sessions?limit=100&page=102"),
     "requests.MAXIMUM_CUT": refuse("GET /runs?cut=1000001"),
     "requests.MAXIMUM_DELETED_SESSIONS": refuse(

@@ -83,7 +83,12 @@ sign-in of the console, which `tests/console` has."""
 WITHOUT_PAUSES = {
     f"{operation}_{kind}_{noun}"
     for kind in KINDS
-    for operation, noun in (("continue", "run"), ("get", "approval"), ("decide", "approval"))
+    for operation, noun in (
+        ("continue", "run"),
+        ("get", "approval"),
+        ("get", "approval_receipt"),
+        ("decide", "approval"),
+    )
 }
 """Operations on paused runs, which tests/approvals has."""
 

@@ -130,6 +130,25 @@ async def test_closing_abandons_an_end_that_cannot_be_stored(
     assert asyncio.all_tasks() == tasks
 
 
+@pytest.mark.usefixtures("short_lock_timeout")
+async def test_a_stop_waits_once_for_an_end_that_cannot_be_stored(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "CLOSE_SECONDS", 1.5)
+    clock = asyncio.get_running_loop().time
+    async with open_service(deployment) as service:
+        request = RunRequest("x", session_id="s1", background=True)
+        await user(service).create_run("agent", "hang", request)
+        await wait_for_running(user(service))
+        with locked_database(deployment):
+            # As a server does: at the end of its drain, and when it ends.
+            times = [clock()]
+            for end in (service.hosting.engine.cancel_runs, service.hosting.engine.close):
+                await end()
+                times.append(clock())
+    assert times[1] - times[0] > times[2] - times[1]
+
+
 async def test_unencodable_content_does_not_prevent_the_end(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
         operations = user(service)

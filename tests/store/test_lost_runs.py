@@ -184,7 +184,7 @@ def test_the_question_of_an_unclaimed_run_is_stored(store: Store) -> None:
     store.write(runs.request_cancel("r1", START + 7, "ann", None))
     assert store.read(run_reads.list_histories("s1")) == []
     store.write(runs.store_question("r1", HISTORY, '[{"role":"user"}]'))
-    assert store.read(run_reads.list_histories("s1")) == [HISTORY[1:-1].encode()]
+    assert store.read(run_reads.list_histories("s1")) == [(1, HISTORY[1:-1].encode())]
     assert store.read(run_reads.list_recent_messages("s1", 5, 10_000)) == ['[{"role":"user"}]']
     session = session_of(store)
     assert (session.history_bytes, session.total_tokens) == (len(HISTORY.encode()), 0)

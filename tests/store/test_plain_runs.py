@@ -24,7 +24,7 @@ ENTRY = audit.NewAuditEntry(START, "user:ann", "http", "create_run", "run:r1", "
 
 ANN = Visibility(everyone=False, user_id="ann")
 
-TABLES = ("sessions", "runs", "run_events", "audit_log")
+TABLES = ("sessions", "runs", "run_events", "audit_log", "usage_ends")
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def read_tables(postgres: PostgresUnderTest) -> dict[str, list[dict[str, A
             ]
             for table in TABLES
         }
-    for row in found["audit_log"]:
+    for row in (*found["audit_log"], *found["usage_ends"]):
         del row["seq"]
     return found
 

@@ -187,6 +187,18 @@ def test_common_lists_are_counted_without_reading_rows(sqlite: SqliteDatabase) -
     assert found >= len(COUNTED_WITHOUT_ROWS)
 
 
+def test_runs_with_an_error_code_are_sought_among_the_failed_ones(sqlite: SqliteDatabase) -> None:
+    _, page = statements_of(list_runs(error_code="x", finished_before=20), 1)
+    assert indexes(plan(sqlite, *page)) == ["runs_status_created"]
+
+
+def test_runs_behind_a_point_of_an_overview_are_sought_by_their_end(sqlite: SqliteDatabase) -> None:
+    behind = list_runs(finished_after=10, finished_before=20, parent="none", model="x")
+    _, page = statements_of(behind, 1)
+    steps = plan(sqlite, *page)
+    assert "runs_finished (finished_at>? AND finished_at<?)" in "".join(steps)
+
+
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @pytest.mark.parametrize("column", ["", "session_id", "user_id", "component_id", "status"])
 def test_a_time_bound_limits_the_index_range(
@@ -216,10 +228,12 @@ SMALL = {
     "webhooks": "FROM disabled_webhooks",
     "workers": "SELECT",
     "accounts": "WHERE name =",
+    "usage": "usage_ends",
+    "usage_reads": "usage_ends",
     "audit": "ORDER BY seq LIMIT",
 }
-"""Tables of a day, of some processes or of a team, whose rows are all read, and rarely; and the
-oldest rows of the audit log, a bounded number in the order of the table itself."""
+"""Tables of a day, of some seconds or processes, or of a team, whose rows are all read, and rarely;
+and the oldest rows of the audit log, a bounded number in the order of the table itself."""
 
 
 def test_every_other_statement_searches_an_index(sqlite: SqliteDatabase) -> None:

@@ -185,7 +185,8 @@ def test_histories_are_those_of_top_level_runs_in_order(store: Store) -> None:
     store.write(work())
     histories = store.read(run_reads.list_histories("s1"))
     ends = [an_end(f"r{number}").history or "" for number in range(1, 8)]
-    assert [b"[%b]" % history for history in histories] == [end.encode() for end in ends]
+    assert [b"[%b]" % history.text for history in histories] == [end.encode() for end in ends]
+    assert store.read(run_reads.list_histories("s1", histories[4].seq)) == histories[5:]
     recent = store.read(run_reads.list_recent_messages("s1", 3, 10_000))
     assert recent == [an_end(f"r{number}").messages for number in (5, 6, 7)]
     assert store.read(run_reads.list_recent_messages("s1", 0, 10_000)) == []

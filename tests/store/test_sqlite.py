@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 import subprocess
@@ -47,6 +48,43 @@ def count(session_id: str = "s1") -> Steps[int]:
 def fail_after(session_id: str = "s1") -> Steps[None]:
     yield from take(session_id)
     raise errors.Conflict("on purpose")
+
+
+def test_units_of_a_group_copy_no_pages_to_a_temporary_file(sqlite: SqliteDatabase) -> None:
+    """SQLite keeps the pages that a savepoint would restore, beyond 64 KB in a deleted file."""
+    gate, before, opened = threading.Event(), list_open_files(), set[str]()
+
+    @unit
+    def held() -> Steps[None]:
+        gate.wait(60)
+        yield from take()
+
+    @unit
+    def change_many_pages() -> Steps[None]:
+        yield Statement(Sql("UPDATE sessions SET metadata = 'b'"))
+        opened.update(list_open_files())
+
+    async def main() -> None:
+        for number in range(60):
+            row = a_session(f"s{number}", metadata="a" * 3_000)
+            await sqlite.write(sessions.create(row))
+        waiting = [asyncio.ensure_future(sqlite.write(work)) for work in (held(), take())]
+        waiting.append(asyncio.ensure_future(sqlite.write(change_many_pages())))
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(*waiting)
+
+    asyncio.run(main())
+    assert str(sqlite.path) in opened
+    assert {name for name in opened - before if name.endswith("(deleted)")} == set()
+
+
+def list_open_files() -> set[str]:
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # The descriptor that lists the folder.
+            found.add(str(descriptor.readlink()))
+    return found
 
 
 def test_many_writers_each_get_their_own_result(sqlite: SqliteDatabase) -> None:

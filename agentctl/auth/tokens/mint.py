@@ -17,7 +17,6 @@ from agentctl.auth import scopes as scope_names
 from agentctl.auth.tokens.algorithms import get_algorithm
 from agentctl.auth.tokens.claims import ClaimRules, check_claims, parse_claims
 from agentctl.errors import InvalidToken, UsageError
-from agentctl.records.strict import encode_base64url
 from agentctl.records.times import format_rfc3339
 
 if TYPE_CHECKING:
@@ -101,14 +100,11 @@ def mint_token(
 def _sign_token(payload: bytes, settings: Settings) -> str:
     from agentctl.auth.keys.files import read_private_key
     from agentctl.auth.keys.generate import key_thumbprint
-    from agentctl.auth.keys.signing import load_signing_key, sign
+    from agentctl.auth.keys.signing import build_jws, load_signing_key
 
     spec = get_algorithm(settings.authorization.algorithm)
     key = load_signing_key(read_private_key(settings.signing.key_file), spec)
-    header = {"alg": spec.name, "kid": settings.signing.key_id or key_thumbprint(key), "typ": "JWT"}
-    signing_input = f"{encode_base64url(_encode_json(header))}.{encode_base64url(payload)}"
-    signature = sign(signing_input.encode("ascii"), key)
-    return f"{signing_input}.{encode_base64url(signature)}"
+    return build_jws(payload, key, "JWT", settings.signing.key_id or key_thumbprint(key))
 
 
 def _encode_json(value: dict[str, Any]) -> bytes:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from agentctl.store.schema import Migration
 
 app = CommandApp(
-    help="Inspect, migrate, check and back up databases.", epilog="Example: agentctl db status"
+    help="Inspect, migrate, check, back up and restore databases.",
+    epilog="Example: agentctl db status",
 )
 
 OnlyDatabase = Annotated[
@@ -65,6 +66,11 @@ _MIGRATIONS = Columns(
 _BACKUP = [
     *plain_columns("file", "db_id", "bytes", "seconds", "taken_at"),
     *plain_columns("schema", "sessions", "runs", "rows", "sha256"),
+]
+
+_RESTORED = [
+    *plain_columns("file", "db_id", "sessions", "runs", "rows", "sha256"),
+    *plain_columns("ended_runs", "unknown_calls", "held_deliveries", "moved_to"),
 ]
 
 
@@ -225,6 +231,62 @@ def back_up(
         note(f"  restore into an empty database: {format_restore_command(entry, file)}")
 
 
+@app.command(
+    "restore", epilog="Example: agentctl db restore /backups/agentctl-2026-11-20.db --replace"
+)
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File of db backup")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Move the present database aside first")
+    ] = False,
+    sha256: Annotated[
+        str | None, typer.Option("--sha256", metavar="HASH", help="Hash that `db backup` printed")
+    ] = None,
+    config: Config = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Restore a SQLite database from a backup.
+
+    Stop the servers of the database first. The backup is checked and migrated in a copy, which then
+    takes the place of the database by one rename; the present files are moved aside, never deleted.
+    Nothing goes on by itself: runs that were live in the backup end as WORKER_LOST, approved calls
+    without an end become unknown, and waiting webhook deliveries are held until `webhooks
+    redeliver`. For PostgreSQL, prints the pg_restore command instead.
+    """
+    output_format = resolve_format(output)
+    entry = select_databases(config, db)[0]
+    from agentctl.config.databases import is_sqlite_url
+
+    if is_sqlite_url(entry.url):
+        run_until_done(_restore(entry, file.absolute(), replace, sha256, output_format))
+    else:
+        from agentctl.service.databases import format_restore_command
+
+        write_line(format_restore_command(entry, file))
+        note("nothing was restored: run this command on an empty database")
+
+
+async def _restore(
+    entry: Database, file: Path, replace: bool, sha256: str | None, output_format: Format
+) -> None:
+    from agentctl.service.databases import restore
+
+    counter = Counter(f"rows of {entry.id} checked")
+
+    def report(count: int) -> None:
+        counter.done = count
+
+    async with showing_progress(counter):
+        restored = await restore(entry, file, replace=replace, sha256=sha256, report=report)
+    show_record(restored, _RESTORED, output_format, id_field="file")
+    note(f"restored {entry.id} from {file}")
+    if restored["moved_to"] is not None:
+        note(f"the former database is {restored['moved_to']}")
+    if restored["held_deliveries"]:
+        note("list the held deliveries with: agentctl webhooks deliveries --state dead")
+
+
 async def _back_up(entry: Database, file: Path, output_format: Format) -> None:
     from agentctl.service.databases import back_up
 
@@ -233,7 +295,8 @@ async def _back_up(entry: Database, file: Path, output_format: Format) -> None:
         backup = await back_up(entry, file.absolute(), counter.show)
     show_record(backup, _BACKUP, output_format, id_field="file")
     note(
-        f"copied {entry.id} to {backup['file']} and checked it; to restore it see docs/databases.md"
+        f"copied {entry.id} to {backup['file']} and checked it; to restore it:"
+        f" agentctl db restore {backup['file']}"
     )
 
 

@@ -146,6 +146,10 @@ def describe_event(event: Event) -> str | None:
     return line if kept == len(line) else f"{line[:kept]}..."
 
 
+_QUEUE = "queue"
+"""The key of the wait for a turn; no call has this id."""
+
+
 async def with_activity(
     events: AsyncIterator[StreamEvent], component: str, in_line: Callable[[], bool]
 ) -> AsyncGenerator[StreamEvent]:
@@ -174,5 +178,10 @@ async def with_activity(
                 waits[parsed.call_id] = f"tool {parsed.tool.get('tool_name')}"
             elif kind is EventKind.TOOL_CALL_COMPLETED:
                 waits.pop(parse_event(event.name, event.data, event.seq).call_id, None)
+            elif kind is EventKind.QUEUED:
+                place = parse_event(event.name, event.data, event.seq).data.get("queue_position")
+                waits[_QUEUE] = f"its turn, place {place} in the queue of its session"
+            elif kind is EventKind.STARTED:
+                waits.pop(_QUEUE, None)
             spoke = spoke or kind in (EventKind.CONTENT, EventKind.TOOL_CALL_STARTED)
             yield event

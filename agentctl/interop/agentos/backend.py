@@ -29,6 +29,7 @@ from agentctl.requests import (
 from agentctl.transcripts.export import export_session
 
 _OF_SESSION = "list the runs of {} session with: agentctl sessions runs SESSION_ID"
+_SUMMED = "`agentctl sessions stat --database URL` adds up the runs in its database"
 
 
 class AgentOSBackend(PartialOperations):
@@ -39,12 +40,17 @@ class AgentOSBackend(PartialOperations):
         "get_me": ("a description of the caller", "`agentctl token inspect` reads a JWT"),
         "explain_auth": ("an explanation of its authorization", None),
         "get_audit": ("an audit log", None),
+        "get_audit_heads": ("an audit log", None),
         "get_runs": ("a list of runs across sessions", _OF_SESSION.format("a")),
         "get_run": (
             "a run by its id alone",
             "pass --session ID, and --agent, --team or --workflow ID where the command takes them;"
             f" {_OF_SESSION.format('its')}",
         ),
+        "get_budgets": ("budgets", None),
+        "get_run_causes": ("causes of failures", None),
+        "get_usage": ("sums of usage", _SUMMED),
+        "get_usage_overview": ("sums of usage", _SUMMED),
         "retry_run": ("retries of runs", None),
         "fork_run": ("forks of runs", None),
         "summarize_session": ("a summary on demand", None),
@@ -123,9 +129,18 @@ def is_match(run: Record, filter: RunFilter) -> bool:
         and not (filter.live and run["status"] in FINAL_STATUSES)
         and (not filter.at_work or bool(describe_run(run)["warning"]))
         and (filter.finished_after is None or finished >= filter.finished_after)
+        and (filter.finished_before is None or 0 < finished < filter.finished_before)
+        and filter.error_code in (None, (run["error"] or {}).get("code"))
+        and filter.model in (None, _find_model(run))
+        and not (filter.parent == "none" and run["parent_run_id"])
         and (filter.created_after is None or created >= filter.created_after)
         and (filter.created_before is None or created < filter.created_before)
     )
+
+
+def _find_model(run: Record) -> str | None:
+    answers = (message.get("model") for message in run["messages"])
+    return next((model for model in answers if model), None)
 
 
 def select_runs(runs: Sequence[Built], query: SessionRunsQuery) -> list[Record]:

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from agentctl.errors import AgentctlError, BadRequest, NotFound, QuotaExceeded, ValidationFailed
+from agentctl.errors import (
+    AgentctlError,
+    BadRequest,
+    BudgetExceeded,
+    NotFound,
+    QuotaExceeded,
+    ValidationFailed,
+)
 from agentctl.server.answers import BytesResponse
 
 if TYPE_CHECKING:
@@ -67,9 +74,9 @@ def build_error_response(error: AgentctlError) -> BytesResponse:
     kind, code = _TYPES.get(
         status, ("server_error" if status >= 500 else "invalid_request_error", None)
     )
-    if isinstance(error, QuotaExceeded):
+    if isinstance(error, (BudgetExceeded, QuotaExceeded)):
         kind = code = "insufficient_quota"
-    if status == 409 or isinstance(error, QuotaExceeded):
+    if status == 409 or isinstance(error, (BudgetExceeded, QuotaExceeded)):
         headers |= _NO_RETRY
     body = format_error(
         error.detail,

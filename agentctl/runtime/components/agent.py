@@ -177,7 +177,7 @@ class _Turns:
             Paused: all other calls have ended, and these wait.
         """
         conversation = self._conversation
-        results = {**results, **self._repeat_results(calls)}
+        results = {**results, **self._repeat_results(calls, waiting)}
         pending = [call for call in calls if call["id"] not in results]
         texts = await _gather(
             conversation.resume_call(call["id"], call["name"], call["arguments"], waits)
@@ -189,6 +189,8 @@ class _Turns:
             call["id"]: text for call, text in zip(pending, texts, strict=True) if text is not None
         }
         ended |= results
+        if conversation.is_parked:
+            raise Parked
         if conversation.waiting:
             raise Paused(conversation.asks, self._keep(calls, ended))
         if conversation.routed_answer is not None:
@@ -204,8 +206,13 @@ class _Turns:
         ]
         return True
 
-    def _repeat_results(self, calls: Sequence[dict[str, Any]]) -> dict[str, str]:
-        """Return the results of the calls that an earlier process has made, by id."""
+    def _repeat_results(
+        self, calls: Sequence[dict[str, Any]], waiting: Mapping[str, WaitingCall]
+    ) -> dict[str, str]:
+        """Return the results of the calls that an earlier process has made, by id.
+
+        The calls that it has begun, and that go on, are opened.
+        """
         conversation, known = self._conversation, self._known
         conversation.announces = self._announces
         texts = {
@@ -213,6 +220,9 @@ class _Turns:
             for call in calls
             if call["id"] in known
         }
+        for call in calls:
+            if call["id"] in waiting and not waiting[call["id"]].is_gated:
+                conversation.reopen_call(call)
         conversation.announces = True
         return {call_id: text for call_id, text in texts.items() if text is not None}
 
@@ -239,6 +249,7 @@ class _Turns:
 
     async def _call_model(self, tool_choice: str | None) -> ModelAnswer:
         runner, conversation = self._runner, self._conversation
+        await conversation.context.begin_model_call()
 
         def build_call(model: PreparedModel) -> ModelCall:
             conversation.context.checkpoint()

@@ -15,7 +15,8 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.run_scope import outside_run
 from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError, FailureCode
-from agentctl.runtime.pauses import Paused
+from agentctl.runtime.journal import JournaledCall, Parked
+from agentctl.runtime.pauses import CallOutcome, Paused
 from agentctl.runtime.spans import SPAN_STATUSES, CurrentCall, current_call
 from agentctl.runtime.unstopped import install_executor, watch_threads
 
@@ -83,6 +84,7 @@ async def execute_component(
         raise ExecutionError("INTERNAL", "The component is not configured correctly") from error
     except Exception as error:
         _log.exception("run %s failed with an internal error", context.spec.run_id)
+        context.keep_cause(error)
         raise ExecutionError("INTERNAL") from error
     finally:
         if component.kind != "workflow" and not context.transcript.messages:
@@ -123,6 +125,7 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
     Raises:
         ExecutionError: a step failed, or the run of a step was cancelled.
         Paused: a step waits for people.
+        Parked: another process goes on.
     """
     output, first, run_id = context.spec.input, 0, None
     origin = context.spec.origin
@@ -131,11 +134,14 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
         context.transcript.replace_content(output)
     if context.leg is not None:
         state = context.leg.state
-        output, first, run_id = state["input"], state["step"], state["run_id"]
-    spans = context.transcript.spans
+        first, run_id = state["step"], state["run_id"]
+        output = output if state["input"] is None else state["input"]
+    spans, journal = context.transcript.spans, context.journal
     steps = catalog.steps(workflow)
     for index, (name, worker) in enumerate(steps[first:], start=first):
         context.checkpoint()
+        if journal is not None and journal.is_parking:
+            raise Parked
         span = spans.find_open(f"step-{index}") if run_id is not None else None
         if run_id is None:
             context.emit(StepStarted(name, index))
@@ -145,6 +151,8 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
             result = await context.run_member(worker, output, run_id=run_id, keeps_input=index == 0)
         finally:
             current_call.reset(token)
+        if result.status == "PARKED":
+            raise Parked
         if result.status == "PAUSED":
             raise Paused([], {"step": index, "input": output, "run_id": result.run_id})
         run_id = None
@@ -158,5 +166,8 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
             reason = result.error_detail or "no reason known"
             raise ExecutionError(code, f"The step {name} failed: {reason}")
         output = result.content
+        if journal is not None:
+            call = JournaledCall(span.id, name, {}, kind="member")
+            await journal.end_call(call, CallOutcome(output))
         context.transcript.replace_content(output)
         context.emit(StepCompleted(name, index, output))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.records.items import DELEGATE
@@ -87,8 +87,9 @@ def build_member_outcome(member: Component, result: MemberResult) -> CallOutcome
 
     The state of a call that waits is the id of the member's run.
     """
-    if result.status == "PAUSED":
-        return CallOutcome("", pause=CallPause([], result.run_id))
+    if result.status in ("PAUSED", "PARKED"):
+        is_parked = result.status == "PARKED"
+        return CallOutcome("", pause=CallPause([], result.run_id, is_parked))
     if result.status == "COMPLETED":
         return CallOutcome(result.content)
     if result.status == "CANCELLED":
@@ -179,8 +180,7 @@ class _Route(_MemberAction):
         run_id = conversation.take_state()
         task = share_context(conversation.message, conversation.context)
         result = await conversation.context.run_member(member, task, run_id=run_id)
-        if result.status == "COMPLETED":
-            conversation.routed_answer = result.content
-        elif result.status != "PAUSED":
+        outcome = build_member_outcome(member, result)
+        if outcome.failed:
             conversation.is_routing = False
-        return build_member_outcome(member, result)
+        return replace(outcome, is_routed=result.status == "COMPLETED")

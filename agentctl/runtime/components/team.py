@@ -15,6 +15,7 @@ from agentctl.runtime.components.agent import (
 )
 from agentctl.runtime.components.leadership import build_member_outcome, share_context
 from agentctl.runtime.conversation import Conversation
+from agentctl.runtime.journal import MEMBER_PREFIX, JournaledCall, Parked
 from agentctl.runtime.pauses import Paused
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ async def _collect_reports(
 
     Raises:
         Paused: a member waits.
+        Parked: another process goes on.
     """
     conversation.context.checkpoint()
     reports: dict[str, str] = dict(state["reports"]) if state is not None else {}
@@ -85,6 +87,8 @@ async def _collect_reports(
             for member in asked
         }
     results = {member_id: task.result() for member_id, task in tasks.items()}
+    if any(result.status == "PARKED" for result in results.values()):
+        raise Parked
     waiting = {
         member_id: result.run_id
         for member_id, result in results.items()
@@ -105,5 +109,11 @@ async def _collect_reports(
 async def _run_member(
     member: Component, conversation: Conversation, run_id: str | None
 ) -> MemberResult:
-    task = share_context(conversation.message, conversation.context)
-    return await conversation.context.run_member(member, task, run_id=run_id)
+    context = conversation.context
+    task = share_context(conversation.message, context)
+    result = await context.run_member(member, task, run_id=run_id)
+    outcome = build_member_outcome(member, result)
+    if context.journal is not None and outcome.pause is None:
+        call = JournaledCall(f"{MEMBER_PREFIX}{member.id}", member.id, {}, kind="member")
+        await context.journal.end_call(call, outcome)
+    return result

@@ -27,7 +27,7 @@ import anyio
 from mcp.shared.message import SessionMessage
 
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.records.text import MASK, escape_controls, replace_unstorable
+from agentctl.records.text import escape_controls, mask_secrets, replace_unstorable
 from agentctl.runtime.bounds import Turns, has_too_many_values
 from agentctl.runtime.mcp.failures import McpUnavailable
 from agentctl.runtime.mcp.library import Streams, build_error, get_message, parse_message, types
@@ -89,10 +89,7 @@ class Program:
 
     def mask(self, text: str) -> str:
         """Return one line of the program with secrets masked and control characters escaped."""
-        for secret in self.secrets:
-            if len(secret) >= _MINIMUM_SECRET_LENGTH:
-                text = text.replace(secret, MASK)
-        return escape_controls(text)
+        return escape_controls(mask_secrets(text, self.secrets, minimum=_MINIMUM_SECRET_LENGTH))
 
 
 def find_command(command: str, folder: Path) -> str | None:

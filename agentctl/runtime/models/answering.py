@@ -16,7 +16,7 @@ import orjson
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
 from agentctl.run_scope import outside_run
-from agentctl.runtime.conversation import check_parts
+from agentctl.runtime.bounds import check_parts
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import get_access

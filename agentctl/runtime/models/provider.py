@@ -12,7 +12,7 @@ from urllib.request import getproxies
 
 import httpx2
 
-from agentctl.records.text import MASK
+from agentctl.records.text import mask_secrets
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.response_limits import build_limit_hook
 from agentctl.runtime.models.stream_transport import StreamTransport
@@ -112,9 +112,6 @@ def _create_ssl_context() -> ssl.SSLContext:
 _LOGGED_CHARACTERS = 2_000
 """Maximum number of characters of a provider's text in the log."""
 
-_MINIMUM_SECRET_LENGTH = 8
-"""Shorter keys are not secrets, and could be a part of any word."""
-
 
 def classify_failure(error: ModelFailure, run_id: str, secret: str = "") -> ExecutionError:
     """Return the public failure of a run; the text of the provider goes to the log.
@@ -123,8 +120,6 @@ def classify_failure(error: ModelFailure, run_id: str, secret: str = "") -> Exec
         run_id: run that called the model.
         secret: the API key of the provider, which is masked in the log.
     """
-    text = " ".join(str(error).split())
-    if len(secret) >= _MINIMUM_SECRET_LENGTH:
-        text = text.replace(secret, MASK)
+    text = mask_secrets(" ".join(str(error).split()), [secret])
     _log.warning("run %s: the model failed: %s", run_id, text[:_LOGGED_CHARACTERS])
     return ExecutionError(error.code)

@@ -15,6 +15,11 @@ from agno.models.base import Model
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.library_failures import find_failure, find_failure_code, read_status
 
+
+class AgnoError(Exception):
+    """The text of an exception that agno has caught."""
+
+
 _PROVIDER = frozenset({"model_provider_error", "model_authentication_error"})
 """The types of the errors of model calls."""
 
@@ -45,6 +50,11 @@ def to_failure(event: Any, failed: dict[str, BaseException]) -> ExecutionError:
     # The code of the client's exception, or else that of the status agno found.
     code = find_failure_code(error) or read_status(getattr(error, "status_code", 502))
     return ExecutionError(code)
+
+
+def find_cause(event: Any, failed: dict[str, BaseException]) -> BaseException:
+    """Return the exception that such an event reports; its text if only that is known."""
+    return failed.get(event.run_id) or AgnoError(event.content)
 
 
 def _watch_models() -> None:

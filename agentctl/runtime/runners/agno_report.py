@@ -13,7 +13,7 @@ from agno.run.team import BaseTeamRunEvent
 from agno.team import Team
 
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.runners.agno_failures import to_failure
+from agentctl.runtime.runners.agno_failures import find_cause, to_failure
 from agentctl.runtime.runners.agno_pauses import (
     DecidedCalls,
     WaitingCall,
@@ -215,6 +215,7 @@ class AgnoReport:
             self._end(event.run_id)
         elif name == "RunError":
             failure = to_failure(event, self._failed)
+            report.run.environment.keep_cause(find_cause(event, self._failed))
             # The library gives this text to the next step of a workflow.
             event.content = failure.detail
             self._end(event.run_id, failure)

@@ -91,6 +91,7 @@ class AgnoWorkflowRunner(AgnoBase):
                 raise
             except Exception as error:
                 _log.warning("run %s: the workflow failed", context.run_id, exc_info=error)
+                run.environment.keep_cause(error)
                 raise report.fail() from error
         if report.is_paused:
             _pause(report, session, workflow)

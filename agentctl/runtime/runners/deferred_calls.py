@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import orjson
@@ -43,6 +43,13 @@ from agentctl.runtime.json_values import NotSerializable, clean_json_value
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.pauses import Decision, NewApproval, Paused
 from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.pydantic_ai_journal import (
+    StepJournal,
+    dump_result,
+    load_result,
+    to_jsonable,
+    usage_adapter,
+)
 from agentctl.runtime.spans import CurrentCall, current_call
 from agentctl.runtime.tools.call_rules import choose_strictest, find_policy, list_unmatched
 from agentctl.runtime.tools.client_tools import read_client_tools
@@ -55,8 +62,6 @@ _KINDS: dict[str, ApprovalKind] = {
     "question": "input",
     "external": "external",
 }
-
-_usage_adapter = TypeAdapter(RunUsage)
 
 
 def allow_deferred_calls(steps: Any) -> None:
@@ -105,6 +110,7 @@ class DeferredCalls:
     Attributes:
         state: the state of the earlier legs; None in the first one.
         usage: the tokens of the earlier legs, to which this leg adds.
+        journal: the steps of a durable run; None for every other run.
     """
 
     def __init__(self, run: HostedRun, approve: Mapping[str, ApprovalPolicy]) -> None:
@@ -115,9 +121,12 @@ class DeferredCalls:
         self._decisions: dict[str, Decision] = {}
         self._begun: set[str] = set()
         self._client_tools = read_client_tools(run.spec)
+        self.journal: StepJournal | None = None
+        if run.journal is not None:
+            self.journal = StepJournal(run, run.journal, self.state)
         if self.state is None or run.leg is None:
             return
-        self.usage = _usage_adapter.validate_python(self.state["usage"])
+        self.usage = usage_adapter.validate_python(self.state["usage"])
         for call_id, kind in self.state["calls"].items():
             decision = run.leg.find(call_id, kind)
             if decision is None:
@@ -155,8 +164,8 @@ class DeferredCalls:
         return number if self.state is None else int(self.state["first_message"])
 
     def build_results(self) -> DeferredToolResults | None:
-        """Return what the library needs to go on; None in the first leg."""
-        if self.state is None:
+        """Return what the library needs to go on after a pause; None without one."""
+        if self.state is None or not self._decisions:
             return None
         results = DeferredToolResults(metadata=dict(self.state["metadata"]))
         for call_id, decision in self._decisions.items():
@@ -194,7 +203,7 @@ class DeferredCalls:
         """
         asks = [self._build_approval(requests, call, steps) for call in _list_calls(requests)]
         try:
-            stored = orjson.loads(ModelMessagesTypeAdapter.dump_json([*messages]))
+            stored = to_jsonable(messages)
             metadata = TypeAdapter(dict[str, Any]).dump_python(requests.metadata, mode="json")
         except (PydanticSerializationError, UnicodeError) as error:
             detail = "The run cannot wait: its messages have no JSON form"
@@ -202,7 +211,7 @@ class DeferredCalls:
         state = {
             "messages": stored,
             "first_message": first,
-            "usage": _usage_adapter.dump_python(steps.usage, mode="json"),
+            "usage": usage_adapter.dump_python(steps.usage, mode="json"),
             "metadata": metadata,
             "calls": {asked.tool_call_id: asked.kind for asked in asks},
         }
@@ -243,10 +252,14 @@ class DeferredCalls:
         self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: dict[str, Any]
     ) -> dict[str, Any]:
         decision = self._decisions.get(call.tool_call_id)
+        if self.journal is not None and self.journal.find_result(call) is not None:
+            return args
         if not ctx.tool_call_approved and self._find_policy(call.tool_name, ctx.tool_manager):
             raise ApprovalRequired
         if decision is None or not ctx.tool_call_approved:
             await self._run.begin_effect()
+            if self.journal is not None:
+                await self.journal.begin_call(call, tool_def)
         else:
             await self._run.begin_approved(decision.approval_id)
             self._begun.add(decision.approval_id)
@@ -255,21 +268,24 @@ class DeferredCalls:
     async def _execute_call(
         self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: dict[str, Any], handler: Any
     ) -> Any:
+        if self.journal is not None and (known := self.journal.find_result(call)) is not None:
+            return load_result(known)
+        end = partial(self._end_call, call, tool_def)
         token = current_call.set(CurrentCall(call.tool_call_id, call.tool_name))
         try:
             result = await handler(args)
         except (ApprovalRequired, CallDeferred):
-            await self._end_call(call, DEFERRED)
+            await end(DEFERRED, waits=True)
             raise
         except ToolRetryError as error:
-            await self._end_call(call, str(error.tool_retry.content), failed=True)
+            await end(str(error.tool_retry.content), failed=True, more={"retry": True})
             raise
         except ToolFailedError as error:
-            await self._end_call(call, error.tool_failed.model_response_str(), failed=True)
+            await end(error.tool_failed.model_response_str(), failed=True)
             raise
         except Exception as error:
             reason = f"The tool {call.tool_name} failed ({type(error).__name__})"
-            await self._end_call(call, reason, failed=True)
+            await end(reason, failed=True)
             raise
         finally:
             current_call.reset(token)
@@ -278,14 +294,26 @@ class DeferredCalls:
             text = result_to_text(value, self._run.limits.tool_result_bytes)
         except NotSerializable:
             text = "The result has no JSON form"
-        await self._end_call(call, text)
+        more = dump_result(result) if self.journal is not None else None
+        await end(text, more=more)
         return result
 
-    async def _end_call(self, call: ToolCallPart, text: str, *, failed: bool = False) -> None:
+    async def _end_call(
+        self,
+        call: ToolCallPart,
+        tool_def: ToolDefinition,
+        text: str,
+        *,
+        failed: bool = False,
+        waits: bool = False,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
         decision = self._decisions.get(call.tool_call_id)
         if decision is not None and decision.approval_id in self._begun:
             self._begun.discard(decision.approval_id)
             await self._run.end_approved(decision.approval_id, text, failed=failed)
+        elif self.journal is not None:
+            await self.journal.end_call(call, tool_def, text, failed=failed, waits=waits, more=more)
 
 
 def _list_calls(requests: DeferredToolRequests) -> list[ToolCallPart]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +22,7 @@ from agentctl.runtime.json_values import (
     to_json_value,
 )
 from agentctl.runtime.tools.functions import result_to_text
+from agentctl.runtime.transcript import TranscriptMark
 from agentctl.runtime.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class HostedRun:
         leg: the state and the decisions with which the run goes on; None in its first leg.
         limits: size limits in bytes.
         context_host: the side of `context` that belongs to the server.
+        silent_calls: ids of the calls whose events an earlier process has published.
     """
 
     def __init__(self, environment: RunEnvironment, kind: str) -> None:
@@ -111,6 +113,7 @@ class HostedRun:
         self.leg: Leg | None = environment.leg
         self.limits: Limits = environment.limits
         self.context_host = RunHost(environment)
+        self.silent_calls: Collection[str] = ()
         self._environment = environment
         self._kind = kind
         self._kept_bytes = 0
@@ -118,6 +121,7 @@ class HostedRun:
         self._needs_separator = False
         self._output = b"null"
         self._turns = Turns()
+        self._mark = TranscriptMark() if self.leg is None else self._transcript.mark()
 
     @property
     def environment(self) -> RunEnvironment:
@@ -291,14 +295,39 @@ class HostedRun:
             raise ExecutionError("AGENT_FAILED", "A tool call has too many arguments")
         if len(self._transcript.tools) == MAXIMUM_CALLS:
             raise ExecutionError("AGENT_FAILED", "The run has too many tool calls")
+        call = self._build_call(call_id, name, arguments)
+        self.reserve(len(orjson.dumps(call)))
+        self._transcript.request_call(call)
+        opened = self._transcript.open_call(call_id, name, call["arguments"])
+        if call_id not in self.silent_calls:
+            self._environment.emit(ToolCallStarted(opened))
+
+    def _build_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         values = {
             replace_unstorable(str(key)): self._convert_argument(arguments[key])
             for key in arguments
         }
-        call = {"id": call_id, "name": name, "arguments": values}
-        self.reserve(len(orjson.dumps(call)))
-        self._transcript.request_call(call)
-        self._environment.emit(ToolCallStarted(self._transcript.open_call(call_id, name, values)))
+        return {"id": call_id, "name": name, "arguments": values}
+
+    def request_calls(self, calls: Iterable[tuple[str, str, Mapping[str, Any]]]) -> None:
+        """Complete the present answer with all of its calls, before the first one starts.
+
+        Args:
+            calls: the id, the name and the arguments of each, as for `start_call`.
+        """
+        self.checkpoint()
+        self._transcript.request_calls(
+            [
+                self._build_call(replace_unstorable(call_id), replace_unstorable(name), arguments)
+                for call_id, name, arguments in calls
+            ]
+        )
+
+    def take_added(self) -> dict[str, Any]:
+        """Return what the run has reported since the last call, as JSON for its journal."""
+        added = self._transcript.since(self._mark, results=True)
+        self._mark = self._transcript.mark()
+        return added
 
     def end_call(self, call_id: str, result: object = "", *, failed: bool = False) -> None:
         """Report the end of a tool call that was started; an unknown id is ignored.
@@ -317,7 +346,7 @@ class HostedRun:
             text = "The result has no JSON form"
         self.reserve(len(text.encode()))
         closed = self._transcript.close_call(replace_unstorable(call_id), text, error=failed)
-        if closed is not None:
+        if closed is not None and call_id not in self.silent_calls:
             self._environment.emit(ToolCallCompleted(closed))
 
     def add_usage(self, usage: Mapping[str, int]) -> None:
@@ -328,6 +357,7 @@ class HostedRun:
         """
         if not self._environment.has_ended:
             self._transcript.add_usage(usage)
+            self._environment.watch_budgets()
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         """Set the counters of this runner to their current sums, for libraries that report these.

@@ -42,12 +42,13 @@ class ToolCalls:
         """Return the public failure for an exception of a tool or model, else the exception.
 
         An exception that arrives while exactly one call is open is that of its tool. The text of
-        the exception goes to the log only.
+        the exception goes to the log and to the causes of the run only.
         """
         run_id = self._run.context.run_id
         if len(self._open) == 1:
             ((call_id, name),) = self._open.items()
             _log.warning("run %s: the tool %s failed", run_id, name, exc_info=error)
+            self._run.environment.keep_cause(error, name)
             detail = f"The tool {name} failed ({type(error).__name__})"
             self.end(call_id, detail, failed=True)
             return ExecutionError("TOOL_FAILED", detail)
@@ -57,6 +58,7 @@ class ToolCalls:
         if code is None:
             return error
         _log.warning("run %s: the model failed", run_id, exc_info=error)
+        self._run.environment.keep_cause(error)
         return ExecutionError(code)
 
 

@@ -120,7 +120,7 @@ KINDS: tuple[RunnerKind, ...] = (
         "an Agent of pydantic-ai",
         lambda target: has_base(target, "pydantic_ai", "AbstractAgent"),
         _build_pydantic_ai_runner,
-        takes=("deps", "approve"),
+        takes=("deps", "approve", "durable"),
     ),
     RunnerKind(
         "a graph of LangGraph",

@@ -284,6 +284,7 @@ class AgentReport:
                 if kind is ModelBehaviorError and self._has_bad_output():
                     code = "OUTPUT_INVALID"
                 _log.warning("run %s: the agent ended", self._run.context.run_id, exc_info=error)
+                self._run.environment.keep_cause(error)
                 return ExecutionError(code, detail)
         if isinstance(error, UserError) and isinstance(cause, Exception):
             # What a tool has raised.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 from pydantic_ai import Agent, DeferredToolRequests
@@ -31,6 +31,7 @@ from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.input_schema import InputSchema
+from agentctl.runtime.journal import Parked
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.conversion import extract_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
@@ -140,7 +141,8 @@ class _Execution:
         self._nested: NestedUsage
 
     async def drive(self, agent: Agent[Any, Any], message: str, deps: Any) -> None:
-        deferred, pause = self._deferred, None
+        deferred = self._deferred
+        journal, end = deferred.journal, cast("BaseException | None", None)
         if deferred.state is None:
             prompt, history = message, load_history(self._run) or None
         else:
@@ -160,21 +162,32 @@ class _Execution:
             self._nested = NestedUsage(steps.usage)
             with self._nested.counting():
                 async for node in steps:
-                    if Agent.is_model_request_node(node):
+                    is_request = Agent.is_model_request_node(node)
+                    if journal is not None and Agent.is_call_tools_node(node):
+                        first = deferred.first_message(_count_earlier(steps))
+                        await journal.add_answer(node.model_response, first, steps)
+                    if journal is not None and journal.is_parking:
+                        end = Parked()
+                        break
+                    if is_request:
                         await self._stream_answer(node, steps)
                     elif Agent.is_call_tools_node(node):
                         await self._report_calls(node, steps)
-            assert steps.result is not None
-            output, messages = steps.result.output, steps.all_messages()
-            first = deferred.first_message(len(messages) - len(steps.new_messages()))
-            if isinstance(output, DeferredToolRequests):
-                pause = deferred.build_pause(output, messages, first, steps)
-            else:
-                await self._report_output(output)
-                self._keep_messages(messages[first:])
-        if pause is not None:
+            if end is None:
+                end = await self._end(steps)
+        if end is not None:
             # Outside of the library: its context managers handle no pauses.
-            raise pause
+            raise end
+
+    async def _end(self, steps: Any) -> BaseException | None:
+        """Report the result of the library; return the pause if it has deferred calls."""
+        deferred, messages = self._deferred, steps.all_messages()
+        output, first = steps.result.output, deferred.first_message(_count_earlier(steps))
+        if isinstance(output, DeferredToolRequests):
+            return deferred.build_pause(output, messages, first, steps)
+        await self._report_output(output)
+        self._keep_messages(messages[first:])
+        return None
 
     async def _report_calls(self, node: Any, steps: Any) -> None:
         try:
@@ -273,6 +286,10 @@ class _Execution:
             # Other errors of the library, such as an exceeded limit of the agent, are its own.
             return error if classified.code == "INTERNAL" else classified
         return failure
+
+
+def _count_earlier(steps: Any) -> int:
+    return len(steps.all_messages()) - len(steps.new_messages())
 
 
 def load_history(run: HostedRun) -> list[ModelMessage]:

@@ -259,8 +259,9 @@ class Replay:
                 await self._run.end_approved(approved.approval_id, call.reason, failed=True)
             raise agents.StepFailed(name, call.reason) from error
         except BaseException as error:
-            # It may have had its effect: it is not executed again.
-            call.is_done, call.reason = True, type(error).__name__
+            if self._run.journal is None or not self._run.is_stopping:
+                # It may have had its effect: it is not executed again.
+                call.is_done, call.reason = True, type(error).__name__
             raise
         else:
             call.is_done = True

@@ -11,6 +11,7 @@ from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.records.times import now
 from agentctl.runtime.context import ContextMisuse
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import Parked
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.hosted_run import HostedRun, LateReport
 from agentctl.runtime.runners.library_members import complete_members, fail_members, pause_members
@@ -52,7 +53,7 @@ class Runner(Protocol):
 
         Raises:
             ExecutionError: the run ends as ERROR with this code. Any other exception ends it with
-                AGENT_FAILED; its text goes to the log only.
+                AGENT_FAILED; its text goes to the log and to the causes of the run only.
         """
         ...
 
@@ -86,6 +87,7 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
         InvalidConfiguration: its object is not usable.
         asyncio.CancelledError: the run has to stop, even if the agent returned a result.
         Paused: the agent waits for decisions.
+        Parked: another process goes on.
     """
     try:
         await _execute(opening, environment)
@@ -117,15 +119,17 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
         # The agent cancelled itself, for example in a task group.
         _log.warning("run %s: the agent ended with CancelledError", environment.spec.run_id)
         raise ExecutionError("AGENT_FAILED") from None
-    except (ExecutionError, InvalidConfiguration, Paused, Unavailable):
+    except (ExecutionError, InvalidConfiguration, Parked, Paused, Unavailable):
         raise
     except ContextMisuse as error:
+        environment.keep_cause(error)
         raise ExecutionError("AGENT_FAILED", f"The code of the agent failed: {error}") from None
     except BaseException as error:
         # Also SystemExit, which would end the process. The text may contain secrets: it goes to
-        # the log only.
+        # the log, and to those who may read causes.
         if not environment.is_stopping:
             _log.warning("run %s: the agent failed", environment.spec.run_id, exc_info=error)
+            environment.keep_cause(error)
         raise ExecutionError("AGENT_FAILED") from None
     environment.checkpoint()
     transcript.end_answer([], "stop")

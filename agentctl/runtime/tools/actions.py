@@ -138,10 +138,12 @@ class ToolAction:
             raise
         except NotSerializable as error:
             _log.warning("tool %s: no JSON form", tool.name, exc_info=error)
+            context.keep_cause(error, tool.name)
             raise
         except BaseException as error:
             # The text of the exception may contain secrets: it goes to the log, not to the model.
             _log.warning("tool %s failed", tool.name, exc_info=error)
+            context.keep_cause(error, tool.name)
             raise _ToolFailed(type(error).__name__) from None
 
 

@@ -10,7 +10,15 @@ from pathlib import Path
 
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError
-from agentctl.service.doctor import components, configuration, databases, keys, runs, webhooks
+from agentctl.service.doctor import (
+    budgets,
+    components,
+    configuration,
+    databases,
+    keys,
+    runs,
+    webhooks,
+)
 from agentctl.service.doctor.finding import Finding, from_failure, wrong
 from agentctl.service.doctor.production import check_production
 
@@ -65,6 +73,8 @@ def list_steps(
         check = partial(_check_database, entry, settings.server.workers)
         yield DoctorStep(f"database {entry.id}", check)
     yield DoctorStep("runs", partial(_check_runs, settings))
+    if settings.budgets:
+        yield DoctorStep("budgets", partial(budgets.check_budgets, settings))
     if settings.webhooks:
         yield DoctorStep("webhooks", partial(_check_webhooks, settings))
     if production:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit
-from agentctl.store.repositories import audit, runs, sessions
+from agentctl.store.repositories import audit, runs, sessions, usage
 from agentctl.store.repositories.events import Batch
 from agentctl.store.repositories.run_rows import NewRun, RunEnd
 from agentctl.store.repositories.sessions import SessionRow
@@ -132,7 +132,9 @@ _ENDED = (
     " AND later.parent_run_id IS NULL))"
     " AND (parent_run_id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM sessions"
     " WHERE sessions.session_id = runs.session_id AND has_queue = 1))"
-    " RETURNING run_id, session_id, seq, parent_run_id, EXISTS (SELECT 1 FROM runs AS later"
+    " RETURNING run_id, session_id, seq, parent_run_id, user_id, component_type, component_id,"
+    " status, error_code, created_at, finished_at, model, metrics, model_metrics,"
+    " EXISTS (SELECT 1 FROM runs AS later"
     " WHERE later.session_id = runs.session_id AND later.seq > runs.seq"
     " AND later.parent_run_id IS NULL) AS is_older"
 )
@@ -143,7 +145,8 @@ _IS_KNOWN = (
 )
 
 _ADDED = {
-    name: f"(coalesce((metrics::json->>'{name}')::bigint, 0) + cast(:added_{name} as bigint))"
+    name: f"(coalesce((sessions.metrics::json->>'{name}')::bigint, 0)"
+    f" + cast(:added_{name} as bigint))"
     for name in TOKEN_COUNTERS
 }
 
@@ -171,7 +174,8 @@ _STORE_EVENTS = (
 
 def _build_end(*, recorded: bool) -> Sql:
     return Sql(
-        f"WITH ended AS ({_ENDED}), counted AS ({_COUNT})"
+        f"WITH ended AS ({_ENDED}), counted AS ({_COUNT}),"
+        f" appended AS ({usage.APPEND} FROM ended)"
         + (f", stored AS ({_STORE_EVENTS})" if recorded else "")
         + " SELECT 1 FROM ended"
     )

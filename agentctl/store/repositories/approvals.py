@@ -118,6 +118,9 @@ _PENDING_OF_SESSION = Sql(
 _PENDING_OF_ROOT = Sql(
     "SELECT count(*) FROM approvals WHERE root_run_id = :root_run_id AND status = 'pending'"
 )
+_HAS_PENDING = Sql(
+    "SELECT approval_id FROM approvals WHERE run_id = :run_id AND status = 'pending' LIMIT 1"
+)
 _COUNT_PENDING = Sql(
     "SELECT count(*) FROM (SELECT 1 FROM approvals WHERE status = 'pending' LIMIT :limit) AS found"
 )
@@ -152,6 +155,10 @@ _FORGET_EXECUTION = Sql(
 )
 _MARK_UNKNOWN = Sql(
     "UPDATE approvals SET execution = 'unknown' WHERE run_id = :run_id AND execution = 'executing'"
+)
+_MARK_ALL_UNKNOWN = Sql(
+    "UPDATE approvals SET execution = 'unknown' WHERE execution = 'executing'"
+    " OR (status = 'approved' AND execution IS NULL) RETURNING approval_id"
 )
 _CANCEL = Sql(
     "UPDATE approvals SET status = 'cancelled', decided_at = :at, decided_by = :actor"
@@ -244,6 +251,11 @@ def count_pending_of_root(root_run_id: str) -> Work[int]:
     return _PENDING_OF_ROOT.value(root_run_id=root_run_id)
 
 
+def has_pending(run_id: str) -> Work[bool]:
+    """Return True if a run itself waits for people."""
+    return _HAS_PENDING.has_rows(run_id=run_id)
+
+
 def count_pending(limit: int) -> Work[int]:
     """Return the number of pending approvals in the database, at most `limit`."""
     return _COUNT_PENDING.value(limit=limit)
@@ -309,6 +321,11 @@ def forget_execution(approval_id: str) -> Work[None]:
 def mark_unknown(run_id: str) -> Work[None]:
     """Mark the calls of a run that are executing as unknown: no one will report their end."""
     return _MARK_UNKNOWN.execute(run_id=run_id)
+
+
+def mark_all_unknown() -> Work[int]:
+    """Mark the approved calls that have no end as unknown. Return their number."""
+    return _MARK_ALL_UNKNOWN.count_rows()
 
 
 def cancel_pending(run_id: str, actor: str, at: int) -> Work[None]:

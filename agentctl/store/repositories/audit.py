@@ -33,6 +33,9 @@ FIRST_WINDOW = 1_000
 EARLIEST = -(2**63)
 """A time before all others."""
 
+LAST_NUMBER = 2**63 - 1
+"""A number that no row exceeds."""
+
 
 class NewAuditEntry(NamedTuple):
     """An entry to append.
@@ -109,7 +112,7 @@ _ANY_OLDER = Sql(f"SELECT seq FROM ({_OLDEST}) AS oldest WHERE at < :before LIMI
 
 _DELETE_OLDER = Sql(
     f"DELETE FROM audit_log WHERE seq IN (SELECT seq FROM ({_OLDEST}) AS oldest"
-    " WHERE at < :before) RETURNING seq"
+    " WHERE at < :before AND seq <= :last) RETURNING seq"
 )
 
 
@@ -171,6 +174,10 @@ def has_older(before: int) -> Work[bool]:
     return _ANY_OLDER.has_rows(before=before)
 
 
-def delete_older(before: int) -> Work[int]:
-    """Delete a batch of the rows before a time. Call it again until it returns 0."""
-    return _DELETE_OLDER.count_rows(before=before)
+def delete_older(before: int, last: int = LAST_NUMBER) -> Work[int]:
+    """Delete a batch of the rows before a time. Call it again until it returns 0.
+
+    Args:
+        last: number of the last row that may be deleted.
+    """
+    return _DELETE_OLDER.count_rows(before=before, last=last)

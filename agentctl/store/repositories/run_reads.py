@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
+from typing import NamedTuple
 
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.requests import RunFilter
@@ -71,8 +72,9 @@ _OF_SESSION = {
 }
 
 _HISTORIES = Sql(
-    "SELECT substr(utf8(history), 2, length(utf8(history)) - 2) FROM runs"
-    " WHERE session_id = :session_id AND parent_run_id IS NULL AND history IS NOT NULL ORDER BY seq"
+    "SELECT seq, substr(utf8(history), 2, length(utf8(history)) - 2) FROM runs"
+    " WHERE session_id = :session_id AND seq > cast(:after_seq as bigint)"
+    " AND parent_run_id IS NULL AND history IS NOT NULL ORDER BY seq"
 )
 
 
@@ -298,12 +300,20 @@ def list_in_session(
     )
 
 
-def list_histories(session_id: str) -> Work[list[bytes]]:
+class StoredHistory(NamedTuple):
+    """The history of a run: its number, and a JSON array in UTF-8 without its brackets."""
+
+    seq: int
+    text: bytes
+
+
+def list_histories(session_id: str, after_seq: int = 0) -> Work[list[StoredHistory]]:
     """Return the histories of the top-level runs of a session, in order, for `chat_history`.
 
-    Each is a JSON array in UTF-8 without its brackets: the caller joins them without a copy.
+    Args:
+        after_seq: only runs with higher numbers.
     """
-    return _HISTORIES.column(session_id=session_id)
+    return _HISTORIES.rows(StoredHistory, session_id=session_id, after_seq=after_seq)
 
 
 @single_unit
@@ -460,12 +470,17 @@ def list_page(
         totals: the remembered totals of the database.
     """
     conditions = visibility.conditions().with_equal(
-        status=filter.status,
+        # There is an index for the failed runs, which are few.
+        status=filter.status or (None if filter.error_code is None else "ERROR"),
         component_type=filter.component_type,
         component_id=filter.component_id,
         session_id=filter.session_id,
         user_id=filter.user_id,
+        model=filter.model,
+        error_code=filter.error_code,
     )
+    if filter.parent == "none":
+        conditions = conditions.with_condition("parent_run_id IS NULL")
     if filter.id_prefix is not None:
         conditions = conditions.with_prefix("run_id", filter.id_prefix)
     live = filter.live or filter.status in ("PENDING", "RUNNING")
@@ -476,6 +491,12 @@ def list_page(
     if filter.finished_after is not None:
         conditions = conditions.with_condition(
             "finished_at >= :finished_after", finished_after=filter.finished_after
+        )
+    if filter.finished_before is not None:
+        # Without a beginning it matches most runs: the sum keeps the index of times out of use.
+        ended = "finished_at" if filter.finished_after is not None else "finished_at + 0"
+        conditions = conditions.with_condition(
+            f"{ended} < :finished_before", finished_before=filter.finished_before
         )
     since, before = filter.created_after, filter.created_before
     # A run leaves these lists without being deleted, so they are always counted.

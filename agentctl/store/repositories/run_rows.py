@@ -161,6 +161,11 @@ class RunEnd:
         holding: JSON array of the names of the work that continues; None for none, or if that is
             not known.
         spans: JSON array of the times of its parts; None for none.
+        causes: JSON array of the causes of its failures (`runtime.causes`); None for none.
+        model: the model of its first model call; None for none, or if that is not known.
+        model_metrics: of a run of several models, JSON object of the token counters of each one.
+        model_calls: number of its model calls.
+        first_token_at: time of the first part of an answer of a model; None for none.
     """
 
     run_id: str
@@ -183,3 +188,8 @@ class RunEnd:
     native_history: str | None = None
     holding: str | None = None
     spans: str | None = None
+    causes: str | None = None
+    model: str | None = None
+    model_metrics: str | None = None
+    model_calls: int = 0
+    first_token_at: int | None = None

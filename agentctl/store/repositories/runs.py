@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, build_insert, unit
-from agentctl.store.repositories import queue, sessions
+from agentctl.store.repositories import queue, sessions, usage
 from agentctl.store.repositories.run_reads import IS_LIVE, IS_NEXT_LEG, IS_OPEN, RUN_COLUMNS
 from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunPause, RunRow
 from agentctl.store.repositories.sessions import parse_counters
@@ -33,7 +33,8 @@ _CREATE = build_insert("runs", CREATED_COLUMNS)
 _STORED = tuple(field.name for field in fields(RunRow))
 _get_stored = attrgetter(*_STORED)
 
-_RESTORE = build_insert("runs", _STORED)
+# Its usage is that of another system.
+_RESTORE = build_insert("runs", (*_STORED, "counted"))
 
 _NEW = (
     "run_id", "session_id", "parent_run_id", "component_type", "component_id", "user_id", "input",
@@ -79,7 +80,8 @@ FINISH = Sql(
     " late_result = :late_result, attempt = attempt + :lost, output = :output, queue_turn = NULL,"
     " reasoning_content = :reasoning_content, native_kind = :native_kind,"
     " native_history = :native_history, holding = :holding,"
-    " spans = :spans,"
+    " spans = :spans, causes = :causes, model = :model, model_metrics = :model_metrics,"
+    " counted = 1,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
     f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_OPEN} {CHANGED}"
 )
@@ -93,7 +95,8 @@ _REQUEST_CANCEL = Sql(
     " cancel_reason = :reason,"
     f" finished_at = CASE WHEN {_ENDS} THEN {_REQUESTED} END,"
     f" stopped_at = CASE WHEN {_ENDS} THEN {_REQUESTED} END,"
-    f" status = CASE WHEN {_ENDS} THEN 'CANCELLED' ELSE status END"
+    f" status = CASE WHEN {_ENDS} THEN 'CANCELLED' ELSE status END,"
+    f" counted = CASE WHEN {_ENDS} THEN 1 ELSE counted END"
     f" WHERE run_id = :run_id AND {IS_OPEN} AND cancel_requested_at IS NULL RETURNING {RUN_COLUMNS}"
 )
 
@@ -228,10 +231,11 @@ def restore(run: RunRow, at: int, *, counted: bool) -> Steps[None]:
     """
     top = run.parent_run_id is None
     seq = yield from sessions.allocate_seq(run.session_id, at, run.status if top else None)
-    yield Statement(_RESTORE, dict(zip(_STORED, _get_stored(run), strict=True)) | {"seq": seq})
+    values = dict(zip(_STORED, _get_stored(run), strict=True))
+    yield Statement(_RESTORE, {**values, "seq": seq, "counted": 1})
     size = _count_history_bytes(run.history, run.parent_run_id)
-    usage = {} if counted else parse_counters(run.metrics)
-    yield from sessions.add_usage(run.session_id, usage, size, at)
+    counters = {} if counted else parse_counters(run.metrics)
+    yield from sessions.add_usage(run.session_id, counters, size, at)
 
 
 def claim(run_id: str, attempt: int, owner: str, now: int) -> Work[bool]:
@@ -329,6 +333,7 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[Finished | None]:
     if not changed:
         return None
     session_id, seq, parent_run_id = changed[0]
+    yield from usage.append(end.run_id, end.first_token_at, end.model_calls)
     size = _count_history_bytes(end.history, parent_run_id)
     has_queue = yield from sessions.add_usage(
         session_id,
@@ -422,6 +427,7 @@ def request_cancel(
         return None
     run = RunRow(*rows[0])
     if run.status == "CANCELLED":
+        yield from usage.append(run_id)
         yield from _update_session_status((run.session_id, run.seq, run.parent_run_id), run.status)
         yield from queue.advance(run.session_id, now)
     return run

@@ -25,6 +25,7 @@ class StepRow:
             `again` if a person has decided then that it is made again.
         idempotent: 1 if the call may be made again with its id.
         body: JSON: the answer, or the result of the call.
+        root_attempt: the attempt of the root run at that time; None in rows of earlier releases.
     """
 
     run_id: str
@@ -39,6 +40,7 @@ class StepRow:
     started_at: int
     ended_at: int | None
     body: str | None
+    root_attempt: int | None = None
 
 
 _NAMES = tuple(field.name for field in fields(StepRow))
@@ -51,7 +53,8 @@ _LOCK = Sql(
 _KEEP = Sql(
     f"INSERT INTO run_steps ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
     " ON CONFLICT (run_id, seq) DO UPDATE SET attempt = excluded.attempt, state = excluded.state,"
-    " started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body"
+    " started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,"
+    " root_attempt = excluded.root_attempt"
 )
 _END = Sql(
     "UPDATE run_steps SET state = :state, ended_at = :at, body = :body"
@@ -74,8 +77,11 @@ _FIND = Sql(
     " AND state = 'unknown'"
 )
 _PROGRESS = Sql(
-    "SELECT attempt, ended_at FROM run_steps WHERE run_id = :run_id"
-    " AND state IN ('done', 'failed') ORDER BY attempt DESC, ended_at DESC LIMIT 1"
+    "WITH RECURSIVE tree (run_id) AS (SELECT run_id FROM runs WHERE run_id = :run_id"
+    " UNION ALL SELECT runs.run_id FROM runs JOIN tree ON runs.parent_run_id = tree.run_id)"
+    " SELECT coalesce(root_attempt, attempt) AS root_attempt, ended_at FROM run_steps"
+    " JOIN tree ON tree.run_id = run_steps.run_id WHERE state IN ('done', 'failed')"
+    " ORDER BY 1 DESC, 2 DESC LIMIT 1"
 )
 _DROP = Sql("DELETE FROM run_steps WHERE run_id = :run_id")
 
@@ -134,14 +140,14 @@ def settle(run_id: str, call_id: str, state: str, body: str | None, at: int | No
 
 
 class Progress(NamedTuple):
-    """The last step that has ended: its attempt, and its end in microseconds UTC."""
+    """The last step that has ended: the attempt of the root run, and the end (microseconds UTC)."""
 
     attempt: int
     ended_at: int
 
 
 def find_progress(run_id: str) -> Work[Progress | None]:
-    """Return the last step of a run that has ended; None for none."""
+    """Return the last step of a root run or of its members that has ended; None for none."""
     return _PROGRESS.first(Progress, run_id=run_id)
 
 

@@ -137,6 +137,10 @@ _REPEAT = Sql(
     " lease_by = NULL, delivered_at = NULL WHERE delivery_id = :delivery_id"
     f" RETURNING {_COLUMNS}"
 )
+_HOLD = Sql(
+    "UPDATE webhook_deliveries SET state = 'dead', lease_by = NULL, last_error = :reason"
+    " WHERE state = 'waiting' RETURNING delivery_id"
+)
 _COUNTS = Sql(
     "SELECT webhook_id, state, count(*), min(created_at) FROM webhook_deliveries"
     " GROUP BY webhook_id, state ORDER BY webhook_id, state"
@@ -216,6 +220,15 @@ def get(delivery_id: str) -> Work[DeliveryRow | None]:
 def repeat(delivery_id: str, now: int) -> Work[DeliveryRow | None]:
     """Let a delivery wait again, with all its attempts; return None if there is no such one."""
     return _REPEAT.first(DeliveryRow, delivery_id=delivery_id, now=now)
+
+
+def hold_waiting(reason: str) -> Work[int]:
+    """Let no waiting delivery be sent until it is repeated. Return their number.
+
+    Args:
+        reason: the text that its record shows as its last error.
+    """
+    return _HOLD.count_rows(reason=reason)
 
 
 def count_by_state() -> Work[list[DeliveryCount]]:

@@ -82,12 +82,13 @@ async def back_up(source: Path, target: Path, report: ReportCopyProgress) -> Bac
 
 
 _SIDE_FILES = ("journal", "wal", "shm")
-_RowHash = tuple[dict[str, int], str]
+CopiedRows = tuple[dict[str, int], str]
+"""The number of rows of each table, and the SHA-256 of all rows."""
 
 
 def _copy(
     source: apsw.Connection, part: Path, report: ReportCopyProgress, stop: ShouldStop
-) -> tuple[int, int, float, _RowHash]:
+) -> tuple[int, int, float, CopiedRows]:
     began = time.monotonic()
     # Every page and every row is read from this snapshot.
     source.execute("BEGIN")
@@ -113,7 +114,7 @@ def _copy(
 
 def _compare(
     source: apsw.Connection, copy: apsw.Connection, report: ReportCopyProgress
-) -> _RowHash:
+) -> CopiedRows:
     """Compare the copy with the original, row by row.
 
     Raises:
@@ -135,7 +136,7 @@ def _compare(
     )
 
 
-def hash_rows(connection: apsw.Connection, report: Callable[[int], None]) -> _RowHash:
+def hash_rows(connection: apsw.Connection, report: Callable[[int], None]) -> CopiedRows:
     """Return the number of rows of each table, and a SHA-256 of all rows."""
     digest, tables, done = hashlib.sha256(), dict[str, int](), 0
     for name in _tables(connection):
@@ -166,16 +167,17 @@ def _count(connection: apsw.Connection, table: str) -> int:
 
 def _publish(part: Path, target: Path) -> None:
     try:
-        _flush(part)
+        flush(part)
         os.link(part, target)
-        _flush(target.parent)
+        flush(target.parent)
     except FileExistsError:
         raise _file_exists(target) from None
     except OSError as error:
         raise _not_writable(target, error) from None
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file or a folder is on the disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -1,7 +1,10 @@
 """The writer thread of a SQLite database, with group commit.
 
 A commit waits for the disk, and SQLite has one writer at a time. So the thread takes all waiting
-units, runs each in a savepoint of one transaction, commits once, and returns all results.
+units, runs them in one transaction, commits once, and returns all results. If a unit fails, the
+thread undoes the transaction and runs all units again, each in a savepoint, so that only the
+changes of the failed one are lost. Savepoints from the beginning would copy every page before its
+first change, for each unit, in most cases to a temporary file (docs/decisions/0112).
 """
 
 from __future__ import annotations
@@ -173,15 +176,30 @@ class Writer:
         if not group:
             return
         self._file.check()
+        self._begin(connection, group)
+        try:
+            for unit in group:
+                unit.result = run_unit(connection, unit.work)
+        except BaseException as error:
+            if not connection.in_transaction:
+                # After a full disk or an I/O error SQLite has undone the transaction.
+                raise
+            connection.execute("ROLLBACK")
+            if len(group) == 1:
+                group[0].error = self._to_public(error)
+                return
+            self._begin(connection, group)
+            for unit in group:
+                self._apply(connection, unit)
+        connection.execute("COMMIT")
+
+    def _begin(self, connection: apsw.Connection, group: list[_QueuedUnit]) -> None:
         until = min(unit.deadline for unit in group)
         self._busy_handler.seconds = max(0.0, until - time.monotonic())
         # The lock first: a transaction that began with a read cannot get it after a commit of
         # another process, and SQLite would not wait for it.
         connection.execute("BEGIN IMMEDIATE")
         self._busy_handler.seconds = WAIT_SECONDS
-        for unit in group:
-            self._apply(connection, unit)
-        connection.execute("COMMIT")
 
     def _apply(self, connection: apsw.Connection, unit: _QueuedUnit) -> None:
         connection.execute("SAVEPOINT unit")
@@ -190,8 +208,7 @@ class Writer:
         except BaseException as error:
             unit.error = self._to_public(error)
             if not connection.in_transaction:
-                # After a full disk or an I/O error SQLite has undone the transaction, so the
-                # changes of the earlier units are lost as well.
+                # The changes of the earlier units are lost as well.
                 raise
             connection.execute("ROLLBACK TO unit")
         connection.execute("RELEASE unit")

@@ -7,8 +7,10 @@ from agentctl.cli.commands.approvals.approve import approve_call
 from agentctl.cli.commands.approvals.complete import complete_call
 from agentctl.cli.commands.approvals.get import get_approval
 from agentctl.cli.commands.approvals.list import list_approvals
+from agentctl.cli.commands.approvals.receipt import get_receipt
 from agentctl.cli.commands.approvals.reject import reject_call
 from agentctl.cli.commands.approvals.retry import retry_call
+from agentctl.cli.commands.approvals.verify_receipt import verify_receipt
 from agentctl.cli.commands.approvals.watch import watch_approvals
 from agentctl.cli.help import CommandApp
 
@@ -24,6 +26,8 @@ for command, words in (
     (answer_question, "answer APPROVAL_ID --answer left"),
     (complete_call, 'complete APPROVAL_ID --result "the file is open"'),
     (retry_call, "retry APPROVAL_ID"),
+    (get_receipt, "receipt APPROVAL_ID --to-file receipt.jwt"),
+    (verify_receipt, "verify-receipt receipt.jwt --key keys/audit.pub.pem"),
     (watch_approvals, "watch --component clerk"),
 ):
     app.command(words.partition(" ")[0], epilog=f"Example: agentctl approvals {words}")(command)

@@ -33,7 +33,7 @@ from agentctl.cli.target import Target, with_target
 from agentctl.extensions import name_products
 from agentctl.requests import FULL_VIEW, SessionLocator
 from agentctl.transcripts.model import build_drawn_run
-from agentctl.transcripts.runs import read_members
+from agentctl.transcripts.runs import Causes, read_members
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -91,9 +91,11 @@ async def get_run(
         return
     run = document.value
     children = await read_members(target.operations, run, where, view)
+    drawn = build_drawn_run(run, children)
+    await Causes(target.operations, db).add_to(drawn)
     with Pager(wanted=not no_pager) as pager:
         page = create_page(output_format, look, pager.write)
-        page.print_run(build_drawn_run(run, children))
+        page.print_run(drawn)
         if timeline:
             page.print_timeline(run, children)
         page.print_details(await TraceLinks(target.operations).add_to(run))

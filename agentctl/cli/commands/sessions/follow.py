@@ -18,7 +18,7 @@ from agentctl.records.kinds import Record, component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import RunView, SessionLocator
 from agentctl.transcripts.model import build_drawn_run
-from agentctl.transcripts.runs import SessionRuns, read_members
+from agentctl.transcripts.runs import Causes, SessionRuns, read_members
 
 if TYPE_CHECKING:
     from agentctl.cli.show.transcript.live import LiveTranscript
@@ -70,7 +70,9 @@ class _Followed:
                 return
             run = await self._wait_for_end(run)
         children = await read_members(self.target.operations, run, self.where, self.form)
-        self.page.print_run(build_drawn_run(run, children), self.number)
+        drawn = build_drawn_run(run, children)
+        await Causes(self.target.operations, self.where.db_id).add_to(drawn)
+        self.page.print_run(drawn, self.number)
 
     async def _follow_events(self, run: Record, lines: LiveTranscript) -> None:
         run_id, component = str(run["run_id"]), component_of_run(dict(run))

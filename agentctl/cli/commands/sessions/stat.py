@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from agentctl.cli.durations import microseconds_ago
-from agentctl.cli.io import current_io
 from agentctl.cli.options import (
     AgentId,
     DbId,
@@ -24,6 +23,7 @@ from agentctl.cli.options import (
     resolve_component,
 )
 from agentctl.cli.paging import read_pages
+from agentctl.cli.show.bars import draw_bar
 from agentctl.cli.show.output import resolve_format, show_list
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
@@ -39,11 +39,9 @@ if TYPE_CHECKING:
 
 Grouping = Literal["component", "user", "day", "hour", "session"]
 
-BAR_COLUMNS = 20
 _FIELDS = (
     "runs", "failed", "cancelled", "input_tokens", "output_tokens", "total_tokens", "seconds",
 )  # fmt: skip
-_BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 @dataclass(slots=True)
@@ -193,13 +191,3 @@ def _build_columns(by: str, rows: list[dict[str, Any]]) -> Columns:
             Column("cost", lambda row: "" if row["cost"] is None else f"{row['cost']:,.2f}"),
         ],
     )
-
-
-def draw_bar(value: int, most: int) -> str:
-    """Return a bar of at most 20 columns for a value, whose longest is that of `most`."""
-    if most <= 0 or value <= 0:
-        return ""
-    if not (current_io().out.encoding or "").lower().startswith("utf"):
-        return "#" * max(1, round(value / most * BAR_COLUMNS))
-    eighths = max(1, round(value / most * BAR_COLUMNS * 8))
-    return ("█" * (eighths // 8) + _BLOCKS[eighths % 8]).strip()

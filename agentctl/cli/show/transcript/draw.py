@@ -34,6 +34,7 @@ from agentctl.transcripts.texts import (
     Look,
     count_session_tokens,
     cut_text,
+    describe_causes,
     describe_details,
     describe_objects,
     describe_origin,
@@ -280,6 +281,9 @@ class Printer:
         error = record.get("error") or {}
         if error:
             self.print(Text(clean_line(error.get("detail") or ""), style="red"), indent=indent)
+        for cause, place in describe_causes(run):
+            self.print(Text(f"cause: {cause}", style="red"), indent=indent)
+            self.print(Text(place, style="dim"), indent=indent + MEMBER_INDENT)
         if record.get(TRACE_URL):
             self.print(Text(f"trace: {clean_line(record[TRACE_URL])}", style="dim"), indent=indent)
         phase = describe_run({**record, "error": None})

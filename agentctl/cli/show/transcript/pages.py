@@ -13,7 +13,7 @@ from agentctl.errors import UsageError
 from agentctl.records.kinds import Record
 from agentctl.transcripts import markdown
 from agentctl.transcripts.model import DrawnRun
-from agentctl.transcripts.runs import SessionRuns
+from agentctl.transcripts.runs import Causes, SessionRuns
 from agentctl.transcripts.texts import Look, describe_details
 
 if TYPE_CHECKING:
@@ -44,8 +44,9 @@ async def print_transcript(
     runs = SessionRuns(operations, str(session["session_id"]), where, form)
     part = await runs.find_last(last, session)
     page.print_session(session, part.describe())
-    links = TraceLinks(operations)
+    causes, links = Causes(operations, where.db_id), TraceLinks(operations)
     async for number, run in runs.draw(part):
+        await causes.add_to(run)
         run.record = await links.add_to(run.record)
         page.print_run(run, number)
     hints = [*(["all runs: --all"] if part.first > 1 else []), "whole tools and prompts: --full"]

@@ -10,7 +10,7 @@ import { DecidedLine, Waits } from "./waits.js";
 import {
   Copy, cut, Dialog, formatClock, formatDuration, formatNumber, formatSize, Fragment, html, phaseOf,
   printable, shortId, Status, Still, toHash, tookMilliseconds, useCaller, useEffect, useNow, useRef,
-  useState,
+  useResource, useState,
 } from "./ui.js";
 
 const FLUSH = 250;
@@ -172,7 +172,7 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
         approvals=${run.approvals} onAll=${loadAll} />
       <${Waits} run=${run} db=${db} now=${now} onDecided=${decided} />
       ${live && !isPaused(run) ? html`<${Silence} run=${run} runs=${runs} idle=${!items.length} now=${now} />` : null}
-      ${run.error ? html`<${Failure} run=${run} />` : null}
+      ${run.error ? html`<${Failure} run=${run} db=${db} />` : null}
       <${Facts} run=${run} />
     </section>
     ${json
@@ -183,6 +183,8 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
 }
 
 function Silence({ run, runs, idle, now }) {
+  const phase = phaseOf(run);
+  if (phase.name === "queued" && phase.sentence) return html`<p class="dim">◌ ${phase.sentence}</p>`;
   if (!runs) return html`<p class="dim">● waiting for its events</p>`;
   const { progress, started_at: began } = runs.get(run.run_id) || run;
   if (progress?.text || progress?.fraction != null) {
@@ -194,10 +196,14 @@ function Silence({ run, runs, idle, now }) {
   return html`<p class="dim">● waiting ${formatDuration(waited)} for the first token</p>`;
 }
 
-function Failure({ run }) {
+function Failure({ run, db }) {
   const { error, request_id: request } = run;
+  const causes = useResource(can("runs", "debug") ? withQuery(path`/runs/${run.run_id}/causes`, { db_id: db }) : null);
   return html`<div class="bar red"><b>${printable(error.code)}</b> ${printable(error.detail)}
-    ${request ? html` · <span class="nowrap">request <${Copy} text=${request} label=${shortId(request)} /></span>` : null}</div>`;
+    ${request ? html` · <span class="nowrap">request <${Copy} text=${request} label=${shortId(request)} /></span>` : null}
+    ${(causes.data?.causes || []).filter((each) => each.run_id === run.run_id).map((each) => html`<p class="cause">
+      <code>${printable(each.type)}: ${printable(each.message)}</code>
+      <span class="dim">${printable(each.place ?? "the place is not known")}${each.tool_name ? ` · tool ${printable(each.tool_name)}` : ""}</span></p>`)}</div>`;
 }
 
 /** Both facts about a cancel: the request, and the end of the work. */
@@ -404,7 +410,7 @@ function MemberLine({ item, run: parent, runs, names, db, now, opened, approvals
     </button>
     ${shown
       ? html`<div class="inside">
-          ${run.error ? html`<${Failure} run=${run} />` : null}
+          ${run.error ? html`<${Failure} run=${run} db=${db} />` : null}
           ${unread && missing ? html`<p class="dim">not available</p>` : null}
           <${Items} items=${run.items || []} run=${{ ...run, session_id: session }} runs=${runs}
             names=${names} db=${db} now=${now} opened=${opened} approvals=${approvals} onAll=${() => load()} depth=${depth + 1} />

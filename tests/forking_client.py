@@ -1,4 +1,4 @@
-"""Hand a command to the process of `tests.docs.forked`, and end with its exit code."""
+"""Hand a command to the process of `tests.forking`, and end with its exit code."""
 
 # pathlib is not imported: it would double the time.
 import json
@@ -12,4 +12,5 @@ with socket.socket(socket.AF_UNIX) as connection:
     body = json.dumps(request).encode()
     socket.send_fds(connection, [b"%8d" % len(body)], [0, 1, 2])
     connection.sendall(body)
-    sys.exit(int(connection.recv(8)))
+    _process_id, code = connection.recv(8, socket.MSG_WAITALL), int(connection.recv(8))
+    sys.exit(code if code >= 0 else 128 - code)

@@ -1,0 +1,304 @@
+"""The chain of signed heads of the audit log (docs/audit.md): built by a server, verified offline.
+
+A head has the digest of the entries since the one before it, and the hash of that head. So a change
+of an entry, or of the order, is found at the head that covers it, and a missing head at the next
+one. Only a copy of the heads elsewhere shows that the newest heads are missing, or that the whole
+log is an earlier one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agentctl.auth.statements import StatementKey, verify_statement
+from agentctl.errors import InvalidStatement
+from agentctl.records.audit import AuditRecord
+
+if TYPE_CHECKING:
+    from agentctl.auth.keys.material import VerificationKey
+
+VERSION = 1
+"""The version of the format of heads."""
+
+ENTRY_FIELDS = tuple(AuditRecord.__annotations__)
+"""The fields of an entry that its digest covers: those of version 1."""
+
+
+class Head(NamedTuple):
+    """The content of a head; see `AuditHeadRecord` for the fields of its record.
+
+    Attributes:
+        version: the version of the format.
+        at: the time of the signature, RFC 3339.
+        digest: the hash of the entries, see `digest_entries`.
+        previous: the hash of the signed head before it; None for the first head.
+    """
+
+    version: int
+    number: int
+    at: str
+    first_seq: int
+    last_seq: int
+    entries: int
+    digest: str
+    expired_seq: int
+    previous: str | None
+
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "version": int,
+    "number": int,
+    "at": str,
+    "first_seq": int,
+    "last_seq": int,
+    "entries": int,
+    "digest": str,
+    "expired_seq": int,
+    "previous": (str, type(None)),
+}
+
+
+_BEFORE_ALL = -(2**63)
+"""A number below those of all entries."""
+
+
+class Finding(NamedTuple):
+    """A place where the log differs from the signed one.
+
+    Attributes:
+        code: the kind of the difference, one of `FINDINGS`.
+        head: number of the head.
+        detail: a sentence for people.
+    """
+
+    code: str
+    head: int
+    detail: str
+
+
+FINDINGS = {
+    "HEAD_INVALID": "A head is malformed, or not signed by a key of the file.",
+    "HEAD_MISSING": "A head between two others, or before the first one, is missing.",
+    "HEAD_BROKEN": "A head does not continue the one before it.",
+    "HEAD_UNKNOWN": "The copy of the heads has one that the log does not have.",
+    "ENTRIES_CHANGED": "The entries of a head are not those that were signed.",
+}
+"""The findings of a verification."""
+
+
+def digest_entries(entries: Iterable[Mapping[str, Any]]) -> str:
+    """Return `sha256:` and the hash of some entries, each one a line of canonical JSON (RFC 8785).
+
+    Args:
+        entries: the records of the entries, in the order of their numbers.
+    """
+    import rfc8785
+
+    digest = hashlib.sha256()
+    for entry in entries:
+        digest.update(rfc8785.dumps({name: entry[name] for name in ENTRY_FIELDS}) + b"\n")
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _has_digest(entries: Sequence[Mapping[str, Any]], digest: str) -> bool:
+    """Return False also for entries without a canonical form, which no server stores."""
+    import rfc8785
+
+    with suppress(rfc8785.CanonicalizationError, KeyError):
+        return digest_entries(entries) == digest
+    return False
+
+
+def hash_head(token: str) -> str:
+    """Return the hash of a signed head, which the next one has as `previous`."""
+    return f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
+
+
+def sign_head(
+    key: StatementKey,
+    previous: str | None,
+    *,
+    number: int,
+    at: str,
+    last_seq: int,
+    expired_seq: int,
+    entries: Sequence[Mapping[str, Any]],
+) -> str:
+    """Return the signed head of some entries.
+
+    Args:
+        previous: the signed head before it; None for the first head.
+        entries: the records of the entries, at least one, in the order of their numbers.
+    """
+    head = Head(
+        version=VERSION,
+        number=number,
+        at=at,
+        first_seq=entries[0]["seq"],
+        last_seq=last_seq,
+        entries=len(entries),
+        digest=digest_entries(entries),
+        expired_seq=expired_seq,
+        previous=None if previous is None else hash_head(previous),
+    )
+    return key.sign("audit-head", head._asdict())
+
+
+def parse_head(content: Mapping[str, Any]) -> Head:
+    """Return the head of a verified statement, or of one that a server has stored itself.
+
+    Raises:
+        InvalidStatement: it has other fields, or is of another version.
+    """
+    if content.keys() != _TYPES.keys() or content["version"] != VERSION:
+        raise InvalidStatement("it is not a head of this version")
+    if not all(isinstance(content[name], kind) for name, kind in _TYPES.items()):
+        raise InvalidStatement("a field of the head has a wrong type")
+    return Head(**content)
+
+
+@dataclass(slots=True)
+class Verification:
+    """The verification of an audit log.
+
+    Attributes:
+        heads: number of its heads.
+        entries: number of entries that a head covers.
+        unsigned: number of entries that no head covers yet.
+        expired: number of heads whose entries were deleted for their age, partly or all.
+        last_signed_at: time of the newest head, RFC 3339; None without heads.
+        findings: the differences.
+    """
+
+    heads: int = 0
+    entries: int = 0
+    unsigned: int = 0
+    expired: int = 0
+    last_signed_at: str | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+    def report(self, code: str, head: int, detail: str) -> None:
+        assert code in FINDINGS
+        self.findings.append(Finding(code, head, detail))
+
+
+async def verify_audit_log(
+    tokens: Sequence[str],
+    entries: AsyncIterator[Mapping[str, Any]],
+    keys: list[VerificationKey],
+    known: Sequence[str] = (),
+) -> Verification:
+    """Verify the heads and the entries of an audit log.
+
+    Args:
+        tokens: all heads of the log, oldest first.
+        entries: the records of all entries, newest first.
+        keys: the public keys, earlier ones included.
+        known: a copy of the heads that was kept elsewhere, oldest first; it may lack the newest.
+    """
+    result = Verification(heads=len(tokens))
+    heads = _verify_heads(tokens, keys, result)
+    _compare_heads(tokens, known, keys, result)
+    await _verify_entries(heads, entries, result)
+    result.findings.sort(key=lambda finding: finding.head)
+    return result
+
+
+def _verify_heads(
+    tokens: Sequence[str], keys: list[VerificationKey], result: Verification
+) -> list[Head]:
+    """Return the valid heads, and report everything else."""
+    heads: list[Head] = []
+    number, before = 0, None
+    for token in tokens:
+        try:
+            head = parse_head(verify_statement(token, "audit-head", keys))
+        except InvalidStatement as error:
+            number, before = number + 1, None
+            result.report("HEAD_INVALID", number, f"head {number} is not valid: {error.reason}")
+            continue
+        if head.number > number + 1:
+            missing = (
+                f"{number + 1} to {head.number - 1}" if head.number > number + 2 else number + 1
+            )
+            result.report("HEAD_MISSING", head.number, f"before head {head.number}: {missing}")
+        elif problem := _find_break(head, heads[-1] if heads else None, before):
+            result.report("HEAD_BROKEN", head.number, f"head {head.number} {problem}")
+        heads.append(head)
+        number, before = head.number, token
+        result.last_signed_at = head.at
+    return heads
+
+
+def _find_break(head: Head, last: Head | None, token: str | None) -> str | None:
+    """Return how a head does not continue the one before it, which may be invalid (None)."""
+    if last is None:
+        if head.number == 1 and head.previous is not None:
+            return "is the first one and names one before it"
+        return None
+    if token is not None and head.number == last.number + 1 and head.previous != hash_head(token):
+        return f"does not name head {last.number} as the one before it"
+    if head.number <= last.number:
+        return f"comes after head {last.number}"
+    if head.last_seq < last.last_seq or head.expired_seq < last.expired_seq:
+        return "ends before the one that it follows"
+    return None
+
+
+def _compare_heads(
+    tokens: Sequence[str], known: Sequence[str], keys: list[VerificationKey], result: Verification
+) -> None:
+    """Report the heads of a copy that the log does not have."""
+    present = set(tokens)
+    for line, token in enumerate(known, start=1):
+        if token in present:
+            continue
+        try:
+            head = parse_head(verify_statement(token, "audit-head", keys))
+        except InvalidStatement as error:
+            result.report(
+                "HEAD_INVALID", 0, f"line {line} of the copy is not valid: {error.reason}"
+            )
+            continue
+        detail = f"head {head.number}, signed at {head.at}, is in the copy and not in the log"
+        result.report("HEAD_UNKNOWN", head.number, detail)
+
+
+async def _verify_entries(
+    heads: Sequence[Head], entries: AsyncIterator[Mapping[str, Any]], result: Verification
+) -> None:
+    """Compare the entries with the digests: both from the newest on, one head at a time."""
+    expired = max((head.expired_seq for head in heads), default=0)
+    entry = await anext(entries, None)
+    for index in range(len(heads) - 1, -1, -1):
+        head, floor = heads[index], heads[index - 1].last_seq if index else _BEFORE_ALL
+        while entry is not None and entry["seq"] > head.last_seq:
+            result.unsigned += 1
+            entry = await anext(entries, None)
+        found: list[Mapping[str, Any]] = []
+        while entry is not None and entry["seq"] > floor:
+            if len(found) <= head.entries:  # one more than signed is a finding already
+                found.append(entry)
+            entry = await anext(entries, None)
+        found.reverse()
+        result.entries += len(found)
+        if len(found) < head.entries and head.last_seq <= expired:
+            result.expired += 1
+        elif len(found) != head.entries or not _has_digest(found, head.digest):
+            result.report("ENTRIES_CHANGED", head.number, _describe_change(head, len(found)))
+    while entry is not None:
+        result.unsigned += 1
+        entry = await anext(entries, None)
+
+
+def _describe_change(head: Head, count: int) -> str:
+    where = f"the entries {head.first_seq} to {head.last_seq}"
+    if count < head.entries:
+        return f"{head.entries - count} of {where} are missing"
+    if count > head.entries:
+        return f"{where} have more than the {head.entries} that were signed"
+    return f"{where} are not those that were signed"

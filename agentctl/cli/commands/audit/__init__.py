@@ -1,0 +1,1 @@
+"""`agentctl sessions`: one module for each command, and the group."""

@@ -1,0 +1,63 @@
+"""`agentctl budgets`: the budgets of the configuration and their use."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agentctl.cli.help import CommandApp
+from agentctl.cli.options import Fields, Output
+from agentctl.cli.show.output import resolve_format, show_list
+from agentctl.cli.show.table import Column, Columns, plain_columns
+from agentctl.cli.target import Target, with_target
+from agentctl.records.kinds import Record
+
+app = CommandApp(help="List budgets and their use.", epilog="Example: agentctl budgets list")
+
+_STYLES = {"exceeded": "red", "warning": "yellow"}
+
+
+def _format_amount(row: Record, name: str) -> str:
+    amount = row.get(name) or 0
+    return f"${amount:,.2f}" if row.get("unit") == "dollars" else f"{amount:,.0f}"
+
+
+def _format_subject(row: Record) -> str:
+    if row.get("per") == "user":
+        return str(row.get("user_id") or "no user")
+    return str(row.get("component_id") or "server")
+
+
+_BUDGETS = Columns(
+    tsv=plain_columns(
+        "budget_id", "per", "user_id", "component_id", "period", "unit", "limit", "used", "live",
+        "state", "on_exceed", "unpriced_tokens", "since", "resets_at",
+    ),
+    table=[
+        Column("budget_id", heading="id", look="id"),
+        Column("of", _format_subject, look="text"),
+        Column("state", style=lambda row: _STYLES.get(str(row.get("state")), "")),
+        Column("used", lambda row: _format_amount(row, "used"), right=True),
+        Column("limit", lambda row: _format_amount(row, "limit"), right=True),
+        Column("period"),
+        Column("on_exceed", heading="then"),
+        Column("resets_at", heading="resets at"),
+    ],
+)  # fmt: skip
+
+
+@app.command("list", epilog="Example: agentctl budgets list --user ann")
+@with_target()
+async def list_budgets(
+    target: Target,
+    user_id: Annotated[
+        str | None, typer.Option("--user", metavar="USER", help="User of budgets per user")
+    ] = None,
+    output: Output = None,
+    fields: Fields = None,
+) -> None:
+    """List the budgets in their present periods and their use."""
+    output_format = resolve_format(output)
+    document = await target.operations.get_budgets(user_id=user_id)
+    show_list(document, _BUDGETS, output_format, id_field="budget_id", fields=fields)

@@ -1,0 +1,239 @@
+"""`agentctl usage`: tokens and cost by day, user, component or model, and an overview of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, cast, get_args
+
+import typer
+
+from agentctl.cli.options import AgentId, Fields, Output, TeamId, WorkflowId, resolve_component
+from agentctl.cli.show.bars import draw_bar, draw_parts
+from agentctl.cli.show.columns import format_distance
+from agentctl.cli.show.output import Format, resolve_format, show_list, write_json, write_line
+from agentctl.cli.show.table import Column, Columns, plain_columns
+from agentctl.cli.show.terminal import note
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import UsageError
+from agentctl.records.times import format_elapsed
+from agentctl.records.usage import Step, UsageKey
+from agentctl.usage_requests import OverviewFilter, UsageFilter
+
+EXAMPLE = "agentctl usage --by day,model --since 7d"
+
+_COUNTS = (
+    "runs", "completed", "failed", "cancelled", "member_runs", "unreported_runs", "model_calls",
+    "input_tokens", "output_tokens", "total_tokens", "cache_read_tokens", "cache_write_tokens",
+    "reasoning_tokens", "unpriced_tokens", "cost",
+)  # fmt: skip
+_GROUPS: Mapping[UsageKey, tuple[str, ...]] = {
+    "day": ("day",),
+    "user": ("user_id",),
+    "component": ("component_type", "component_id"),
+    "model": ("model",),
+}
+_TIMES = ("first_token", "duration")
+
+
+@with_target(without=("by",), order=(..., "db_id", "limit"))
+async def show_usage(
+    target: Target,
+    filter: UsageFilter,
+    group_by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="FIELDS",
+            help="day, user, component or model; several with commas"
+            " (default: day, with --plot component)",
+        ),
+    ] = None,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="Draw runs, failures, times, tokens and cost over time")
+    ] = False,
+    step: Annotated[
+        Step | None, typer.Option("--step", metavar="STEP", help="With --plot: hour or day")
+    ] = None,
+    agent: AgentId = None,
+    team: TeamId = None,
+    workflow: WorkflowId = None,
+    output: Output = None,
+    fields: Fields = None,
+) -> None:
+    """Show tokens and cost of the runs that ended, by day, user, component or model.
+
+    Members and background work are included. Times are UTC. A cost in US dollars is an estimate,
+    without tokens whose price is not known; see the guide to usage.
+    """
+    matching = filter
+    if component := resolve_component(agent, team, workflow):
+        if filter.component_type is not None or filter.component_id is not None:
+            raise UsageError("--agent, --team and --workflow exclude --type and --component")
+        matching = replace(filter, component_type=component[0], component_id=component[1])
+    by = _parse_fields(group_by)
+    if not plot:
+        if step is not None:
+            raise UsageError("--step needs --plot", hint="use --by day for the sums of days")
+        await _show_report(target, replace(matching, by=by or ("day",)), output, fields)
+        return
+    if len(by) > 1 or by == ("day",):
+        raise UsageError("--plot needs --by component, --by model or --by user")
+    shared = {name: getattr(matching, name) for name in UsageFilter.__slots__ if name != "by"}
+    wanted = OverviewFilter(**shared, step=step or "hour", by=cast(Any, (*by, "component")[0]))
+    await _show_overview(target, wanted, output, fields)
+
+
+def _parse_fields(text: str | None) -> tuple[UsageKey, ...]:
+    known: tuple[UsageKey, ...] = get_args(UsageKey)
+    named = tuple(dict.fromkeys(filter(None, (text or "").replace(" ", "").split(","))))
+    if unknown := [name for name in named if name not in known]:
+        raise UsageError(f"{unknown[0]!r} is no group", hint=f"use: {', '.join(known)}")
+    return cast(tuple[UsageKey, ...], named)
+
+
+async def _show_report(
+    target: Target, filter: UsageFilter, output: Format | None, fields: str | None
+) -> None:
+    output_format = resolve_format(output)
+    document = await target.operations.get_usage(filter)
+    if output_format == "json" and fields is None:
+        write_json(document.raw)
+        return
+    report = document.value
+    columns = [name for key in filter.by for name in _GROUPS[key]]
+    show_list(
+        report["data"],
+        _build_columns(columns, report["data"]),
+        output_format,
+        id_field=columns[-1],
+        fields=fields,
+    )
+    if output_format in ("table", "wide"):
+        _note_rest(report, len(report["data"]))
+
+
+async def _show_overview(
+    target: Target, filter: OverviewFilter, output: Format | None, fields: str | None
+) -> None:
+    output_format = resolve_format(output) if output is not None or fields is not None else "table"
+    document = await target.operations.get_usage_overview(filter)
+    if output_format == "json" and fields is None:
+        write_json(document.raw)
+        return
+    overview = document.value
+    points = Columns(
+        tsv=plain_columns("at", *_COUNTS, *_TIMES, "failures"),
+        table=[Column("at", lambda row: row["at"][: 16 if filter.step == "hour" else 10]),
+               *_draw_runs(overview["points"])],
+    )  # fmt: skip
+    show_list(overview["points"], points, output_format, id_field="at", fields=fields)
+    if output_format != "table":
+        return
+    if causes := overview["total"]["failures"]:
+        most = causes[0]["runs"]
+        write_line("")
+        show_list(causes, _build_causes(most), "table", id_field="error_code")
+    if overview["data"]:
+        names = _GROUPS[filter.by]
+        groups = Columns(
+            tsv=plain_columns(*names), table=[*_name_columns(names), *_draw_runs(overview["data"])]
+        )
+        write_line("")
+        show_list(overview["data"], groups, "table", id_field=names[-1])
+    _note_rest(overview, len(overview["data"]))
+    if count := overview["waiting"]["approvals"]:
+        oldest = format_distance(overview["waiting"]["oldest_at"])
+        note(
+            f"{count} approvals wait for a person, the oldest for {oldest}: agentctl approvals list"
+        )
+
+
+def _build_columns(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Columns:
+    most = max((row["total_tokens"] for row in rows), default=0)
+    return Columns(
+        tsv=plain_columns(*names, *_COUNTS),
+        table=[
+            *_name_columns(names),
+            _count("runs"),
+            _count("total_tokens", "tokens"),
+            Column("share", lambda row: draw_bar(row["total_tokens"], most), heading=" "),
+            Column("cost", _format_cost, right=True),
+            _count("failed"),
+            _count("member_runs", "members"),
+            _count("input_tokens", "in"),
+            _count("output_tokens", "out"),
+            _count("cache_read_tokens", "cached"),
+        ],
+    )
+
+
+def _name_columns(names: Sequence[str]) -> list[Column]:
+    return [
+        Column(name, lambda row, name=name: row[name] or "(none)", heading=name.removesuffix("_id"))  # type: ignore[misc]
+        for name in names
+    ]
+
+
+def _draw_runs(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Return the columns with a bar of the runs, in which failed ones are ✗, cancelled ones ■."""
+    most = max((row["runs"] for row in rows), default=0)
+
+    def draw(row: Mapping[str, Any]) -> str:
+        parts = [(row["completed"], "█", "#"), (row["failed"], "✗", "x"),
+                 (row["cancelled"], "■", "o")]  # fmt: skip
+        return draw_parts(parts, most)
+
+    return [
+        _count("runs"),
+        Column("share", draw, heading=" "),
+        _count("failed"),
+        Column("duration", lambda row: _format_times(row["duration"]), heading="p50/p95/p99"),
+        Column("first_token", lambda row: _format_times(row["first_token"])),
+        _count("total_tokens", "tokens"),
+        Column("cost", _format_cost, right=True),
+    ]
+
+
+def _build_causes(most: int) -> Columns:
+    return Columns(
+        tsv=plain_columns("error_code", "runs"),
+        table=[
+            Column("error_code", heading="cause of failure"),
+            _count("runs"),
+            Column("share", lambda row: draw_bar(row["runs"], most), heading=" "),
+        ],
+    )
+
+
+def _count(name: str, heading: str = "") -> Column:
+    return Column(name, lambda row: f"{row[name]:,}" if row[name] else "", heading, right=True)
+
+
+def _format_cost(row: Mapping[str, Any]) -> str:
+    if row["cost"] is None:
+        return "?"
+    if not row["total_tokens"]:
+        return ""
+    cost = f"{row['cost']:,.2f}" if row["cost"] >= 1 else f"{row['cost']:.4f}"
+    return f"> {cost}" if row["unpriced_tokens"] else cost
+
+
+def _format_times(times: Mapping[str, Any]) -> str:
+    if not times["count"]:
+        return ""
+    return " ".join(format_elapsed(times[name]) for name in ("p50", "p95", "p99"))
+
+
+def _note_rest(report: Mapping[str, Any], shown: int) -> None:
+    total = report["total"]
+    cost = _format_cost(total).replace("> ", "at least ")
+    price = {"": "", "?": ", cost not known"}.get(cost, f", {cost} US dollars")
+    note(
+        f"{report['since'][:16]}Z to {report['before'][:16]}Z: {total['runs']:,} runs,"
+        f" {total['total_tokens']:,} tokens{price}"
+    )
+    if total["unpriced_tokens"] and total["cost"] is not None:
+        note(f"{total['unpriced_tokens']:,} tokens have no known price")
+    if shown < report["groups"]:
+        note(f"showing {shown} of {report['groups']} groups: --limit shows more")

@@ -1,0 +1,134 @@
+"""Sign the audit log: the heads, and their copy in a file.
+
+The process with the lease of the sweep signs (docs/decisions/0115). An entry is covered a few
+seconds after its commit at the earliest: before, transactions with smaller numbers may be open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentctl.auth.audit_chain import sign_head
+from agentctl.auth.statements import StatementKey
+from agentctl.config.settings import Audit
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.times import format_rfc3339, now
+from agentctl.service.audit import build_entry
+from agentctl.store.database import Database
+from agentctl.store.repositories import audit_heads
+from agentctl.store.repositories.audit_heads import Frontier, HeadRow
+
+HEADS_PER_PASS = 10
+"""Maximum number of heads that one sweep signs: it has other work."""
+
+HEADS_PER_COPY = 1_000
+"""Maximum number of heads that one sweep adds to the copy."""
+
+_DAY = 24 * 60 * 60 * 1_000_000
+
+_rate_limited = RateLimitedLog(logging.getLogger("agentctl.service"), level=logging.ERROR)
+
+
+class HeadSigner:
+    """Signs the entries of the audit log that no head covers yet.
+
+    Args:
+        database: the system database.
+        table: the configuration of the audit log.
+        key: the key of `table.key_file`.
+    """
+
+    def __init__(self, database: Database, table: Audit, key: StatementKey) -> None:
+        self._database = database
+        self._table = table
+        self._key = key
+        self._frontier: Frontier | None = None
+        self._copied = 0
+
+    async def sign_due(self) -> None:
+        """Sign as many heads as are due, and copy them to the file.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        frontier, self._frontier = self._frontier, None
+        settled = frontier is not None and await self._database.read(
+            audit_heads.is_settled(frontier)
+        )
+        newest = await self._database.read(audit_heads.get_newest())
+        if frontier is not None and settled:
+            for _ in range(HEADS_PER_PASS):
+                signed = await self._sign_next(newest, frontier.last_seq)
+                if signed is None:
+                    break
+                newest = signed
+        elif frontier is not None:
+            self._frontier = frontier  # a transaction of that time is still open
+        if self._frontier is None:
+            self._frontier = await self._database.read(audit_heads.get_frontier())
+        if self._table.heads_file is not None and newest is not None:
+            await self._copy(self._table.heads_file, newest)
+
+    async def _sign_next(self, newest: HeadRow | None, last: int) -> HeadRow | None:
+        """Sign the next head up to an entry, if it is due. Return it, or None."""
+        after = 0 if newest is None else newest.last_seq
+        limit = self._table.head_entries
+        rows = await self._database.read(audit_heads.list_entries(after, last, limit), size="large")
+        moment = now()
+        age = moment - (rows[0].at if rows else moment)
+        if not rows or (len(rows) < limit and age < self._table.head_seconds * 1_000_000):
+            return None
+        expired = await self._find_expired_seq(newest, moment)
+        number = 1 if newest is None else newest.number + 1
+        token = await asyncio.to_thread(
+            sign_head,
+            self._key,
+            None if newest is None else newest.token,
+            number=number,
+            at=format_rfc3339(moment),
+            last_seq=rows[-1].seq,
+            expired_seq=expired,
+            entries=[build_entry(row) for row in rows],
+        )
+        first, last = rows[0].seq, rows[-1].seq
+        head = HeadRow(number, moment, first, last, len(rows), expired, token)
+        return head if await self._database.write(audit_heads.append(head)) else None
+
+    async def _find_expired_seq(self, newest: HeadRow | None, moment: int) -> int:
+        before = min(moment, await self._database.clock()) - self._table.keep_days * _DAY
+        found = await self._database.read(audit_heads.find_expired_seq(before))
+        return max(found, 0 if newest is None else newest.expired_seq)
+
+    async def _copy(self, file: Path, newest: HeadRow) -> None:
+        """Append the heads that the file lacks. The next sweep repeats a failed attempt."""
+        if newest.number <= self._copied:
+            return
+        try:
+            if self._copied == 0:
+                self._copied = await asyncio.to_thread(_count_lines, file)
+            rows = await self._database.read(
+                audit_heads.list_after(self._copied, HEADS_PER_COPY), size="large"
+            )
+            await asyncio.to_thread(_append_lines, file, [row.token for row in rows])
+            self._copied += len(rows)
+        except OSError as failure:
+            _rate_limited.log("the heads of the audit log are not copied: %s", failure.strerror)
+
+
+def _count_lines(file: Path) -> int:
+    try:
+        with file.open("rb") as lines:
+            return sum(1 for _ in lines)
+    except FileNotFoundError:
+        return 0
+
+
+def _append_lines(file: Path, tokens: Sequence[str]) -> None:
+    with file.open("a", encoding="ascii") as lines:
+        lines.writelines(f"{token}\n" for token in tokens)
+        lines.flush()
+        os.fsync(lines.fileno())

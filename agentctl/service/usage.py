@@ -1,0 +1,239 @@
+"""The operations on usage (docs/contract.md "Usage")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast, get_args
+
+from agentctl import errors
+from agentctl.records.document import Document, build_document
+from agentctl.records.durations import find_percentile
+from agentctl.records.times import format_rfc3339, now
+from agentctl.records.usage import (
+    OverviewCounts,
+    OverviewGroup,
+    OverviewPoint,
+    OverviewRecord,
+    Percentiles,
+    Step,
+    UsageCounts,
+    UsageKey,
+    UsageReport,
+    UsageRow,
+)
+from agentctl.records.validation import check_texts
+from agentctl.service.family import OperationFamily
+from agentctl.store.database import Steps, Value, unit
+from agentctl.store.repositories import usage_reads
+from agentctl.store.repositories.usage import COUNTERS, DAY, PERIODS, CostOf, SumKey, Sums
+from agentctl.store.repositories.usage_reads import UsageScope, WaitingApprovals
+from agentctl.usage_requests import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
+
+DEFAULT_DAYS = 30
+"""Days of a report, and of an overview by day, without `since`."""
+
+MAXIMUM_POINTS = 1_000
+"""Hours or days of an overview."""
+
+_COLUMNS: Mapping[UsageKey, tuple[str, ...]] = {
+    "day": ("start",),
+    "user": ("user_id",),
+    "component": ("component_type", "component_id"),
+    "model": ("model",),
+}
+
+
+class UsageOperations(OperationFamily):
+    """Reads of the sums of one database."""
+
+    async def get_usage(self, filter: UsageFilter) -> Document[UsageReport]:
+        """Return the usage of the visible runs.
+
+        Raises:
+            ValidationFailed: a value is not allowed.
+        """
+        async with self.audit("get_usage"):
+            by = tuple(dict.fromkeys(filter.by))
+            if not set(by) <= set(get_args(UsageKey)):
+                raise errors.ValidationFailed(f"by must be any of {', '.join(get_args(UsageKey))}")
+            scope = self._build_scope("day", filter, DEFAULT_DAYS * DAY)
+            columns = [column for key in by for column in _COLUMNS[key]]
+            database = self.lookups.database(filter.db_id)
+            groups, total = await self.hosting.prices.run(
+                lambda cost_of: _read_report(scope, columns, cost_of), database.read
+            )
+            largest = sorted(groups, key=lambda group: _sort_key(group, groups[group]))
+            listed = largest[: filter.limit]
+            if "day" in by:
+                listed.sort(key=lambda group: cast(int, group[columns.index("start")]))
+            report = UsageReport(
+                since=format_rfc3339(scope.since),
+                before=format_rfc3339(scope.before),
+                by=list(by),
+                total=_build_counts(total),
+                groups=len(groups),
+                data=[
+                    cast(UsageRow, {**_name_group(columns, group), **_build_counts(groups[group])})
+                    for group in listed
+                ],
+            )
+            return build_document(report)
+
+    async def get_usage_overview(self, filter: OverviewFilter) -> Document[OverviewRecord]:
+        """Return the overview of the visible runs.
+
+        Raises:
+            ValidationFailed: a value is not allowed, or the period is too long.
+        """
+        async with self.audit("get_usage_overview"):
+            period = DAY if filter.step == "hour" else DEFAULT_DAYS * DAY
+            scope = self._build_scope(filter.step, filter, period)
+            if scope.before - scope.since > MAXIMUM_POINTS * PERIODS[filter.step]:
+                raise errors.ValidationFailed(
+                    f"the period must have at most {MAXIMUM_POINTS} {filter.step}s"
+                )
+            database = self.lookups.database(filter.db_id)
+            found = await self.hosting.prices.run(
+                lambda cost_of: _read_overview(scope, filter, cost_of), database.read
+            )
+            points, groups, count, waiting = found
+            columns, total = _COLUMNS[filter.by], Sums()
+            for sums in points.values():
+                total.add(sums)
+            record = OverviewRecord(
+                since=format_rfc3339(scope.since),
+                before=format_rfc3339(scope.before),
+                step=filter.step,
+                by=filter.by,
+                total=_build_overview(total),
+                points=[
+                    OverviewPoint(
+                        at=format_rfc3339(start), **_build_overview(points.get(start, Sums()))
+                    )
+                    for start in range(scope.since, scope.before, PERIODS[filter.step])
+                ],
+                groups=count,
+                data=[
+                    cast(OverviewGroup, {**_name_group(columns, group), **_build_overview(sums)})
+                    for group, sums in groups.items()
+                ],
+                waiting={
+                    "approvals": waiting.approvals,
+                    "oldest_at": None
+                    if waiting.oldest_at is None
+                    else format_rfc3339(waiting.oldest_at),
+                },
+            )
+            return build_document(record)
+
+    def _build_scope(
+        self, step: Step, filter: UsageFilter | OverviewFilter, period: int
+    ) -> UsageScope:
+        if not 1 <= filter.limit <= MAXIMUM_GROUPS:
+            raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_GROUPS}")
+        check_texts(component_id=filter.component_id, model=filter.model, user_id=filter.user_id)
+        length = PERIODS[step]
+        # The last hour or day is whole, so that the present one is part of it.
+        end = now() + 1 if filter.before is None else filter.before
+        before = -(-end // length) * length
+        since = before - period if filter.since is None else filter.since // length * length
+        if since >= before:
+            raise errors.ValidationFailed("since must be earlier than before")
+        return UsageScope(
+            step,
+            since,
+            before,
+            self.lookups.visibility,
+            user_id=filter.user_id,
+            component_type=filter.component_type,
+            component_id=filter.component_id,
+            model=filter.model,
+        )
+
+
+_Groups = dict[tuple[Value, ...], Sums]
+
+
+@unit
+def _read_report(
+    scope: UsageScope, columns: Sequence[str], cost_of: CostOf
+) -> Steps[tuple[_Groups, Sums]]:
+    """Read the largest groups, and the sum of all."""
+    groups = yield from usage_reads.read_groups(scope, columns, cost_of)
+    return groups, (yield from usage_reads.read_total(scope, cost_of))
+
+
+@unit
+def _read_overview(
+    scope: UsageScope, filter: OverviewFilter, cost_of: CostOf
+) -> Steps[tuple[dict[int, Sums], _Groups, int, WaitingApprovals]]:
+    """Read the sums of each hour or day, and of the largest groups with their number."""
+    columns = _COLUMNS[filter.by]
+    of_all = yield from usage_reads.read_sums(scope, cost_of)
+    points = _group(of_all, ("start",))
+    of_groups, count = of_all, None
+    if filter.by == "user":
+        # There may be many users: the counters select those whose times are read.
+        counters = yield from usage_reads.read_groups(scope, columns, cost_of)
+        users = [str(user) for (user,) in _select(counters, filter.limit)]
+        of_groups = yield from usage_reads.read_sums(scope, cost_of, users)
+        count = len(counters)
+    groups = _group(of_groups, columns)
+    listed = {group: groups[group] for group in _select(groups, filter.limit)}
+    waiting = yield from usage_reads.count_approvals(scope.visibility)
+    by_start = {cast(int, start): sums for (start,), sums in points.items()}
+    return by_start, listed, len(groups) if count is None else count, waiting
+
+
+def _group(found: Iterable[tuple[SumKey, Sums]], columns: Iterable[str]) -> _Groups:
+    groups: _Groups = {}
+    for key, sums in found:
+        group = tuple(getattr(key, name) for name in columns)
+        groups.setdefault(group, Sums()).add(sums)
+    return groups
+
+
+def _select(groups: _Groups, limit: int) -> list[tuple[Value, ...]]:
+    return sorted(groups, key=lambda group: _sort_key(group, groups[group]))[:limit]
+
+
+def _sort_key(group: tuple[Value, ...], sums: Sums) -> tuple[Any, ...]:
+    runs = sums.completed + sums.failed + sums.cancelled + sums.member_runs
+    return -sums.total_tokens, -runs, group
+
+
+def _name_group(columns: Iterable[str], group: Iterable[Value]) -> dict[str, Any]:
+    named = dict(zip(columns, group, strict=True))
+    if "start" in named:
+        start = named.pop("start")
+        assert isinstance(start, int)
+        named = {"day": format_rfc3339(start)[:10], **named}
+    return {name: value or None for name, value in named.items()}
+
+
+def _build_counts(sums: Sums) -> UsageCounts:
+    counters: dict[str, Any] = {name: getattr(sums, name) for name in COUNTERS}
+    # A price that is not known is no price of 0.
+    is_unknown = sums.unpriced_tokens > 0 and sums.unpriced_tokens == sums.total_tokens
+    counters["cost"] = None if is_unknown else sums.cost / 1_000_000_000
+    runs = sums.completed + sums.failed + sums.cancelled
+    return cast(UsageCounts, {"runs": runs, **counters})
+
+
+def _build_overview(sums: Sums) -> OverviewCounts:
+    failures = sorted(sums.failures.items(), key=lambda item: (-item[1], item[0]))
+    return OverviewCounts(
+        **_build_counts(sums),
+        failures=[{"error_code": code, "runs": count} for code, count in failures],
+        first_token=_build_percentiles(sums.first_token),
+        duration=_build_percentiles(sums.duration),
+    )
+
+
+def _build_percentiles(counts: Mapping[str, int]) -> Percentiles:
+    return Percentiles(
+        count=sum(counts.values()),
+        p50=find_percentile(counts, 0.5),
+        p95=find_percentile(counts, 0.95),
+        p99=find_percentile(counts, 0.99),
+    )

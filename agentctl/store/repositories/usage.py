@@ -1,0 +1,343 @@
+"""Usage: rows of ended runs, and the sums by hour and day that they are added to.
+
+The transaction that ends a run appends one row, which no other transaction waits for. The process
+that sweeps takes these rows and adds them to the sums, in one transaction, so that a read of both
+tables counts each run once (docs/decisions/0104).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from typing import NamedTuple
+
+import orjson
+
+from agentctl.records.durations import find_bucket
+from agentctl.records.times import parse_rfc3339
+from agentctl.records.usage import Step
+from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, unit
+from agentctl.store.repositories.sessions import parse_counters
+
+HOUR = 3_600_000_000
+DAY = 24 * HOUR
+"""Microseconds of the periods."""
+
+PERIODS: Mapping[Step, int] = {"hour": HOUR, "day": DAY}
+
+FOLD_ROWS = 500
+"""Ended runs that one transaction adds to the sums."""
+
+LARGEST = 2**62
+"""The largest stored number: a sum of wrong reports must not stop the others."""
+
+TABLES: Mapping[Step, str] = {"hour": "usage_hourly", "day": "usage_daily"}
+
+CostOf = Callable[[str, Mapping[str, int]], int | None]
+"""The cost of the tokens of a model in billionths of a US dollar; None if its price is unknown."""
+
+
+class EndedRun(NamedTuple):
+    """A row of `usage_ends`."""
+
+    is_root: int
+    user_id: str | None
+    component_type: str
+    component_id: str
+    status: str
+    error_code: str | None
+    created_at: int
+    finished_at: int
+    first_token_at: int | None
+    model: str | None
+    model_calls: int
+    metrics: str | None
+    model_metrics: str | None
+
+
+class SumKey(NamedTuple):
+    """The key of sums; the texts are empty for none. See migration 21."""
+
+    everyone: int
+    user_id: str
+    start: int
+    component_type: str
+    component_id: str
+    model: str
+
+
+@dataclass(slots=True)
+class Sums:
+    """The sums of some runs; the columns of the tables after their key."""
+
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    member_runs: int = 0
+    unreported_runs: int = 0
+    model_calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    unpriced_tokens: int = 0
+    cost: int = 0
+    failures: dict[str, int] = field(default_factory=dict)
+    first_token: dict[str, int] = field(default_factory=dict)
+    duration: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Sums) -> None:
+        """Add other sums."""
+        for name in COUNTERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in COUNTS:
+            counts, added = getattr(self, name), getattr(other, name)
+            for key, count in added.items():
+                counts[key] = counts.get(key, 0) + count
+
+    def values(self) -> list[Value]:
+        """Return the values of the columns."""
+        counts = (orjson.dumps(getattr(self, name)).decode() for name in COUNTS)
+        return [*(min(getattr(self, name), LARGEST) for name in COUNTERS), *counts]
+
+
+COUNTS = ("failures", "first_token", "duration")
+"""The columns of `Sums` that are JSON objects."""
+
+COUNTERS = tuple(each.name for each in fields(Sums) if each.name not in COUNTS)
+"""The columns of `Sums` that are numbers."""
+
+_TOKENS = tuple(name for name in COUNTERS if name.endswith("_tokens") and name != "unpriced_tokens")
+
+_ENDED = ", ".join(EndedRun._fields)
+
+APPENDED = (
+    "CASE WHEN parent_run_id IS NULL THEN 1 ELSE 0 END, user_id, component_type, component_id,"
+    " status, error_code, created_at, finished_at, cast(:first_token_at as bigint), model,"
+    " cast(:model_calls as bigint), metrics, model_metrics"
+)
+"""The columns of `EndedRun`, of a run that has ended."""
+
+APPEND = f"INSERT INTO usage_ends ({_ENDED}) SELECT {APPENDED}"
+"""The beginning of the statement that appends the row of an ended run."""
+
+_APPEND = Sql(f"{APPEND} FROM runs WHERE run_id = :run_id")
+
+_LOCK = Sql("SELECT exclusive(:name)")
+
+_TAKE = Sql(
+    "DELETE FROM usage_ends WHERE seq IN (SELECT seq FROM usage_ends ORDER BY seq LIMIT :limit)"
+    f" RETURNING {_ENDED}"
+)
+
+_HAS_WAITING = Sql("SELECT 1 FROM usage_ends LIMIT 1")
+
+_IS_UNCOUNTED = "counted = 0 AND finished_at IS NOT NULL"
+"""The condition of ended runs that no row counts. A partial index has the same one."""
+
+_HAS_UNCOUNTED = Sql(f"SELECT 1 FROM runs WHERE {_IS_UNCOUNTED} LIMIT 1")
+
+_UNCOUNTED = Sql(
+    f"SELECT run_id, spans FROM runs WHERE {_IS_UNCOUNTED} ORDER BY finished_at LIMIT 200"
+)
+
+_COUNT = Sql(
+    "UPDATE runs SET counted = 1, model = :model"
+    f" WHERE run_id = :run_id AND {_IS_UNCOUNTED} RETURNING run_id"
+)
+
+_HOURS = "FROM usage_hourly WHERE start < :before"
+
+_HAS_OLDER = Sql(f"SELECT 1 {_HOURS} LIMIT 1")
+
+_DELETE_OLDER = Sql(
+    f"DELETE FROM usage_hourly WHERE start = (SELECT min(start) {_HOURS}) RETURNING start"
+)
+
+_GROUP = 20
+"""Sums that one statement reads or writes."""
+
+STORED: tuple[str, ...] = (*SumKey._fields, *(each.name for each in fields(Sums)))
+"""The columns of the tables of sums, for `build_stored`."""
+
+
+def _build_find(step: Step) -> Sql:
+    rows = ", ".join(
+        "("
+        + ", ".join(
+            f"cast(:{name}_{number} as {'bigint' if name in ('everyone', 'start') else 'text'})"
+            for name in SumKey._fields
+        )
+        + ")"
+        for number in range(_GROUP)
+    )
+    return Sql(
+        f"SELECT {', '.join(STORED)} FROM {TABLES[step]}"
+        f" WHERE ({', '.join(SumKey._fields)}) IN (VALUES {rows})"
+    )
+
+
+def _build_store(step: Step, count: int) -> Sql:
+    rows = ", ".join(
+        f"({', '.join(f':{name}_{number}' for name in STORED)})" for number in range(count)
+    )
+    changed = ", ".join(f"{name} = excluded.{name}" for name in STORED[len(SumKey._fields) :])
+    return Sql(
+        f"INSERT INTO {TABLES[step]} ({', '.join(STORED)}) VALUES {rows}"
+        f" ON CONFLICT ({', '.join(SumKey._fields)}) DO UPDATE SET {changed}"
+    )
+
+
+_FIND = {step: _build_find(step) for step in PERIODS}
+
+# A group has one of two sizes, so that the database prepares each statement once.
+_STORE = {(step, size): _build_store(step, size) for step in PERIODS for size in (1, _GROUP)}
+
+
+def append(run_id: str, first_token_at: int | None = None, model_calls: int = 0) -> Work[None]:
+    """Append the row of a run, in the transaction that ends it; arguments as in `RunEnd`."""
+    return _APPEND.execute(run_id=run_id, first_token_at=first_token_at, model_calls=model_calls)
+
+
+class UnknownPrice(Exception):
+    """Raised by a `CostOf` for a model whose price was not looked up yet. Nothing was changed."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+        self.model = model
+
+
+@unit
+def fold(cost_of: CostOf) -> Steps[int]:
+    """Add waiting rows to the sums. Return their number, at most `FOLD_ROWS`.
+
+    Raises:
+        UnknownPrice: raised by `cost_of`.
+    """
+    # One transaction at a time reads and replaces sums.
+    yield Statement(_LOCK, {"name": "usage"})
+    taken = [EndedRun(*row) for row in (yield Statement(_TAKE, {"limit": FOLD_ROWS}))]
+    for step in PERIODS:
+        added: dict[SumKey, Sums] = {}
+        for run in taken:
+            for key, sums in split(run, step, cost_of):
+                for whole in (key, key._replace(everyone=1, user_id="")):
+                    added.setdefault(whole, Sums()).add(sums)
+        for group in _batches(sorted(added)):
+            for key, stored in (yield from _find(step, group)):
+                added[key].add(stored)
+            yield from _store(step, [(key, added[key]) for key in group])
+    return len(taken)
+
+
+def has_waiting() -> Work[bool]:
+    """Return True if `fold` has rows to add."""
+    return _HAS_WAITING.has_rows()
+
+
+def has_uncounted() -> Work[bool]:
+    """Return True if `count_earlier` has runs to count."""
+    return _HAS_UNCOUNTED.has_rows()
+
+
+@unit
+def count_earlier() -> Steps[None]:
+    """Append the rows of some ended runs that an earlier version has ended without one.
+
+    Their tokens count for the model that they called first.
+    """
+    for run_id, stored in (yield Statement(_UNCOUNTED)):
+        spans = orjson.loads(stored) if stored else []
+        calls = [span for span in spans if span["kind"] == "model"]
+        model = calls[0]["name"] if calls else None
+        if (yield Statement(_COUNT, {"run_id": run_id, "model": model})):
+            answered = [call["first_token_at"] for call in calls if call["first_token_at"]]
+            first = parse_rfc3339(min(answered)) if answered else None
+            yield from append(run_id, first, len(calls))
+
+
+def has_older_hours(before: int) -> Work[bool]:
+    """Return True if `delete_older_hours` has sums to delete."""
+    return _HAS_OLDER.has_rows(before=before)
+
+
+def delete_older_hours(before: int) -> Work[int]:
+    """Delete the sums of the oldest hour before a time. Call it again until it returns 0."""
+    return _DELETE_OLDER.count_rows(before=before)
+
+
+def split(run: EndedRun, step: Step, cost_of: CostOf) -> Iterator[tuple[SumKey, Sums]]:
+    """Yield the sums of one run for each of its models; the run itself counts in the first ones."""
+    start = run.finished_at - run.finished_at % PERIODS[step]
+    first = SumKey(0, run.user_id or "", start, run.component_type, run.component_id, "")
+    per_model = orjson.loads(run.model_metrics) if run.model_metrics else {}
+    for number, (model, counted) in enumerate(per_model.items() or [(run.model or "", None)]):
+        if counted is None:
+            counters = parse_counters(run.metrics)
+        else:
+            counters = {name: counted.get(name) or 0 for name in _TOKENS}
+        sums = _count_run(run) if number == 0 else Sums()
+        for name in _TOKENS:
+            setattr(sums, name, counters[name])
+        cost = cost_of(model, counters) if sums.total_tokens else 0
+        sums.unpriced_tokens = sums.total_tokens if cost is None else 0
+        sums.cost = cost or 0
+        yield first._replace(model=model), sums
+
+
+def _count_run(run: EndedRun) -> Sums:
+    sums = Sums(model_calls=run.model_calls)
+    # A run that never began has no counters, and has used nothing.
+    sums.unreported_runs = int(
+        run.metrics is not None and orjson.loads(run.metrics).get("total_tokens") is None
+    )
+    if not run.is_root:
+        sums.member_runs = 1
+        return sums
+    sums.completed = int(run.status == "COMPLETED")
+    sums.failed = int(run.status == "ERROR")
+    sums.cancelled = int(run.status == "CANCELLED")
+    if run.status == "ERROR":
+        sums.failures[run.error_code or ""] = 1
+    sums.duration[find_bucket(run.finished_at - run.created_at)] = 1
+    if run.first_token_at is not None:
+        sums.first_token[find_bucket(run.first_token_at - run.created_at)] = 1
+    return sums
+
+
+def _batches(keys: Iterable[SumKey]) -> Iterator[list[SumKey]]:
+    remaining = iter(keys)
+    while group := list(islice(remaining, _GROUP)):
+        yield group
+
+
+@unit
+def _find(step: Step, keys: Sequence[SumKey]) -> Steps[list[tuple[SumKey, Sums]]]:
+    values: dict[str, Value] = {
+        f"{name}_{number}": None for name in SumKey._fields for number in range(_GROUP)
+    }
+    for number, key in enumerate(keys):
+        values |= {f"{name}_{number}": value for name, value in key._asdict().items()}
+    rows = yield Statement(_FIND[step], values)
+    return [build_stored(row) for row in rows]
+
+
+@unit
+def _store(step: Step, sums: Sequence[tuple[SumKey, Sums]]) -> Steps[None]:
+    size = _GROUP if len(sums) == _GROUP else 1
+    for first in range(0, len(sums), size):
+        values: dict[str, Value] = {}
+        for number, (key, each) in enumerate(sums[first : first + size]):
+            row = zip(STORED, (*key, *each.values()), strict=True)
+            values |= {f"{name}_{number}": value for name, value in row}
+        yield Statement(_STORE[step, size], values)
+
+
+def build_stored(row: Row) -> tuple[SumKey, Sums]:
+    """Build the sums of a row with the columns `STORED`."""
+    size = len(SumKey._fields)
+    numbers, counts = row[size : size + len(COUNTERS)], row[size + len(COUNTERS) :]
+    return SumKey(*row[:size]), Sums(*numbers, *map(orjson.loads, counts))

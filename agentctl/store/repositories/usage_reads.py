@@ -1,0 +1,175 @@
+"""Reads of usage: the sums of a period with the rows that they do not include yet.
+
+The cost of a read depends on the numbers of hours or days, components, models and users, not on
+that of runs. The row of an ended run waits some seconds until it is part of the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from agentctl.records.usage import Step
+from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.listing import Conditions
+from agentctl.store.repositories.usage import (
+    COUNTERS,
+    STORED,
+    TABLES,
+    CostOf,
+    EndedRun,
+    SumKey,
+    Sums,
+    build_stored,
+    split,
+)
+from agentctl.store.visibility import IS_VISIBLE, Visibility
+
+MAXIMUM_GROUPS = 10_000
+"""Groups of sums that a read returns at most, the largest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsageScope:
+    """The runs whose sums are read.
+
+    Attributes:
+        since, before: microseconds UTC, the beginnings of hours or days: the runs that ended
+            between them.
+        visibility: the data scope of the caller.
+        user_id: only of this user; None: of all visible ones.
+        component_type, component_id, model: only of these; None for all.
+    """
+
+    step: Step
+    since: int
+    before: int
+    visibility: Visibility
+    user_id: str | None = None
+    component_type: str | None = None
+    component_id: str | None = None
+    model: str | None = None
+
+    @property
+    def users(self) -> list[str]:
+        """The users in the tables whose sums are read: empty for everyone; "" for no user."""
+        own = [] if self.visibility.everyone else [self.visibility.user_id or ""]
+        return own if self.user_id is None else [*own, self.user_id]
+
+    def conditions(self, *, by_user: bool) -> Conditions:
+        """Return the conditions on the rows of a table of sums."""
+        users = self.users
+        conditions = Conditions().with_condition(f"everyone = {int(not users and not by_user)}")
+        for number, user in enumerate(users):
+            conditions = conditions.with_condition(
+                f"user_id = :user_{number}", **{f"user_{number}": user}
+            )
+        return conditions.with_condition(
+            "start >= :since AND start < :before", since=self.since, before=self.before
+        ).with_equal(
+            component_type=self.component_type, component_id=self.component_id, model=self.model
+        )
+
+    def has(self, key: SumKey) -> bool:
+        """Return True if the sums of one user with a key are among those that are read."""
+        wanted = (self.component_type, self.component_id, self.model)
+        found = (key.component_type, key.component_id, key.model)
+        return (
+            self.since <= key.start < self.before
+            and all(user == key.user_id for user in self.users)
+            and all(value in (None, other) for value, other in zip(wanted, found, strict=True))
+        )
+
+
+_WAITING = Sql(
+    f"SELECT {', '.join(EndedRun._fields)} FROM usage_ends"
+    f" WHERE finished_at >= :since AND finished_at < :before AND {IS_VISIBLE}"
+)
+
+_SUMS = ", ".join(f"cast(sum({name}) as bigint)" for name in COUNTERS)
+
+
+@unit
+def read_groups(
+    scope: UsageScope, by: Sequence[str], cost_of: CostOf
+) -> Steps[dict[tuple[Value, ...], Sums]]:
+    """Return the counters of each group, at most `MAXIMUM_GROUPS` stored ones, without the counts.
+
+    Args:
+        by: fields of `SumKey` whose values are the key of a group; empty for one group.
+
+    Raises:
+        UnknownPrice: raised by `cost_of`.
+    """
+    conditions = scope.conditions(by_user="user_id" in by)
+    columns = "".join(f"{name}, " for name in by)
+    order = f" GROUP BY {', '.join(by)} ORDER BY sum(total_tokens) DESC" if by else ""
+    sql = Sql(
+        f"SELECT {columns}{_SUMS} FROM {TABLES[scope.step]}"
+        f" WHERE {' AND '.join(conditions.texts)}{order} LIMIT {MAXIMUM_GROUPS}"
+    )
+    groups: dict[tuple[Value, ...], Sums] = {}
+    for row in (yield Statement(sql, conditions.values)):
+        if row[-1] is not None:  # without a group there is a row of no sums
+            groups[tuple(row[: len(by)])] = Sums(*row[len(by) :])
+    for key, sums in (yield from _read_waiting(scope, cost_of)):
+        groups.setdefault(tuple(getattr(key, name) for name in by), Sums()).add(sums)
+    return groups
+
+
+@unit
+def read_total(scope: UsageScope, cost_of: CostOf) -> Steps[Sums]:
+    """Return the counters of all runs of a scope; see `read_groups`."""
+    groups = yield from read_groups(scope, (), cost_of)
+    return groups.get((), Sums())
+
+
+@unit
+def read_sums(
+    scope: UsageScope, cost_of: CostOf, users: Sequence[str] | None = None
+) -> Steps[list[tuple[SumKey, Sums]]]:
+    """Return all sums with their keys, in any order; a key may occur twice.
+
+    Args:
+        users: read the sums of each of these users; None: those of all users together, or of the
+            one user of the scope.
+
+    Raises:
+        UnknownPrice: raised by `cost_of`.
+    """
+    conditions = scope.conditions(by_user=users is not None)
+    if users is not None:
+        conditions = conditions.with_any("user_id", users, "listed")
+    sql = Sql(
+        f"SELECT {', '.join(STORED)} FROM {TABLES[scope.step]}"
+        f" WHERE {' AND '.join(conditions.texts)}"
+    )
+    stored = [build_stored(row) for row in (yield Statement(sql, conditions.values))]
+    waiting = yield from _read_waiting(scope, cost_of)
+    return stored + [each for each in waiting if users is None or each[0].user_id in users]
+
+
+@unit
+def _read_waiting(scope: UsageScope, cost_of: CostOf) -> Steps[list[tuple[SumKey, Sums]]]:
+    values = {"since": scope.since, "before": scope.before, **scope.visibility.parameters()}
+    runs = [EndedRun(*row) for row in (yield Statement(_WAITING, values))]
+    return [each for run in runs for each in split(run, scope.step, cost_of) if scope.has(each[0])]
+
+
+class WaitingApprovals(NamedTuple):
+    """The number of pending approvals, and the time of the oldest one in microseconds UTC."""
+
+    approvals: int
+    oldest_at: int | None
+
+
+@single_unit
+def count_approvals(visibility: Visibility) -> Steps[WaitingApprovals]:
+    """Count the pending approvals of the visible runs."""
+    conditions = visibility.conditions().with_condition("status = 'pending'")
+    sql = Sql(
+        f"SELECT count(*), min(created_at) FROM approvals WHERE {' AND '.join(conditions.texts)}"
+    )
+    (row,) = yield Statement(sql, conditions.values)
+    return WaitingApprovals(*row)

@@ -1,0 +1,161 @@
+"""Restore of a SQLite file from a backup: a checked copy takes the place of the file.
+
+The files that were there are moved aside, never deleted. The new file appears at its path by one
+rename, when it is complete and on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import apsw
+
+from agentctl import errors
+from agentctl.records.times import format_rfc3339, now
+from agentctl.store.sqlite.backup import CopiedRows, flush, hash_rows
+from agentctl.store.sqlite.thread import run_on_thread
+
+LOG_FILES = ("-wal", "-shm", "-journal")
+"""The ends of the names of the files next to a database."""
+
+
+async def restore(
+    backup: Path,
+    path: Path,
+    prepare: Callable[[Path, CopiedRows], Awaitable[None]],
+    *,
+    replace: bool,
+    report: Callable[[int], None],
+) -> tuple[CopiedRows, Path | None]:
+    """Put a copy of a backup in the place of a database.
+
+    Args:
+        backup: the file of the backup, which is not changed.
+        path: the file of the database.
+        prepare: called with a copy of the backup and its rows; migrates and settles the copy. If
+            it raises, nothing is changed.
+        replace: True to move an existing database aside.
+        report: called with the number of rows that were read.
+
+    Returns:
+        The rows of the backup, and the path to which the former database was moved, if any.
+
+    Raises:
+        Conflict: a process works with the database, it exists and `replace` is False, or another
+            restore works.
+        Unavailable: the backup cannot be read or is damaged, or a file cannot be written.
+    """
+    if os.path.lexists(path) and not replace:
+        raise errors.Conflict(
+            "The database exists already",
+            cause=f"{path} was not changed",
+            hint="--replace moves it aside, and restores the backup",
+        )
+    copy = path.with_name(f"{path.name}.restoring")
+    _copy_file(backup, copy)
+    try:
+        rows = await run_on_thread(copy, lambda connection, _: _check(connection, backup, report))
+        await prepare(copy, rows)
+        await run_on_thread(copy, lambda connection, _: _close_log(connection), writes=True)
+        flush(copy)
+        moved = _put_in_place(copy, path)
+    finally:
+        for leftover in (copy, *_log_files(copy)):
+            leftover.unlink(missing_ok=True)
+    return rows, moved
+
+
+def _copy_file(backup: Path, copy: Path) -> None:
+    try:
+        with backup.open("rb") as source:
+            file = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(file, "wb") as target:
+                shutil.copyfileobj(source, target)
+    except FileExistsError:
+        raise errors.Conflict(
+            "Another restore works with the database, or was killed",
+            cause=f"{copy} exists",
+            hint=f"in the second case remove it: rm {copy}",
+        ) from None
+    except OSError as error:
+        name = backup if isinstance(error, FileNotFoundError) else error.filename or copy
+        copy.unlink(missing_ok=True)
+        raise errors.Unavailable(
+            "The backup cannot be copied", cause=f"{name}: {os.strerror(error.errno or 0)}"
+        ) from None
+
+
+def _check(connection: apsw.Connection, backup: Path, report: Callable[[int], None]) -> CopiedRows:
+    damage = connection.execute("PRAGMA integrity_check(1)").fetchall()[0][0]
+    if damage != "ok":
+        raise errors.Unavailable(
+            "The backup is damaged", cause=f"{backup}", hint="restore another one"
+        )
+    return hash_rows(connection, report)
+
+
+def _close_log(connection: apsw.Connection) -> None:
+    """Write everything to the file itself, and empty its log."""
+    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+
+def _put_in_place(copy: Path, path: Path) -> Path | None:
+    """Move the former files aside and rename the copy, while no process can open the database."""
+    moved = path.with_name(f"{path.name}.before-{_format_moment()}")
+    try:
+        if not os.path.lexists(path):
+            copy.rename(path)
+            flush(path.parent)
+            return None
+        with _holding(path):
+            for file in _log_files(path):
+                if file.exists():
+                    file.rename(moved.with_name(f"{moved.name}{file.name[len(path.name) :]}"))
+            moved.hardlink_to(path)
+            copy.replace(path)
+            flush(path.parent)
+    except OSError as error:
+        cause = f"{path.parent}: {os.strerror(error.errno or 0)}"
+        raise errors.Unavailable("The database cannot be restored", cause=cause) from None
+    return moved
+
+
+@contextlib.contextmanager
+def _holding(path: Path) -> Iterator[None]:
+    """Hold the only connection to a database, with its log written to the file.
+
+    A file that SQLite cannot open is damaged, or no database: then no process works with it.
+    """
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        try:
+            # Leaving the write-ahead log needs that no other process has the file open.
+            connection.pragma("journal_mode", "DELETE")
+            connection.execute("BEGIN EXCLUSIVE")
+        except (apsw.BusyError, apsw.LockedError):
+            raise _build_in_use(path) from None
+        except (apsw.CorruptError, apsw.NotADBError, apsw.IOError):
+            pass
+        yield
+    finally:
+        connection.close(True)
+
+
+def _build_in_use(path: Path) -> errors.Conflict:
+    return errors.Conflict(
+        "A process works with the database",
+        cause=f"{path} was not changed",
+        hint="stop its servers first; `fuser` names the processes of a file",
+    )
+
+
+def _log_files(path: Path) -> list[Path]:
+    return [path.with_name(f"{path.name}{end}") for end in LOG_FILES]
+
+
+def _format_moment() -> str:
+    return format_rfc3339(now())[:19].replace("-", "").replace(":", "") + "Z"

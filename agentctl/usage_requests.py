@@ -1,0 +1,79 @@
+"""Requests of the operations on usage; see `agentctl.requests`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from agentctl.declarations import Option, Query
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.times import ParsedTimestamp
+from agentctl.records.usage import Step, UsageKey
+from agentctl.requests import ComponentId, DatabaseId, UserId
+
+MAXIMUM_GROUPS = 1_000
+"""Groups of one response."""
+
+_Since = Annotated[
+    ParsedTimestamp | None,
+    Query("Only runs that ended since then; the beginning of its day or hour counts"),
+    Option("--since", "AGE", "Filter by age: 10m, 2h, 7d, or a time in RFC 3339"),
+]
+_Before = Annotated[
+    ParsedTimestamp | None,
+    Query("Only runs that ended before; the end of its day or hour counts. By default now"),
+]
+_Type = Annotated[
+    ComponentKind | None,
+    Query("Only runs of this kind of component"),
+    Option("--type", "TYPE", "Filter by component type: agent, team or workflow"),
+]
+_Component = Annotated[
+    ComponentId, Option("--component", "ID", "Filter by component id, of any type")
+]
+_Model = Annotated[
+    str | None,
+    Query("Only of this model: its id in the configuration, or the name that a library reports"),
+    Option("--model", "ID", "Filter by model"),
+]
+_Limit = Annotated[
+    int,
+    Query("Maximum number of groups, the largest ones", ge=1, le=MAXIMUM_GROUPS),
+    Option("--limit", "NUMBER", "Maximum number of groups, the largest ones"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class UsageFilter:
+    """The runs whose usage is summed. Times are microseconds UTC."""
+
+    by: Annotated[
+        tuple[UsageKey, ...],
+        Query("Groups: any of `day`, `user`, `component` and `model`, separated by commas"),
+    ] = ("day",)
+    since: _Since = None
+    before: _Before = None
+    component_type: _Type = None
+    component_id: _Component = None
+    model: _Model = None
+    user_id: UserId = None
+    db_id: DatabaseId = None
+    limit: _Limit = 100
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewFilter:
+    """The runs of an overview. Times are microseconds UTC."""
+
+    step: Annotated[Step, Query("`hour`: by default of the last day; `day`: of 30 days")] = "hour"
+    by: Annotated[
+        Literal["user", "component", "model"], Query("What the groups have in common")
+    ] = "component"
+    since: _Since = None
+    before: _Before = None
+    component_type: _Type = None
+    component_id: _Component = None
+    model: _Model = None
+    user_id: UserId = None
+    db_id: DatabaseId = None
+    limit: _Limit = 20

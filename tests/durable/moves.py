@@ -1,0 +1,108 @@
+"""Runs that go through three servers: the first one stops, the second one is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentctl.records.kinds import ComponentKind, find_component
+from agentctl.requests import ResumeRequest, RunRequest
+from tests.gated.site import Site, kill
+from tests.loops import wait_until
+from tests.process import ServerProcess
+
+FIRST, SECOND = "first", "second"
+"""The barriers: the first server stops while calls wait at `FIRST`, and the second one is killed
+while they wait at `SECOND`."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run to start, and the calls that it makes at each barrier."""
+
+    kind: ComponentKind
+    component_id: str
+    message: Any
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The third server, with the runs that two others have lost."""
+
+    site: Site
+    server: ServerProcess
+    runs: Mapping[str, dict[str, Any]]
+
+    async def read_events(self, name: str) -> list[dict[str, Any]]:
+        """Return all events of a run: the name and the fields of each."""
+        async with self.site.connect(self.server) as operations:
+            run = self.runs[name]
+            kind = find_component(run)
+            assert kind is not None
+            events = operations.resume_run(
+                *kind, run["run_id"], ResumeRequest(session_id=run["session_id"])
+            )
+            found = [event async for event in events]
+        return [
+            {"event": event.name, "seq": event.seq, **json.loads(event.data)} for event in found
+        ]
+
+
+@contextlib.contextmanager
+def move(site: Site, starts: Mapping[str, Start]) -> Iterator[Moved]:
+    """Let runs go through two servers, and start the third one."""
+    folder: Path = site.deployment.folder
+    set_drain_seconds(site, 30)
+    barriers = [folder / f"barrier-{barrier}" for barrier in (FIRST, SECOND)]
+    for barrier in barriers:
+        barrier.touch()
+    runs = asyncio.run(_lose_two(site, starts, barriers[0]))
+    barriers[1].unlink()
+    with site.serve("three") as three:
+        yield Moved(site, three, runs)
+
+
+def set_drain_seconds(site: Site, seconds: int) -> None:
+    text = site.deployment.path.read_text()
+    assert "drain_seconds = 1\n" in text
+    site.deployment.path.write_text(
+        text.replace("drain_seconds = 1\n", f"drain_seconds = {seconds}\n")
+    )
+
+
+async def _lose_two(
+    site: Site, starts: Mapping[str, Start], first_barrier: Path
+) -> dict[str, dict[str, Any]]:
+    runs: dict[str, dict[str, Any]] = {}
+
+    def are_at(barrier: str) -> bool:
+        wanted = {name: getattr(start, barrier) for name, start in starts.items()}
+        called = {name: site.tools_called(run) for name, run in runs.items()}
+        return all(set(wanted[name]) <= set(called[name]) for name in starts)
+
+    with site.serve("one") as one:
+        async with site.connect(one) as operations:
+            for name, start in starts.items():
+                text = start.message
+                text = text if isinstance(text, str) else json.dumps(text)
+                request = RunRequest(text, background=True)
+                run = await operations.create_run(start.kind, start.component_id, request)
+                runs[name] = dict(run.value)
+        await wait_until(lambda: are_at(FIRST), 60)
+        with site.serve("two") as two:
+            one.process.send_signal(signal.SIGTERM)
+            log = site.deployment.folder / "one.log"
+            await wait_until(lambda: "stopping" in log.read_text().lower())
+            first_barrier.unlink()
+            assert one.process.wait(40) == 0
+            await wait_until(lambda: are_at(SECOND), 60)
+            kill(two)
+    return runs

@@ -1,0 +1,162 @@
+"""Durable runs of each kind go on in another server after a stop and after a death."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.durable.agents import DURABLE, FUNCTION, FUNCTION_CODE, LIBRARIES, TOGETHER
+from tests.durable.moves import FIRST, SECOND, Moved, Start, move
+from tests.endpoint import ModelEndpoint
+from tests.gated.site import answer, call, create_site
+
+
+def cross(barrier: str, name: str = "cross") -> dict[str, Any]:
+    return call("cross", f"{name}-{barrier}", barrier=barrier)
+
+
+def look(barrier: str) -> dict[str, Any]:
+    return call("look", f"look-{barrier}", barrier=barrier)
+
+
+def note(text: str) -> dict[str, Any]:
+    return call("note", f"note-{text}", text=text)
+
+
+def delegate(member: str, plan: list[dict[str, Any]], call_id: str) -> dict[str, Any]:
+    return call("delegate_task_to_member", call_id, member_id=member, task=json.dumps(plan))
+
+
+WALK = [answer(note("walk")), answer(look(FIRST)), answer(cross(SECOND)), answer(text="walked")]
+RUN = [answer(note("run"), look(FIRST)), answer(look(SECOND)), answer(text="ran")]
+SHORT = [answer(note("short")), answer(text="short")]
+TROOP = [
+    answer(note("begin"), delegate("runner", SHORT, "d1")),
+    answer(delegate("walker", WALK, "d2"), delegate("runner", RUN, "d3"), note("both")),
+    answer(note("end")),
+    answer(text="done"),
+]
+LAST = [*RUN[:-1], answer(text=json.dumps(SHORT))]
+STEPS = [answer(note("one")), answer(text=json.dumps(LAST))]
+SINGLE = [
+    answer(note("bad"), note("good")),
+    answer(look(FIRST), cross(FIRST), note("beside")),
+    answer(note("between")),
+    answer(look(SECOND), cross(SECOND)),
+    answer(note("end")),
+    answer(text="done"),
+]
+
+AT_FIRST, AT_SECOND = ("look first", "cross first"), ("look second", "cross second")
+
+STARTS = {
+    "agent": Start("agent", "walker", SINGLE, AT_FIRST, AT_SECOND),
+    "function": Start("agent", "function", "go", AT_FIRST, AT_SECOND),
+    "pydantic-ai": Start("agent", "typed", SINGLE, AT_FIRST, AT_SECOND),
+    "coordinate": Start(
+        "team", "heads", [answer(delegate("troop", TROOP, "d0"))], AT_FIRST[:1], AT_SECOND
+    ),
+    "route": Start("team", "window", f"{json.dumps(WALK)} walker", AT_FIRST[:1], AT_SECOND[1:]),
+    "broadcast": Start("team", "circle", RUN, AT_FIRST[:1], AT_SECOND[:1]),
+    "workflow": Start("workflow", "track", STEPS, AT_FIRST[:1], AT_SECOND[:1]),
+}
+
+
+@pytest.fixture(scope="module")
+def moved(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[Moved]:
+    folder: Path = tmp_path_factory.mktemp("moves")
+    for name in ("crossings.py", "library_agents.py"):
+        (folder / name).write_text(Path(__file__).with_name(name).read_text())
+    (folder / "durable_functions.py").write_text(FUNCTION_CODE)
+    extra = DURABLE + FUNCTION + TOGETHER + LIBRARIES
+    with move(create_site(folder, model_endpoint.base_url, extra=extra), STARTS) as moved:
+        yield moved
+
+
+async def finish(moved: Moved, name: str) -> tuple[dict[str, Any], Counter[str]]:
+    """Answer what a run asks, wait for its end, and return its record and its calls."""
+    site, run = moved.site, moved.runs[name]
+    wanted = ("PAUSED", "COMPLETED", "ERROR", "CANCELLED")
+    record = await site.wait_for_end(moved.server, run["run_id"], *wanted)
+    asks = AT_SECOND[1] in STARTS[name].second
+    assert (record["status"] == "PAUSED") == asks, record
+    if asks:
+        (asked,) = await site.pending(run["run_id"])
+        assert (asked.kind, asked.tool_name) == ("outcome", "cross")
+        assert SECOND in asked.arguments
+        await site.decide(moved.server, run["run_id"], "complete", result="crossed by hand")
+        record = await site.wait_for_end(moved.server, run["run_id"])
+    assert record["status"] == "COMPLETED", record
+    return record, Counter(site.tools_called(run))
+
+
+def count_starts(events: list[dict[str, Any]]) -> Counter[str]:
+    """Return how often the start of each call was published."""
+    starts = (event for event in events if event["event"].endswith("ToolCallStarted"))
+    return Counter(event["tool"]["tool_call_id"] for event in starts)
+
+
+@pytest.mark.parametrize("name", ["agent", "function", "pydantic-ai"])
+async def test_finished_calls_are_not_made_again(moved: Moved, name: str) -> None:
+    record, calls = await finish(moved, name)
+    # The idempotent call that was under way at the death is made again, and no other one.
+    assert calls == {
+        "note": 5, "look first": 1, "cross first": 1, "look second": 2, "cross second": 1,
+    }  # fmt: skip
+    ids = {entry["call_id"] for entry in moved.site.ledger(moved.runs[name])}
+    assert len(ids) == 9
+    if name == "function":
+        assert record["content"] == "crossed by hand"
+        return
+    results = {tool["tool_call_id"]: tool["result"] for tool in record["tools"]}
+    assert results["cross-second"] == "crossed by hand"
+    assert results["look-first"] == "looked first"
+    roles = [message["role"] for message in record["messages"]]
+    turns = [role for count in (2, 3, 1, 2, 1) for role in ("assistant", *["tool"] * count)]
+    assert roles == ["user", *turns, "assistant"]
+    events = await moved.read_events(name)
+    assert [event["seq"] for event in events] == sorted({event["seq"] for event in events})
+    started = count_starts(events)
+    # Nothing is published twice after the stop.
+    assert started["look-first"] == started["note-good"] == started["note-between"] == 1
+
+
+async def test_members_of_members_go_on(moved: Moved) -> None:
+    record, calls = await finish(moved, "coordinate")
+    assert calls == {"note": 6, "look first": 2, "look second": 2, "cross second": 1}
+    (result,) = [tool["result"] for tool in record["tools"]]
+    assert (record["content"], result) == ("done", "done")
+    assert await moved.site.statuses(record) == ["COMPLETED"] * 5
+    events = await moved.read_events("coordinate")
+    started = count_starts(events)
+    # Two members look through the first barrier.
+    assert (started["d0"], started["d1"], started["look-first"]) == (2, 1, 2)
+
+
+async def test_route_and_broadcast_go_on(moved: Moved) -> None:
+    route, calls = await finish(moved, "route")
+    assert calls == {"note": 1, "look first": 1, "cross second": 1}
+    assert route["content"] == "walked"
+    broadcast, calls = await finish(moved, "broadcast")
+    assert calls == {"note": 2, "look first": 2, "look second": 4}
+    assert broadcast["content"].endswith("walker (walker):\nran\n\nrunner (runner):\nran")
+
+
+async def test_steps_of_a_workflow_keep_their_output(moved: Moved) -> None:
+    record, calls = await finish(moved, "workflow")
+    assert calls == {"note": 3, "look first": 1, "look second": 2}
+    assert record["content"] == "short"
+    events = await moved.read_events("workflow")
+    steps = [(event["event"], event["step_index"]) for event in events if "Step" in event["event"]]
+    assert sorted(steps) == sorted(
+        (name, step) for name in ("StepStarted", "StepCompleted") for step in range(3)
+    )
+    spans = [(span["name"], span["status"]) for span in record["spans"] if span["kind"] == "step"]
+    assert spans == [("walk", "completed"), ("run", "completed"), ("meet", "completed")]

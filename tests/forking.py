@@ -1,0 +1,291 @@
+"""Processes that run `agentctl` without the start of an interpreter and its imports.
+
+A process, the template, imports the modules of commands and servers once. For each command, a fork
+of it gets the words, environment, folder and streams, and then executes what `python -m agentctl`
+does, from `__main__` to the end of the interpreter. Such a process has a separate process id,
+signals, threads and an exit code. A test of the start of the program, or of the modules that it
+loads, starts `tests.process.AGENTCTL` instead.
+
+Imports take 80% of the CPU time of a short command, and 60% of that of a short server. For a folder
+with agents of a library, the template is a fork of the template that has imported the library too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import re
+import runpy
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agentctl import cli
+
+__all__ = ["ForkedProcess", "define_function", "is_forkable", "stop_templates"]
+
+_FUNCTION = """agentctl() {{
+  if [ "$1" = serve ]; then command agentctl "$@"; else '{python}' -IS '{client}' '{path}' "$@"; fi
+}}"""
+"""A server is a separate process, which the test ends with a signal."""
+
+_MODULES = (
+    "agentctl.auth.explain.explain", "agentctl.auth.verifier", "agentctl.config",
+    "agentctl.remote.client", "agentctl.runtime.components.configured",
+    "agentctl.runtime.models.openai_chat", "agentctl.server.app",
+    "agentctl.server.processes.serve", "agentctl.service.doctor.configuration",
+    "agentctl.service.service", "agentctl.store.sqlite.database", "agentctl.store.sqlite.schema",
+    "asyncpg", "concurrent.futures.thread", "email.parser", "httpcore2", "httpx2",
+    "importlib.metadata", "multiprocessing.context", "pydantic.main", "rich.console", "rich.table",
+    "uvloop",
+)  # fmt: skip
+"""The modules that commands import later, from other packages."""
+
+_OF_ONE_PROCESS = "agentctl.store.postgres.connection"
+"""A module with a random value for each process."""
+
+_READ_AT_START = ("PYTHON", "LANG", "LC_")
+"""Beginnings of the names of variables that an interpreter reads only when it starts."""
+
+_LIBRARY = re.compile(
+    r"^ *(?:from|import) ((?:agents|agno|langchain|langgraph|mcp|openai|pydantic_ai)\b[\w.]*)", re.M
+)
+"""An import of a library of agents."""
+
+_OPTIONS = frozenset({"stdin", "stdout", "stderr", "text", "cwd", "start_new_session"})
+
+
+def is_forkable(environment: Mapping[str, str], options: Mapping[str, Any]) -> bool:
+    """Return True if `ForkedProcess` supports these options of `subprocess.Popen`.
+
+    A measurement of the coverage starts with the interpreter.
+    """
+    return _OPTIONS.issuperset(options) and not any(
+        name.startswith("COVERAGE_") for name in environment
+    )
+
+
+class ForkedProcess(subprocess.Popen[Any]):
+    """`python -m agentctl WORDS`, as a fork of the template.
+
+    Args:
+        environment: all environment variables.
+        terminal: path of a terminal that becomes the streams and, in a new session, the controlling
+            terminal.
+        options: arguments of `subprocess.Popen`, see `is_forkable`.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        terminal: str | None = None,
+        **options: Any,
+    ) -> None:
+        self._terminal = terminal
+        super().__init__(["agentctl", *words], env=dict(environment), **options)
+
+    def _execute_child(  # type: ignore[override]
+        self, args: list[str], _program: Any, _before: Any, _close: Any, _pass: Any,
+        cwd: Path | str | None, env: dict[str, str], _start: Any, _flags: Any, _shell: Any,
+        *rest: Any,
+    ) -> None:  # fmt: skip
+        pipes, start_new_session = rest[:6], rest[11]
+        stdin, _, _, stdout, _, stderr = pipes
+        request = {
+            "words": args[1:],
+            "environment": env,
+            "folder": os.path.abspath(cwd or "."),  # noqa: PTH100
+            "session": start_new_session,
+            "terminal": self._terminal,
+        }
+        streams = [
+            n if stream == -1 else stream for n, stream in enumerate((stdin, stdout, stderr))
+        ]
+        try:
+            template = _start_template(env, _find_libraries(request["folder"], args))
+            self.pid, self._status = _send_request(template, request, streams)
+        finally:
+            self._close_pipe_fds(*pipes)
+        self._child_created = True
+        weakref.finalize(self, os.close, self._status)
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+        return self.poll()
+
+    def wait(self, timeout: float | None = None) -> int:
+        while self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            with self._waitpid_lock:
+                if self.returncode is None:
+                    self.returncode = int(os.read(self._status, 8))
+        return self.returncode
+
+
+def _find_libraries(folder: str, words: Sequence[str]) -> tuple[str, ...]:
+    """Return the modules of libraries that a server of this folder imports, sorted."""
+    sources = Path(folder).glob("*.py") if "serve" in words else ()
+    found = {name for source in sources for name in _LIBRARY.findall(source.read_text())}
+    return tuple(sorted(found | {"mcp"} if "--demo" in words else found))
+
+
+def _send_request(path: str, request: Mapping[str, Any], streams: Sequence[int]) -> tuple[int, int]:
+    """Send a request to a template; return the new process and where its exit code will arrive."""
+    body = json.dumps(request).encode()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        socket.send_fds(connection, [b"%8d" % len(body)], streams)
+        connection.sendall(body)
+        return int(connection.recv(8, socket.MSG_WAITALL)), os.dup(connection.fileno())
+
+
+_Key = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]
+
+_processes: list[subprocess.Popen[bytes]] = []
+_paths: dict[_Key, str] = {}
+_starting = threading.Lock()
+
+
+def _start_template(environment: Mapping[str, str], libraries: tuple[str, ...] = ()) -> str:
+    """Start the template for an environment, unless it runs; return the path of its socket."""
+    given = tuple(
+        sorted(each for each in environment.items() if each[0].startswith(_READ_AT_START))
+    )
+    with _starting:
+        for key in ((given, ()), (given, libraries)):
+            if key not in _paths:
+                path = f"{tempfile.mkdtemp(prefix='agentctl-forks-')}/socket"
+                with socket.socket(socket.AF_UNIX) as listener:
+                    listener.bind(path)
+                    listener.listen(100)
+                    if key[1]:
+                        request, stream = {"libraries": libraries}, listener.fileno()
+                        os.close(_send_request(_paths[given, ()], request, [stream] * 3)[1])
+                    else:
+                        _processes.append(_execute_template(dict(given), listener))
+                _paths[key] = path
+        return _paths[given, libraries]
+
+
+def _execute_template(
+    environment: dict[str, str], listener: socket.socket
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__, str(listener.fileno())],
+        cwd=Path(__file__).parents[1],
+        env={"PATH": os.environ["PATH"], **environment},
+        stdin=subprocess.PIPE,
+        pass_fds=[listener.fileno()],
+        start_new_session=True,
+    )
+
+
+def define_function() -> str:
+    """Return the definition of a function `agentctl` for a shell, which has a template run it."""
+    path = _start_template({"LANG": "C.UTF-8"})
+    client = Path(__file__).with_name("forking_client.py")
+    return _FUNCTION.format(python=sys.executable, client=client, path=path)
+
+
+def stop_templates() -> None:
+    """Stop the templates of this process; also its end stops them."""
+    for process in _processes:
+        process.communicate()
+    for path in _paths.values():
+        Path(path).unlink()
+        Path(path).parent.rmdir()
+    _processes.clear()
+    _paths.clear()
+
+
+def run_template(listener: socket.socket) -> None:
+    """Fork for each request, until stdin is closed. Return in the process of each command."""
+    assert _OF_ONE_PROCESS not in sys.modules
+    gc.collect()
+    gc.freeze()
+    while 0 not in select.select([listener, 0], [], [])[0]:
+        connection, _ = listener.accept()
+        with connection:
+            if os.fork() == 0:
+                listener.close()
+                return _answer(connection)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+    os._exit(0)
+
+
+def _answer(connection: socket.socket) -> None:
+    """Become a template with libraries, or the parent of the process of a command."""
+    message, streams, _, _ = socket.recv_fds(connection, 8, 3)
+    request = json.loads(connection.makefile("rb").read(int(message)))
+    if "libraries" in request:
+        connection.sendall(b"%8d" % os.getpid())
+        connection.close()
+        for library in request["libraries"]:
+            # The server reports a library that is not installed.
+            with contextlib.suppress(ImportError):
+                importlib.import_module(library)
+        return run_template(socket.socket(fileno=streams[0]))
+    command = os.fork()
+    if command == 0:
+        connection.close()
+        return _become_command(request, streams)
+    for stream in streams:
+        os.close(stream)
+    with contextlib.suppress(BrokenPipeError):
+        connection.sendall(b"%8d" % command)
+        connection.sendall(b"%8d" % os.waitstatus_to_exitcode(os.waitpid(command, 0)[1]))
+    os._exit(0)
+
+
+def _become_command(request: dict[str, Any], streams: list[int]) -> None:
+    encoding, errors = sys.stdout.encoding, sys.stdout.errors
+    if request.get("session"):
+        os.setsid()
+    if request.get("terminal"):
+        # The first terminal that the leader of a new session opens is its controlling terminal.
+        streams = [os.open(request["terminal"], os.O_RDWR) for _ in range(3)]
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.closerange(3, max(streams) + 1)
+    like: dict[str, Any] = {"encoding": encoding, "errors": errors, "closefd": False}
+    sys.stdin = sys.__stdin__ = open(0, **like)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", **like)  # noqa: SIM115
+    like["errors"] = "backslashreplace"
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, **like)  # noqa: SIM115
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    time.tzset()
+    sys.path[0] = request["folder"]
+    sys.argv = ["agentctl", *request["words"]]
+    for name in [name for name in sys.modules if name.split(".")[0] == "tests"]:
+        del sys.modules[name]
+
+
+if __name__ == "__main__":
+    commands = [found.name for found in pkgutil.walk_packages(cli.__path__, f"{cli.__name__}.")]
+    for module in (*commands, *_MODULES):
+        importlib.import_module(module)
+    run_template(socket.socket(fileno=int(sys.argv[1])))
+    runpy.run_module("agentctl", run_name="__main__", alter_sys=True)

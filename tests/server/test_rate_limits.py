@@ -1,0 +1,86 @@
+"""Rate limits of callers, over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agentctl.server import create_app
+from agentctl.service.rate_limits import MAXIMUM_CALLERS, Buckets
+from tests.deployment import create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
+
+LIMITS = "[rate_limits]\nrequests_per_minute = 6\nruns_per_minute = 2\n"
+
+
+@pytest.fixture(scope="module")
+def limited(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[ThreadedServer]:
+    folder = tmp_path_factory.mktemp("limited")
+    deployment = create_deployment(
+        folder, model_endpoint.base_url, extra=LIMITS, server='compatibility = "agentos"'
+    )
+    with serve_in_thread(deployment, create_app(deployment.settings)) as started:
+        yield started
+
+
+def test_requests_of_one_caller_are_limited(limited: ThreadedServer) -> None:
+    ann = limited.bearer("ann", "sessions:read")
+    statuses = [limited.client.get("/sessions", headers=ann).status_code for _ in range(6)]
+    refused = limited.client.get("/sessions", headers=ann)
+    assert statuses == [200] * 6
+    assert refused.status_code == 429
+    assert refused.json()["error_code"] == "RATE_LIMITED"
+    assert 1 <= int(refused.headers["Retry-After"]) <= 10
+    assert limited.client.get("/health", headers=ann).status_code == 200
+    ben = limited.bearer("ben", "sessions:read")
+    assert limited.client.get("/sessions", headers=ben).status_code == 200
+
+
+def test_denied_requests_are_not_counted(limited: ThreadedServer) -> None:
+    headers = limited.bearer("dan", "agents:read")
+    statuses = {limited.client.get("/audit", headers=headers).status_code for _ in range(8)}
+    assert statuses == {403}
+    assert limited.client.get("/agents", headers=headers).status_code == 200
+
+
+def test_starts_of_one_caller_are_limited_and_repeats_are_free(limited: ThreadedServer) -> None:
+    eve = limited.bearer("eve", "agents:run")
+    body: dict[str, Any] = {"message": "x", "session_id": "s1", "stream": False}
+
+    def start(key: str) -> Any:
+        headers = eve | {"Idempotency-Key": key}
+        return limited.client.post("/agents/echo/runs", json=body, headers=headers)
+
+    first = start("one")
+    assert (first.status_code, start("two").status_code) == (200, 200)
+    refused = start("three")
+    assert (refused.status_code, refused.json()["error_code"]) == (429, "RATE_LIMITED")
+    assert "2 runs a minute" in refused.json()["detail"]
+    again = start("one")
+    assert (again.status_code, again.json()["run_id"]) == (200, first.json()["run_id"])
+
+
+def test_bucket_fills_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = 1_000.0
+    monkeypatch.setattr("agentctl.service.rate_limits.time.monotonic", lambda: at)
+    buckets = Buckets(60)
+    assert [buckets.take("a") for _ in range(60)] == [0] * 60
+    assert buckets.take("a") == 1
+    at += 0.5
+    assert buckets.take("a") == 0.5
+    at += 0.5
+    assert (buckets.take("a"), buckets.take("a")) == (0, 1)
+
+
+def test_number_of_kept_callers_is_bounded() -> None:
+    buckets = Buckets(1)
+    assert buckets.take("first") == 0
+    for number in range(MAXIMUM_CALLERS + 5):
+        buckets.take(f"caller-{number}")
+    assert len(buckets._buckets) == MAXIMUM_CALLERS
+    assert buckets.take("first") == 0

@@ -1,0 +1,277 @@
+"""Budgets: what runs may use in a period, over one server and over several ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentctl import errors
+from agentctl.auth.principal import Principal
+from agentctl.config import load_settings
+from agentctl.requests import RunRequest
+from agentctl.runs.budgets import find_period
+from agentctl.service.doctor.budgets import check_budgets
+from agentctl.service.service import Service, ServiceOperations
+from tests.commands import run_command
+from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.loops import wait_until
+from tests.postgres import postgres_schemas
+from tests.service.callers import ALL, admin, open_service
+
+LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
+RUNS, USERS, AT_ONCE = (10_000, 20, 24) if LONG else (36, 2, 6)
+
+CALL = '{"a": 1, "b": 2}'
+"""The message of a run of the agent `tool-add`, which calls its model twice."""
+
+CODE = """
+import asyncio
+
+
+async def spend(message, context):
+    for _ in range(50):
+        await asyncio.sleep(0.02)
+        context.usage(input_tokens=100)
+    return "done"
+"""
+
+
+def deploy(folder: Path, endpoint: ModelEndpoint, extra: str, **options: Any) -> Deployment:
+    (folder / "spending.py").write_text(CODE)
+    agents = '[[agents]]\nid = "spender"\nobject = "spending:spend"\n'
+    return create_deployment(folder, endpoint.base_url, extra=f"{agents}\n{extra}", **options)
+
+
+def budget(**values: object) -> str:
+    lines = [
+        f"{name} = {str(value).lower() if isinstance(value, bool) else repr(value)}"
+        for name, value in values.items()
+    ]
+    return "\n".join(["[[budgets]]", 'id = "b"', *lines, ""]).replace("'", '"')
+
+
+def user(service: Service, subject: str = "me") -> ServiceOperations:
+    return service.operations_for(Principal(subject=subject, scopes=ALL | {"usage:read"}))
+
+
+async def run_agent(
+    operations: ServiceOperations, agent: str = "echo", message: str = "hello", **more: Any
+) -> dict[str, Any]:
+    return dict((await operations.create_run("agent", agent, RunRequest(message, **more))).value)
+
+
+async def list_budgets(operations: ServiceOperations, **more: Any) -> list[dict[str, Any]]:
+    return [dict(row) for row in (await operations.get_budgets(**more)).value]
+
+
+async def test_used_budget_refuses_runs_of_one_user(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    deployment = deploy(tmp_path, model_endpoint, budget(per="user", tokens=1))
+    async with open_service(deployment) as service:
+        run = await run_agent(user(service, "ann"))
+        assert run["status"] == "COMPLETED"
+        with pytest.raises(errors.BudgetExceeded) as refusal:
+            await run_agent(user(service, "ann"))
+        period = find_period(service.settings.budgets[0])
+        assert "1 tokens a day of each user" in refusal.value.detail
+        seconds = int(refusal.value.headers()["Retry-After"])
+        assert 0 < seconds <= (period.before - period.since) / 1_000_000
+        assert (await run_agent(user(service, "ben")))["status"] == "COMPLETED"
+        (row,) = await list_budgets(user(service, "ann"))
+        assert (row["user_id"], row["used"], row["state"]) == (
+            "ann", run["total_tokens"], "exceeded",
+        )  # fmt: skip
+        rows = await list_budgets(admin(service))
+        assert {each["user_id"] for each in rows} == {"ann", "ben"}
+        assert await list_budgets(user(service, "ann"), user_id="ben") == []
+
+
+async def test_repeated_request_is_not_refused(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    deployment = deploy(tmp_path, model_endpoint, budget(per="server", tokens=1))
+    async with open_service(deployment) as service:
+        ann = user(service, "ann")
+        first = await run_agent(ann, idempotency_key="k", session_id="s")
+        again = await run_agent(ann, idempotency_key="k", session_id="s")
+        assert again["run_id"] == first["run_id"]
+        assert await list_budgets(ann) == []
+        (row,) = await list_budgets(admin(service))
+        assert row["state"] == "exceeded"
+
+
+async def test_live_run_is_stopped_before_its_next_call(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    stop = budget(per="agent", component="tool-add", tokens=1, on_exceed="stop")
+    async with open_service(deploy(tmp_path, model_endpoint, stop)) as service:
+        run = await run_agent(user(service), "tool-add", CALL)
+        assert run["error"]["code"] == "BUDGET_EXCEEDED"
+        assert [span["kind"] for span in run["spans"]].count("model") == 1
+        assert len(run["tools"]) == 1
+
+
+async def test_code_that_reports_tokens_is_stopped(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    stop = budget(per="server", tokens=250, on_exceed="stop")
+    async with open_service(deploy(tmp_path, model_endpoint, stop)) as service:
+        run = await run_agent(user(service), "spender")
+        assert run["error"]["code"] == "BUDGET_EXCEEDED"
+        assert 250 <= run["total_tokens"] < 2_000
+
+
+async def test_usage_of_live_runs_counts_on_other_servers(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    deployment = deploy(tmp_path, model_endpoint, budget(per="server", tokens=300))
+    async with open_service(deployment) as first, open_service(deployment) as second:
+        spending = asyncio.create_task(run_agent(user(first), "spender"))
+
+        async def is_used_up() -> bool:
+            (row,) = await list_budgets(admin(second))
+            return bool(row["live"] >= 300)
+
+        await wait_until(is_used_up)
+        with pytest.raises(errors.BudgetExceeded):
+            await run_agent(user(second))
+        run = await spending
+        assert run["status"] == "COMPLETED"
+        (row,) = await list_budgets(admin(second))
+        assert (row["live"], row["used"]) == (0, run["total_tokens"])
+
+
+async def test_cost_needs_a_known_price(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
+    deployment = deploy(tmp_path, model_endpoint, budget(per="server", cost=1.0))
+    async with open_service(deployment) as service:
+        with pytest.raises(errors.BudgetExceeded) as refusal:
+            await run_agent(user(service))
+        assert "the price of the model echo is not known" in refusal.value.detail
+        assert "Retry-After" not in refusal.value.headers()
+    allowed = budget(per="server", cost=1.0, unknown="allow")
+    folder = tmp_path / "allowed"
+    folder.mkdir()
+    async with open_service(deploy(folder, model_endpoint, allowed)) as service:
+        run = await run_agent(user(service))
+        (row,) = await list_budgets(admin(service))
+        assert (row["used"], row["unpriced_tokens"]) == (0, run["total_tokens"])
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"per": "user"}, "exactly one of them"),
+        ({"per": "user", "tokens": 1, "cost": 1.0}, "exactly one of them"),
+        ({"per": "server", "tokens": 1, "component": "echo"}, "must be empty"),
+        ({"per": "agent", "tokens": 1, "component": "none"}, "none"),
+    ],
+)
+def test_wrong_budgets_are_reported(tmp_path: Path, values: dict[str, Any], problem: str) -> None:
+    (tmp_path / "agentctl.toml").write_text(
+        '[[databases]]\nid = "main"\nurl = "sqlite:///main.db"\n'
+        '[[models]]\nid = "echo"\nprovider = "demo"\nmodel = "echo"\n'
+        f'[[agents]]\nid = "echo"\nmodel = "echo"\n{budget(**values)}'
+    )
+    with pytest.raises(errors.InvalidConfiguration, match="budgets") as refusal:
+        load_settings(tmp_path / "agentctl.toml", {})
+    assert problem in f"{refusal.value.detail} {refusal.value.cause}"
+
+
+@contextlib.asynccontextmanager
+async def servers(deployment: Deployment) -> AsyncIterator[list[Service]]:
+    async with contextlib.AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(open_service(deployment))]
+        opened += [await stack.enter_async_context(open_service(deployment)) for _ in range(2)]
+        yield opened
+
+
+@pytest.fixture
+def databases(request: pytest.FixtureRequest) -> Iterator[Mapping[str, str]]:
+    if not LONG:
+        yield SQLITE_DATABASES
+        return
+    with postgres_schemas(request.getfixturevalue("postgres_url")) as schemas:
+        yield schemas
+
+
+async def test_no_overshoot_above_one_call_per_live_run(
+    tmp_path: Path, model_endpoint: ModelEndpoint, databases: Mapping[str, str]
+) -> None:
+    limit = 10 * RUNS // USERS
+    extra = budget(per="user", tokens=limit, on_exceed="stop")
+    deployment = deploy(tmp_path, model_endpoint, extra, databases=databases)
+    chance, slots = random.Random(7), asyncio.Semaphore(AT_ONCE)
+    refused, runs = 0, []
+    async with servers(deployment) as opened:
+
+        async def execute(service: Service, name: str, agent: str, message: str) -> None:
+            nonlocal refused
+            async with slots:
+                try:
+                    runs.append(await run_agent(user(service, name), agent, message))
+                except errors.BudgetExceeded:
+                    refused += 1
+
+        async def fold() -> None:
+            # As the server that sweeps does.
+            while True:
+                await opened[0].hosting.sums.add_ended_runs()
+                await asyncio.sleep(0.2)
+
+        folding = asyncio.create_task(fold())
+        work = []
+        for number in range(RUNS):
+            agent = chance.choice([("tool-add", CALL), ("echo", "word " * chance.randrange(1, 20))])
+            work.append(execute(chance.choice(opened), f"user-{number % USERS}", *agent))
+        await asyncio.gather(*work)
+        folding.cancel()
+        rows = await list_budgets(admin(opened[0]))
+    largest = max(
+        (span["input_tokens"] or 0) + (span["output_tokens"] or 0)
+        for run in runs
+        for span in run["spans"]
+        if span["kind"] == "model"
+    )
+    used: dict[str, int] = {}
+    for run in runs:
+        used[run["user_id"]] = used.get(run["user_id"], 0) + run["metrics"]["total_tokens"]
+    assert {row["user_id"]: row["used"] for row in rows} == used
+    assert all(row["live"] == 0 for row in rows)
+    assert refused > 0
+    assert max(used.values()) >= limit
+    assert all(tokens < limit + AT_ONCE * largest for tokens in used.values()), (limit, largest)
+    print(f"{RUNS} runs, {refused} refused, limit {limit}, largest call {largest}, used {used}")
+
+
+def test_command_lists_budgets(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
+    deployment = deploy(tmp_path, model_endpoint, budget(per="server", cost=12.5, unknown="allow"))
+
+    async def start_run() -> None:
+        async with open_service(deployment) as service:
+            await run_agent(user(service))
+
+    asyncio.run(start_run())
+    environment = {"PATH": "", "USER": "boss"}
+    listed = run_command(
+        "budgets", "list", "-o", "tsv", environment=environment, folder=deployment.folder
+    )
+    heading, row = (line.split("\t") for line in listed.lines)
+    values = dict(zip(heading, row, strict=True))
+    assert (values["budget_id"], values["unit"], values["state"]) == ("b", "dollars", "open")
+    assert int(values["unpriced_tokens"]) > 0
+
+
+def test_doctor_names_models_without_a_price(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
+    settings = deploy(tmp_path, model_endpoint, budget(per="server", cost=1.0)).settings
+    findings = asyncio.run(check_budgets(settings))
+    assert {finding.verdict for finding in findings} == {"wrong"}
+    assert any("the model echo, whose price is not known" in each.what for each in findings)

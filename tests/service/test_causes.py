@@ -1,0 +1,178 @@
+"""The causes of failures: kept with a run, and read with the scope `runs:debug` only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agentctl import errors
+from agentctl.auth.principal import Principal
+from agentctl.records.text import MASK
+from agentctl.requests import RunRequest, RunView
+from agentctl.runtime.causes import MAXIMUM_CAUSES, MESSAGE_CHARACTERS
+from agentctl.service.service import Service, ServiceOperations
+from tests.commands import run_command
+from tests.deployment import Deployment, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.service.callers import ALL, admin, open_service, user
+
+SECRET = "sk-a-secret-of-the-environment"
+
+CODE = '''
+import asyncio
+import os
+
+
+def look_up(order):
+    raise LookupError(f"no order {order}, key {os.environ['SHOP_API_KEY']}")
+
+
+def fail(message):
+    return look_up(message)
+
+
+async def fail_in_group(message):
+    async with asyncio.TaskGroup() as group:
+        group.create_task(wait_and_fail())
+
+
+async def wait_and_fail():
+    await asyncio.sleep(0)
+    raise ValueError("x" * 10_000 + "\\x1b[31m")
+
+
+def add(a: int, b: int) -> int:
+    """Add."""
+    raise OSError(f"no adder for {a}")
+'''
+
+CONFIGURATION = """
+[[agents]]
+id = "shop"
+object = "shop_code:fail"
+
+[[agents]]
+id = "grouped"
+object = "shop_code:fail_in_group"
+
+[[agents]]
+id = "adder"
+model = "tool-add"
+tools = ["shop_code:add"]
+
+[[workflows]]
+id = "order"
+steps = [{ name = "look", agent = "shop" }]
+"""
+
+
+@pytest.fixture(scope="module")
+def shop(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[Deployment]:
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "shop_code.py").write_text(CODE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHOP_API_KEY", SECRET)
+        yield create_deployment(folder, model_endpoint.base_url, extra=CONFIGURATION)
+
+
+def debugger(service: Service, subject: str = "me") -> ServiceOperations:
+    """Return the operations of a user who may read causes."""
+    return service.operations_for(Principal(subject=subject, scopes=ALL | {"runs:debug"}))
+
+
+async def read_causes(operations: ServiceOperations, run_id: str) -> list[dict[str, Any]]:
+    return [dict(each) for each in (await operations.get_run_causes(run_id)).value["causes"]]
+
+
+async def start(
+    operations: ServiceOperations, kind: Any, component: str, message: str = "17"
+) -> dict[str, Any]:
+    return dict((await operations.create_run(kind, component, RunRequest(message))).value)
+
+
+def run_in(deployment: Deployment, *arguments: str) -> str:
+    """Run a command on the configuration of a deployment and return its output."""
+    environment = {"PATH": "", "USER": "boss"}
+    result = run_command(*arguments, environment=environment, folder=deployment.folder)
+    assert result.code == 0, result.stderr
+    return result.stdout
+
+
+async def test_cause_of_an_agent_has_type_message_and_place(shop: Deployment) -> None:
+    async with open_service(shop) as service:
+        run = await start(user(service), "agent", "shop")
+        (cause,) = await read_causes(debugger(service), run["run_id"])
+        assert run["error"] == {"code": "AGENT_FAILED", "detail": "The code of the agent failed"}
+        assert cause.pop("raised_at").endswith("Z")
+        line = CODE.splitlines().index("def look_up(order):") + 2
+        assert cause == {
+            "run_id": run["run_id"],
+            "component_type": "agent",
+            "component_id": "shop",
+            "tool_name": None,
+            "type": "LookupError",
+            "message": f"no order 17, key {MASK}",
+            "place": f"shop_code.py:{line} in look_up",
+        }
+
+
+async def test_message_is_bounded_and_safe_for_terminals(shop: Deployment) -> None:
+    async with open_service(shop) as service:
+        run = await start(user(service), "agent", "grouped")
+        (cause,) = await read_causes(debugger(service), run["run_id"])
+    assert cause["type"] == "ValueError"
+    assert len(cause["message"]) == MESSAGE_CHARACTERS
+    assert cause["place"].endswith(" in wait_and_fail")
+
+
+async def test_failed_tools_and_steps_have_causes(shop: Deployment) -> None:
+    async with open_service(shop) as service:
+        run = await start(user(service), "agent", "adder", '{"a": 1, "b": 2}')
+        causes = await read_causes(admin(service), run["run_id"])
+        assert run["status"] == "COMPLETED"
+        assert {(each["tool_name"], each["type"]) for each in causes} == {("add", "OSError")}
+        assert 0 < len(causes) <= MAXIMUM_CAUSES
+        flow = dict((await user(service).create_run("workflow", "order", RunRequest("1"))).value)
+        (cause,) = await read_causes(admin(service), flow["run_id"])
+        assert cause["run_id"] == flow["member_runs"][0]
+        assert cause["component_id"] == "shop"
+
+
+async def test_causes_are_for_callers_with_the_scope_only(shop: Deployment) -> None:
+    async with open_service(shop) as service:
+        run = await start(user(service), "agent", "shop")
+        run_id = run["run_id"]
+        with pytest.raises(errors.Forbidden) as refusal:
+            await user(service).get_run_causes(run_id)
+        assert refusal.value.required_scopes == ("runs:debug",)
+        with pytest.raises(errors.NotFound):
+            await debugger(service, "another").get_run_causes(run_id)
+        operations = admin(service)
+        documents = [
+            (await operations.get_run(run_id, form=RunView(view))).raw  # type: ignore[arg-type]
+            for view in ("full", "items", "summary", "phase")
+        ]
+        documents.append((await operations.get_session_by_id(run["session_id"])).raw)
+        documents.append((await operations.get_session_runs(run["session_id"])).raw)
+        async for event in operations.stream_run("agent", "shop", RunRequest("17")):
+            documents.append(event.data)
+        assert not any(b"LookupError" in each or b"no order" in each for each in documents)
+
+
+def test_commands_show_causes_to_administrators(shop: Deployment) -> None:
+    async def start_run() -> dict[str, Any]:
+        async with open_service(shop) as service:
+            return await start(user(service), "agent", "shop")
+
+    run = asyncio.run(start_run())
+    shown = run_in(shop, "runs", "get", run["run_id"], "-o", "text")
+    assert f"cause: LookupError: no order 17, key {MASK}" in shown
+    assert "in look_up" in shown
+    session = run_in(shop, "sessions", "get", run["session_id"], "-o", "markdown")
+    assert "Cause: `LookupError: no order 17" in session
+    assert "LookupError" not in run_in(shop, "runs", "get", run["run_id"], "-o", "json")

@@ -1,0 +1,333 @@
+"""Usage: sums equal the records of all runs, and a user sees nothing of others."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentctl.auth.principal import Principal
+from agentctl.errors import Forbidden, ValidationFailed
+from agentctl.records.times import parse_rfc3339
+from agentctl.requests import CancelRequest, Page, RunFilter, RunRequest
+from agentctl.service.service import Service, ServiceOperations
+from agentctl.store.database import Sql, Statement, Steps, unit
+from agentctl.store.repositories.usage import HOUR
+from agentctl.usage_requests import OverviewFilter, UsageFilter
+from tests.deployment import Deployment, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.loops import wait_until
+from tests.postgres import postgres_schemas
+from tests.service.callers import ALL, admin, open_service, user, wait_for_running
+
+LONG = bool(os.environ.get("AGENTCTL_TEST_LONG"))
+
+RUNS, SERVICES = (10_000, 3) if LONG else (24, 2)
+
+TOKENS = ("input_tokens", "output_tokens", "total_tokens", "cache_read_tokens", "reasoning_tokens")
+
+EXTRA = """
+[[models]]
+id = "priced"
+provider = "openai"
+model = "echo"
+base_url = "{url}"
+price = {{ input = 2, output = 10, cached = 0.5 }}
+
+[[models]]
+id = "failing"
+provider = "openai"
+model = "http-500"
+base_url = "{url}"
+retries = 0
+fallbacks = ["priced"]
+
+[[agents]]
+id = "clerk"
+model = "priced"
+summary = {{ every_runs = 1, model = "echo" }}
+
+[[agents]]
+id = "spare"
+model = "failing"
+"""
+
+STARTED = (
+    ("agent", "echo"), ("agent", "clerk"), ("agent", "spare"), ("agent", "http-500"),
+    ("agent", "tool-add"), ("team", "desk"), ("workflow", "line"),
+)  # fmt: skip
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
+def world(
+    request: pytest.FixtureRequest, tmp_path: Path, model_endpoint: ModelEndpoint
+) -> Iterator[Deployment]:
+    """A deployment with models that have a price, a fallback and background work."""
+    url = model_endpoint.base_url
+    extra = EXTRA.format(url=url)
+    if request.param == "sqlite":
+        yield create_deployment(tmp_path, url, extra=extra)
+        return
+    with postgres_schemas(request.getfixturevalue("postgres_url")) as databases:
+        yield create_deployment(tmp_path, url, extra=extra, databases=databases)
+
+
+def reader(service: Service, subject: str | None = "me") -> ServiceOperations:
+    """Return the operations of a user who may read usage."""
+    return service.operations_for(Principal(subject=subject, scopes=ALL | {"usage:read"}))
+
+
+async def read_records(operations: ServiceOperations, **filters: Any) -> list[dict[str, Any]]:
+    """Return the records of all runs of a filter."""
+    found, cursor = list[dict[str, Any]](), None
+    while True:
+        page = Page(limit=100, cursor=cursor)
+        document: Any = (await operations.get_runs(RunFilter(page=page, **filters))).value
+        found += document["data"]
+        cursor = document["meta"]["next_cursor"]
+        if cursor is None:
+            return found
+
+
+async def read_ended_records(service: Service) -> list[dict[str, Any]]:
+    """Return the records of all runs, once the sessions of the clerk have their summaries."""
+    records = list[dict[str, Any]]()
+
+    async def have_all_ended() -> bool:
+        records[:] = await read_records(admin(service))
+        of_clerk = [run for run in records if run.get("agent_id") == "clerk"]
+        summaries = sum(run["purpose"] == "summary" for run in of_clerk)
+        return 2 * summaries == len(of_clerk) and all(run["finished_at"] for run in records)
+
+    await wait_until(have_all_ended)
+    return records
+
+
+async def start_random_runs(services: list[Service], count: int) -> None:
+    """Start runs of some users in turn on some services, and add ended ones to sums in between."""
+    chosen = random.Random(7)
+
+    async def start(number: int) -> None:
+        service = chosen.choice(services)
+        kind, component_id = STARTED[number % len(STARTED)]
+        caller = chosen.choice(("ann", "bob", None))
+        message = '{"a": 1, "b": 2}' if component_id == "tool-add" else "words " * (number % 9)
+        request = RunRequest(f"{message} {number}")
+        await user(service, caller).create_run(kind, component_id, request)  # type: ignore[arg-type]
+        if number % 5 == 0:
+            await chosen.choice(services).hosting.sums.add_ended_runs()
+
+    for first in range(0, count, 8):
+        await asyncio.gather(*(start(number) for number in range(first, min(first + 8, count))))
+
+
+async def cancel_one_run(service: Service) -> None:
+    """Start a run of ann that hangs, and cancel it."""
+    operations = user(service, "ann")
+    request = RunRequest("hello", session_id="hanging", background=True)
+    run: Any = (await operations.create_run("agent", "hang", request)).value
+    await wait_for_running(operations, session_id="hanging")
+    cancel = CancelRequest(session_id="hanging", wait=30)
+    await operations.cancel_run("agent", "hang", run["run_id"], cancel)
+
+
+def sum_records(records: list[dict[str, Any]]) -> dict[tuple[Any, ...], Counter[str]]:
+    """Return the sums of the records by user and component."""
+    sums: dict[tuple[Any, ...], Counter[str]] = {}
+    for run in records:
+        kind = next(kind for kind in ("agent", "team", "workflow") if run.get(f"{kind}_id"))
+        counts = sums.setdefault((run["user_id"], kind, run[f"{kind}_id"]), Counter())
+        counts.update({name: run["metrics"][name] or 0 for name in TOKENS})
+        counts["member_runs" if run["parent_run_id"] else "runs"] += 1
+        if run["parent_run_id"] is None:
+            status = {"COMPLETED": "completed", "ERROR": "failed", "CANCELLED": "cancelled"}
+            counts[status[run["status"]]] += 1
+    return sums
+
+
+def sum_models(records: list[dict[str, Any]]) -> dict[str, int]:
+    """Return the tokens of each model, as the messages of the records have them."""
+    tokens = Counter[str]()
+    for run in records:
+        for message in run["messages"]:
+            if message["role"] == "assistant" and message["model"] is not None:
+                tokens[message["model"]] += message["metrics"]["total_tokens"]
+    return dict(tokens)
+
+
+async def read_usage(operations: ServiceOperations, **filters: Any) -> dict[str, Any]:
+    report: Any = (await operations.get_usage(UsageFilter(**filters))).value
+    return dict(report)
+
+
+async def read_overview(operations: ServiceOperations, **filters: Any) -> dict[str, Any]:
+    record: Any = (await operations.get_usage_overview(OverviewFilter(**filters))).value
+    return dict(record)
+
+
+@unit
+def _count_rows() -> Steps[dict[str, int]]:
+    counts = {}
+    for table in ("usage_ends", "usage_hourly", "usage_daily"):
+        counts[table] = (yield Statement(Sql(f"SELECT count(*) FROM {table}")))[0][0]
+    return counts
+
+
+async def check_sums(service: Service, records: list[dict[str, Any]]) -> None:
+    """Check the sums of all users against the records."""
+    operations = admin(service)
+    expected = sum_records(records)
+    report = await read_usage(operations, by=("user", "component"))
+    assert report["groups"] == len(report["data"]) == len(expected)
+    for row in report["data"]:
+        counts = expected[row["user_id"], row["component_type"], row["component_id"]]
+        for name in (*TOKENS, "runs", "member_runs", "completed", "failed", "cancelled"):
+            assert row[name] == counts[name], (name, row)
+    of_models = await read_usage(operations, by=("model",))
+    found = {row["model"]: row["total_tokens"] for row in of_models["data"]}
+    assert {name: tokens for name, tokens in found.items() if tokens} == sum_models(records)
+    for row in of_models["data"]:
+        if row["model"] == "priced":
+            plain = row["input_tokens"] - row["cache_read_tokens"]
+            dollars = 2 * plain + 10 * row["output_tokens"] + 0.5 * row["cache_read_tokens"]
+            assert row["cost"] == pytest.approx(dollars / 1_000_000)
+            assert row["unpriced_tokens"] == 0
+        elif row["total_tokens"]:
+            assert (row["cost"], row["unpriced_tokens"]) == (None, row["total_tokens"])
+
+
+async def test_sums_of_several_services_equal_the_records(world: Deployment) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        services = [await stack.enter_async_context(open_service(world)) for _ in range(SERVICES)]
+        one, other = services[:2]
+        await start_random_runs(services, RUNS)
+        await cancel_one_run(one)
+        await wait_until(
+            lambda: not any(each.hosting.engine.has_live_runs() for each in (one, other))
+        )
+        records = await read_records(admin(one))
+        assert {run["purpose"] for run in records} == {None, "summary"}
+        await check_sums(other, records)
+        await asyncio.gather(*(service.hosting.sums.add_ended_runs() for service in services))
+        await check_sums(one, records)
+        rows = await one.hosting.databases.system.read(_count_rows())
+        assert rows["usage_ends"] == 0
+        assert rows["usage_hourly"] >= rows["usage_daily"] > 0
+
+
+async def test_a_serving_process_adds_ended_runs_to_the_sums(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        await service.prepare()
+        await user(service).create_run("agent", "echo", RunRequest("hello"))
+        database = service.hosting.databases.system
+
+        async def is_added() -> bool:
+            rows = await database.read(_count_rows())
+            return rows["usage_ends"] == 0 and rows["usage_daily"] == 2
+
+        await wait_until(is_added)
+
+
+async def test_each_point_of_an_overview_has_its_runs(world: Deployment) -> None:
+    async with open_service(world) as service:
+        await start_random_runs([service], 12)
+        operations = admin(service)
+        overview = await read_overview(operations, by="model")
+        point, total = overview["points"][-1], overview["total"]
+        if not point["runs"]:  # an hour has begun since
+            point = overview["points"][-2]
+        assert len(overview["points"]) == 24
+        assert {**total, "at": point["at"]} == point
+        assert sum(cause["runs"] for cause in total["failures"]) == total["failed"] > 0
+        assert total["duration"]["count"] == total["runs"]
+        assert 0 < total["first_token"]["p50"] <= total["duration"]["p99"]
+        assert sum(group["runs"] for group in overview["data"]) == total["runs"]
+
+        async def count(**filters: Any) -> int:
+            start = parse_rfc3339(point["at"])
+            ended = {"finished_after": start, "finished_before": start + HOUR, "parent": "none"}
+            page = await operations.get_runs(RunFilter(**ended, **filters))
+            return page.value["meta"]["total_count"]
+
+        assert await count() == total["runs"]
+        assert await count(status="ERROR") == total["failed"]
+        for cause in total["failures"]:
+            assert await count(error_code=cause["error_code"]) == cause["runs"]
+        for group in overview["data"]:
+            if group["model"] is not None:
+                assert await count(model=group["model"]) == group["runs"]
+        assert await count(component_type="team", component_id="desk") == next(
+            group["runs"]
+            for group in (await read_overview(operations))["data"]
+            if group["component_id"] == "desk"
+        )
+
+
+async def test_a_user_reads_only_its_own_usage(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        for caller, number in (("ann", 1), ("bob", 2), (None, 3)):
+            for _ in range(number):
+                await user(service, caller).create_run("agent", "echo", RunRequest("hello"))
+        for _ in range(2):  # from the rows of ended runs, and from the sums
+            for caller, number in (("ann", 1), ("bob", 2), (None, 3)):
+                own = reader(service, caller)
+                report = await read_usage(own, by=("user", "model"))
+                assert [row["user_id"] for row in report["data"]] == [caller]
+                assert report["total"]["runs"] == number
+                assert (await read_overview(own, by="user"))["groups"] == 1
+                assert (await read_overview(own))["total"]["runs"] == number
+                hidden = await read_usage(own, user_id="bob" if caller == "ann" else "ann")
+                assert hidden["total"]["runs"] == hidden["groups"] == 0
+            every = await read_usage(admin(service), by=("user",))
+            runs = {row["user_id"]: row["runs"] for row in every["data"]}
+            assert runs == {"ann": 1, "bob": 2, None: 3}
+            of_bob = await read_usage(admin(service), user_id="bob", by=())
+            assert (of_bob["total"]["runs"], of_bob["groups"]) == (2, 1)
+            await service.hosting.sums.add_ended_runs()
+        with pytest.raises(Forbidden):
+            await user(service, "ann").get_usage(UsageFilter())
+        with pytest.raises(Forbidden):
+            await user(service, "ann").get_usage_overview(OverviewFilter())
+
+
+async def test_runs_of_an_earlier_version_are_counted_later(world: Deployment) -> None:
+    uncount = Sql("UPDATE runs SET counted = 0, model = NULL")
+    drop = [Sql(f"DELETE FROM {table}") for table in ("usage_ends", "usage_hourly", "usage_daily")]
+    async with open_service(world) as service:
+        await start_random_runs([service], 9)
+        await read_ended_records(service)
+        database = service.hosting.databases.system
+        before = await read_usage(admin(service), by=("user", "component"))
+        for statement in (uncount, *drop):
+            await database.write(statement.execute())
+        assert (await read_usage(admin(service)))["total"]["runs"] == 0
+        sums = service.hosting.sums
+        await asyncio.gather(sums.count_earlier_runs(30), sums.count_earlier_runs(30))
+        assert await read_usage(admin(service), by=("user", "component")) == before
+        models = {row["model"] for row in (await read_usage(admin(service), by=("model",)))["data"]}
+        assert {"echo", "priced", "delegate"} <= models
+
+
+async def test_wrong_filters_of_usage_are_refused(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        operations = admin(service)
+        for wrong in (
+            UsageFilter(by=("week",)),  # type: ignore[arg-type]
+            UsageFilter(limit=0),
+            UsageFilter(limit=1_001),
+            UsageFilter(since=HOUR * 48, before=HOUR * 24),
+            UsageFilter(model="a\0"),
+        ):
+            with pytest.raises(ValidationFailed):
+                await operations.get_usage(wrong)
+        with pytest.raises(ValidationFailed, match="1000 hours"):
+            await operations.get_usage_overview(OverviewFilter(since=0))
+        with pytest.raises(ValidationFailed, match="model needs"):
+            await operations.get_runs(RunFilter(model="echo"))
