@@ -21,7 +21,7 @@ from tests.telemetry.receiver import Collector
 from tests.telemetry.test_traces import CALLER, MARKER
 
 FOLDER = ROOT / ".peers" / "traces"
-SECONDS = 120.0
+SECONDS = 300.0
 
 pytestmark = [
     pytest.mark.slow,
@@ -202,7 +202,7 @@ def test_no_text_of_a_run_reaches_the_collector(
     (tmp_path / agents.name).write_text(agents.read_text())
     text = CONFIG.format(url=collector.url, endpoint=model_endpoint.base_url)
     deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=text)
-    headers = {"Authorization": f"Bearer {deployment.token(MARKER, 'agents:run')}"}
+    headers = {"Authorization": f"Bearer {deployment.token('me', 'agents:run')}"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(FOLDER / "instrumentation"))
         with serve_config(deployment.path) as server:
