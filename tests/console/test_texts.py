@@ -164,3 +164,22 @@ def test_long_first_message_is_marked_as_cut(server: ThreadedServer) -> None:
         for name in ("long-name", "whole-name")
     ]
     assert names == ["w" * 59 + "…", "w" * 60]
+
+
+def test_cause_of_a_failure_is_shown_with_its_scope_only(
+    tmp_path: Path, model_endpoint: ModelEndpoint, browser: Browser
+) -> None:
+    (tmp_path / "breaking.py").write_text(
+        "async def fail(message, context):\n    raise LookupError('no order 17')\n"
+    )
+    table = '[[agents]]\nid = "shop"\nobject = "breaking:fail"\n'
+    deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=table)
+    with serve_in_thread(deployment, create_app(deployment.settings)) as server:
+        start(server, "agents/shop", "broken", "17")
+        place, fixed = "#/sessions/broken", "The code of the agent failed"
+        debugger = token(server, "sessions:read", "agents:read", "runs:debug")
+        with open_console(browser, server.url, place, token=debugger) as shown:
+            shown.see(fixed, "LookupError: no order 17", "breaking.py:2 in fail")
+        with open_console(browser, server.url, place, token=token(server)) as shown:
+            shown.see(fixed)
+            expect(shown.page.locator(".cause")).to_have_count(0)
