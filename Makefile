@@ -20,7 +20,7 @@ OPENAI_PROGRAMS := aider instructor langchain litellm llm openai openai-agents p
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-packaging dist coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers lock clean
+.PHONY: demo check test test-packaging dist coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers test-traces lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo $(PORT:%=--port %)
@@ -82,6 +82,10 @@ vendor: $(VENV)/.installed-test
 # Sizes of the code and of its prose, as a table.
 measure: $(VENV)/.installed-test
 	@$(BIN)/python -m tests.architecture.measure
+
+# Traces in Phoenix, of instrumented agents and over three servers.
+test-traces: $(VENV)/.installed-test .peers/traces/.installed
+	AGENTCTL_TEST_LONG=1 $(BIN)/python -m pytest -q tests/telemetry
 
 # Compare with AgentOS, langgraph dev, LiteLLM and the floors; writes docs/benchmarks.md, which has
 # the minutes of each part. Needs wrk. ONLY="tokens idle" measures these parts alone.
@@ -154,6 +158,15 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 	@mkdir -p .peers/webhooks
 	@if command -v npm >/dev/null; then \
 		npm install --silent --prefix .peers/webhooks standardwebhooks@1.1.1; fi
+	@touch $@
+
+.peers/traces/.installed: tests/telemetry/requirements.txt \
+		tests/telemetry/requirements-instrumentation.txt
+	@echo 'Creating an environment with Phoenix in .peers'
+	@$(PYTHON) -m venv .peers/traces
+	@.peers/traces/bin/python -m pip --disable-pip-version-check --quiet install -r $<
+	@.peers/traces/bin/python -m pip --disable-pip-version-check --quiet install --no-deps \
+		--target .peers/traces/instrumentation -r tests/telemetry/requirements-instrumentation.txt
 	@touch $@
 
 .peers/agui/.installed:

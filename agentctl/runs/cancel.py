@@ -116,7 +116,12 @@ class Canceller:
                 death = await self._monitor.check_owner(state.owner)
                 if death is not None:
                     no_heartbeat = death is WorkerDeath.NO_HEARTBEAT
-                    await recover_runs(database, state.owner, may_still_run=no_heartbeat)
+                    await recover_runs(
+                        database,
+                        state.owner,
+                        may_still_run=no_heartbeat,
+                        on_ended=self._monitor.on_lost_run,
+                    )
                 next_check = loop.time() + OWNER_CHECK_SECONDS
             state = await _read_state(database, state)
             left = deadline - loop.time()

@@ -15,7 +15,6 @@ from agentctl.event_loop import retrieve_exception
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
-from agentctl.records.trace_context import build_child_trace
 from agentctl.runs import event_format
 from agentctl.runs.admission import AdmittedRun
 from agentctl.runs.budgets import Budgets
@@ -33,7 +32,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import MEMBER_PREFIX
 from agentctl.runtime.pauses import Leg
 from agentctl.runtime.session_state import SessionState, StateChanges
-from agentctl.runtime.spans import CurrentCall, Span, current_call
+from agentctl.runtime.spans import CurrentCall, current_call
 from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Steps, unit
@@ -285,17 +284,6 @@ class LiveRun:
         self.has_ended = True
         # The clock may have gone back since.
         self.finished_at = max(now(), self._stored_at)
-
-    def trace_member(self, spec: RunSpec, span: Span) -> RunSpec:
-        """Return the specification of a member below the tool call that started it.
-
-        Args:
-            span: the part of this run that the member is.
-        """
-        if self.trace is None:
-            return spec
-        place = self.trace.locate(self.transcript.spans.find_parent(span))
-        return replace(spec, trace=build_child_trace(spec.run_id, place).text)
 
     def keep_state(self) -> None:
         """Set `state_changes`. Code that has not stopped cannot change them afterwards.

@@ -21,12 +21,16 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.runs.process import ProcessIdentity, has_exited, is_lock_free
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import Heartbeat, WorkerRow
+
+if TYPE_CHECKING:
+    from agentctl.runs.tracing import LostRun
 
 DEAD_AFTER_SECONDS = 15.0
 """Time without a heartbeat after which a worker is declared dead."""
@@ -62,6 +66,7 @@ class WorkerMonitor:
         oldest_heartbeat: the oldest one of the last `check_all`, in microseconds; None without
             workers.
         is_long_lived: True in a process that lives long enough to observe heartbeats.
+        on_lost_run: called for each run that this process ends for a dead worker; None for nothing.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class WorkerMonitor:
         self.rate_limited_log = RateLimitedLog(logging.getLogger("agentctl.runs"))
         self.oldest_heartbeat: int | None = None
         self.is_long_lived = False
+        self.on_lost_run: Callable[[LostRun], None] | None = None
         # By worker: a heartbeat, and the observed seconds when it was written.
         self._heartbeats: dict[str, tuple[int, float]] = {}
         # The stored heartbeats of this process, with the observed seconds at their times.

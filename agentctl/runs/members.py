@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from agentctl.config.settings import Limits
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.trace_context import build_child_trace
 from agentctl.run_scope import outside_run
 from agentctl.runs import legs
 from agentctl.runs.admission import AdmittedRun, RunLost, admit_child_run, admit_durable_member
@@ -108,7 +109,7 @@ class Members:
         async with self._slots.hold(parent):
             parent.checkpoint()
             span = parent.transcript.spans.start_member(spec.run_id, component.id)
-            spec = parent.trace_member(spec, span)
+            spec = _trace_member(parent, spec, span)
             run = self._host.build_run(spec, component, parent)
             return await self._wait(run, span, self._start(run, parent, call))
 
@@ -196,7 +197,7 @@ class Members:
         spec = replace(spec, durable=False)
         spans = parent.transcript.spans
         span = spans.start_member(spec.run_id, component.id, parent_id=call_id)
-        spec = parent.trace_member(spec, span)
+        spec = _trace_member(parent, spec, span)
         run = self._host.build_reported(spec, component, parent)
         start = self._start_reported(run, parent)
         with outside_run():
@@ -225,3 +226,11 @@ class Members:
             execution = self._host.execute_leg(run, claimed)
             run.result = self._run_tasks.start(self._wait(run, span, execution))
         return run
+
+
+def _trace_member(parent: LiveRun, spec: RunSpec, span: Span) -> RunSpec:
+    """Return the specification of a member below the tool call of its parent that started it."""
+    if parent.trace is None:
+        return spec
+    place = parent.trace.locate(parent.transcript.spans.find_parent(span))
+    return replace(spec, trace=build_child_trace(spec.run_id, place).text)

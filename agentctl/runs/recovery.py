@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from agentctl.runs.legs import describe
 from agentctl.runs.replay import find_root_id, replay_stored_events
 from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
 from agentctl.runs.states import Ending, is_final
+from agentctl.runs.tracing import LostRun
 from agentctl.runs.waiting import append_event, cancel_waiting_members, close_approvals
 from agentctl.runtime.history import mark_kept
 from agentctl.runtime.transcript import Transcript
@@ -61,7 +62,12 @@ WORKER_LOST_REASON = "The worker was lost"
 
 
 async def recover_runs(
-    database: Database, owner: str | None, *, may_still_run: bool = False, returns: bool = True
+    database: Database,
+    owner: str | None,
+    *,
+    may_still_run: bool = False,
+    returns: bool = True,
+    on_ended: Callable[[LostRun], None] | None = None,
 ) -> list[str]:
     """End the live runs of a dead worker, children before their parents.
 
@@ -73,6 +79,7 @@ async def recover_runs(
             (`liveness.WorkerDeath.NO_HEARTBEAT`). Its work may continue, so the `stopped_at` of
             its runs stays empty. Otherwise the work of its ended runs is known to have stopped.
         returns: False to end also the runs that could go on from a checkpoint.
+        on_ended: called for each run that this call has ended.
 
     Returns:
         Ids of the runs that this call has ended.
@@ -101,8 +108,10 @@ async def recover_runs(
             for run, result in zip(lost, results, strict=True):
                 if isinstance(result, BaseException):
                     raise result
-                if result:
+                if result is not None:
                     ended.append(run.run_id)
+                    if on_ended is not None:
+                        on_ended(result)
     if owner is not None:
         gone = runs.record_worker_gone(owner, now(), exited=not may_still_run)
         await database.write(gone)
@@ -120,13 +129,13 @@ def _group_by_depth(lost: list[RunRow]) -> list[list[RunRow]]:
     return [levels[depth] for depth in sorted(levels, reverse=True)]
 
 
-async def _end_run(database: Database, run: RunRow, may_still_run: bool) -> bool:
+async def _end_run(database: Database, run: RunRow, may_still_run: bool) -> LostRun | None:
     try:
         return await database.write(
             _write_end(database.outbox, run.run_id, run.owner, may_still_run)
         )
     except AlreadyFinished:
-        return False
+        return None
 
 
 @unit
@@ -141,8 +150,10 @@ def _read_kept(run: RunRow) -> Steps[Sequence[Mapping[str, Any]]]:
 
 
 @unit
-def _write_end(outbox: Outbox, run_id: str, owner: str | None, may_still_run: bool) -> Steps[bool]:
-    """End one run in its current state.
+def _write_end(
+    outbox: Outbox, run_id: str, owner: str | None, may_still_run: bool
+) -> Steps[LostRun | None]:
+    """End one run in its current state; return None if it has ended meanwhile.
 
     The row is locked and read again: a cancel may have been requested since, and no request and
     no event can be added until the end is committed.
@@ -150,7 +161,7 @@ def _write_end(outbox: Outbox, run_id: str, owner: str | None, may_still_run: bo
     run = yield from run_reads.get_for_update(run_id)
     if run is None or is_final(run.status) or run.owner != owner:
         # Ended meanwhile, or returned to its checkpoint.
-        return False
+        return None
     root_id = yield from find_root_id(run)
     replayed = yield from replay_stored_events(run, root_id)
     replayed.close_open_calls()
@@ -183,7 +194,7 @@ def _write_end(outbox: Outbox, run_id: str, owner: str | None, may_still_run: bo
     yield from close_approvals(run_id, ending.actor or "system", at)
     yield from cancel_waiting_members(run_id, at)
     yield from publish_run(outbox, run_id)
-    return True
+    return LostRun(run, ending, transcript)
 
 
 @unit

@@ -310,7 +310,10 @@ async def _recover_database(
 ) -> list[str] | None:
     try:
         return await recover_runs(
-            databases[database_id], owner, may_still_run=death is WorkerDeath.NO_HEARTBEAT
+            databases[database_id],
+            owner,
+            may_still_run=death is WorkerDeath.NO_HEARTBEAT,
+            on_ended=monitor.on_lost_run,
         )
     except errors.AgentctlError as error:
         monitor.rate_limited_log.log(

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from agentctl.records.run_spec import RunSpec
     from agentctl.records.trace_context import TraceContext
     from agentctl.runs.live import LiveRun
-    from agentctl.runs.states import LegEnd
+    from agentctl.runs.states import Ending, LegEnd
     from agentctl.runtime.spans import Span
     from agentctl.runtime.tracing import LegTrace
+    from agentctl.runtime.transcript import Transcript
+    from agentctl.store.repositories.run_rows import RunRow
+
+
+class LostRun(NamedTuple):
+    """A run that ended because its worker died, with the parts in its stored events."""
+
+    run: RunRow
+    ending: Ending
+    transcript: Transcript
 
 
 class RunTracer(Protocol):
@@ -48,4 +58,8 @@ class RunTracer(Protocol):
         Args:
             calls: its parts that have ended.
         """
+        ...
+
+    def end_lost(self, lost: LostRun) -> None:
+        """Export the spans of the last leg of a run whose worker died."""
         ...

@@ -7,7 +7,8 @@ A span is recorded for each call, never for each token. The spans are stored wit
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
@@ -48,6 +49,7 @@ class Span:
         answer: the message of a model call with its counters; None if there is none, or not in this
             process.
         error_code: the code of the failure of a model call; None if it is not known.
+        repetition: number of earlier spans of the run with the same id: models repeat theirs.
     """
 
     kind: SpanKind
@@ -63,6 +65,7 @@ class Span:
     member_run_id: str | None = None
     answer: Mapping[str, Any] | None = field(default=None, repr=False)
     error_code: str | None = None
+    repetition: int = 0
 
     def mark_first_token(self) -> None:
         """Set the time of the first part of the answer, once."""
@@ -92,7 +95,8 @@ class Span:
         }
 
 
-_FIELDS = tuple(item.name for item in fields(Span) if item.name not in ("answer", "error_code"))
+_NOT_STORED = ("answer", "error_code", "repetition")
+_FIELDS = tuple(item.name for item in fields(Span) if item.name not in _NOT_STORED)
 
 
 class Spans:
@@ -102,6 +106,7 @@ class Spans:
         self._spans: list[Span] = []
         self._model_calls = 0
         self._reported: set[Span] = set()
+        self._counts = Counter[str]()
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with all spans, for a checkpoint."""
@@ -113,8 +118,7 @@ class Spans:
         """Return the spans of a checkpoint; open ones are still open."""
         spans = cls()
         spans._model_calls = stored["model_calls"]
-        spans._spans = [Span(**values) for values in stored["spans"]]
-        spans._reported = {span for span in spans._spans if span.finished_at is not None}
+        spans._restore(stored["spans"])
         return spans
 
     @property
@@ -152,9 +156,7 @@ class Spans:
     def extend(self, added: Mapping[str, Any]) -> None:
         """Add what `since` has returned."""
         self._model_calls = added["model_calls"]
-        spans = [Span(**values) for values in added["spans"]]
-        self._spans += spans
-        self._reported |= {span for span in spans if span.finished_at is not None}
+        self._restore(added["spans"])
 
     def take_ended(self) -> list[Span]:
         """Return the spans that have ended in this leg and were not taken before."""
@@ -232,8 +234,20 @@ class Spans:
     def _start(self, kind: SpanKind, id: str, name: str, at: int | None = None) -> Span:
         span = Span(kind, id, name, None, now() if at is None else at)
         if len(self._spans) < MAXIMUM_SPANS:
-            self._spans.append(span)
+            self._add(span)
         return span
+
+    def _restore(self, stored: Iterable[Mapping[str, Any]]) -> None:
+        for values in stored:
+            span = Span(**values)
+            self._add(span)
+            if span.finished_at is not None:
+                self._reported.add(span)
+
+    def _add(self, span: Span) -> None:
+        span.repetition = self._counts[span.id]
+        self._counts[span.id] += 1
+        self._spans.append(span)
 
     def find_open(self, id: str) -> Span | None:
         """Return the latest open span with an id; None if there is none."""

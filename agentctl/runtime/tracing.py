@@ -57,11 +57,11 @@ class LegTrace:
         """Return the place of a call of the run; that of the run for None or without its calls."""
         if span is None or not self.has_calls or span.kind not in ("model", "tool"):
             return self.own
-        parts = (span.kind, span.id, span.started_at)
+        parts = (span.kind, span.id, span.repetition)
         return self.own._replace(span_id=derive_span_id(self.own.span_id, *parts))
 
     def enter(self, span: Span | None = None) -> Token[Context]:
-        """Make a span the current one of this task; see `leave`."""
+        """Set the current span of this task; return the token that undoes it."""
         from opentelemetry import context
 
         return context.attach(_build_context(self.locate(span)))
@@ -77,7 +77,7 @@ _current: ContextVar[LegTrace | None] = ContextVar("agentctl_trace", default=Non
 
 @contextmanager
 def enter_span(span: Span | None) -> Iterator[None]:
-    """Make a span of the current run the current one of OpenTelemetry, if the run is traced."""
+    """Set the current span of OpenTelemetry to one of the current run, if it is traced."""
     leg = _current.get()
     if leg is None or span is None:
         yield
@@ -93,7 +93,7 @@ def enter_span(span: Span | None) -> Iterator[None]:
 
 @contextmanager
 def enter_call(spans: Spans, call: CurrentCall) -> Iterator[None]:
-    """Make a tool call of the current run the current one."""
+    """Set the current tool call."""
     token = current_call.set(call)
     try:
         with enter_span(None if _current.get() is None else spans.find_open(call.id)):

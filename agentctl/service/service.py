@@ -171,6 +171,7 @@ class Service:
             tracer = open_tracer(settings)
             if tracer is not None:
                 stack.push_async_callback(tracer.close)
+                monitor.on_lost_run = tracer.end_lost
             engine = Engine(databases, catalog, settings, worker, budgets, tracer)
             sums = UsageSums(databases, prices)
             stack.push_async_callback(_add_last_runs, sums, engine)

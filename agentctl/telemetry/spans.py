@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.resources import Resource
@@ -11,16 +12,15 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from agentctl import __version__
-from agentctl.records.times import now
 from agentctl.records.trace_context import TraceContext
 from agentctl.runtime.tracing import LegTrace, build_span_context
 from agentctl.telemetry import attributes as names
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
-    from agentctl.runs.live import LiveRun
     from agentctl.runs.states import LegEnd
     from agentctl.runtime.spans import Span
+    from agentctl.runtime.transcript import Transcript
 
 _SCOPE = InstrumentationScope("agentctl", __version__)
 _UNSET, _FAILED = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
@@ -28,10 +28,40 @@ _UNSET, _FAILED = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 Attributes = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class EndedLeg:
+    """A leg that has ended, as its spans show it.
+
+    Attributes:
+        trace: its place.
+        model: the id of the model of its component; empty without one.
+        calls: its parts that have ended.
+        is_recovered: True if another process than that of the leg has ended it.
+    """
+
+    trace: LegTrace
+    run_id: str
+    session_id: str
+    user_id: str | None
+    input: str
+    purpose: str | None
+    is_root: bool
+    attempt: int
+    kind: str
+    component_id: str
+    component_name: str
+    model: str
+    ending: LegEnd
+    finished_at: int
+    transcript: Transcript
+    calls: Sequence[Span]
+    is_recovered: bool = False
+
+
 class SpanBuilder:
     """Builds the spans of runs: one for each leg, each model call and each tool call.
 
-    A member has the span of its own run, and a step of a workflow that of the run that it starts.
+    A member has the span of the run that executes it, and so has a step of a workflow.
 
     Args:
         resource: the attributes of the server.
@@ -42,64 +72,59 @@ class SpanBuilder:
         self._models = names.list_models(settings.models)
         self._resource = resource
 
-    def build(
-        self, run: LiveRun, trace: LegTrace, ending: LegEnd, calls: Sequence[Span]
-    ) -> Iterator[ReadableSpan]:
-        """Yield the spans of a leg that has ended, its own one last.
-
-        Args:
-            calls: its parts that have ended.
-        """
-        if trace.has_calls:
-            for call in calls:
+    def build(self, leg: EndedLeg) -> Iterator[ReadableSpan]:
+        """Yield the spans of a leg, that of the run last."""
+        if leg.trace.has_calls:
+            for call in leg.calls:
                 if call.kind == "model":
-                    yield self._build_model_call(run, trace, call)
+                    yield self._build_model_call(leg, call)
                 elif call.kind == "tool":
-                    yield self._build_tool_call(run, trace, call)
-        yield self._build_run(run, trace, ending)
+                    yield self._build_tool_call(leg, call)
+        yield self._build_run(leg)
 
-    def _build_run(self, run: LiveRun, trace: LegTrace, ending: LegEnd) -> ReadableSpan:
-        spec, component = run.spec, run.component
-        operation = "invoke_workflow" if component.kind == "workflow" else "invoke_agent"
+    def _build_run(self, leg: EndedLeg) -> ReadableSpan:
+        trace, ending = leg.trace, leg.ending
+        operation = "invoke_workflow" if leg.kind == "workflow" else "invoke_agent"
         found: Attributes = {
             names.OPERATION: operation,
-            names.AGENT_ID: component.id,
-            names.AGENT_NAME: component.name,
-            names.CONVERSATION: spec.session_id,
-            names.RUN_ID: spec.run_id,
+            names.AGENT_ID: leg.component_id,
+            names.AGENT_NAME: leg.component_name,
+            names.CONVERSATION: leg.session_id,
+            names.RUN_ID: leg.run_id,
             names.RUN_STATUS: ending.status.lower(),
-            names.RUN_LEG: run.attempt,
-            **names.describe_usage(run.transcript.metrics),
+            names.RUN_LEG: leg.attempt,
+            **names.describe_usage(leg.transcript.metrics),
         }
-        model = self._models.get(getattr(component.spec, "model", ""))
-        if model is not None:
+        if (model := self._models.get(leg.model)) is not None:
             found |= {names.PROVIDER: model.provider, names.REQUEST_MODEL: model.name}
-        if spec.purpose is not None:
-            found[names.RUN_PURPOSE] = spec.purpose
+        if leg.purpose is not None:
+            found[names.RUN_PURPOSE] = leg.purpose
+        if leg.is_recovered:
+            found[names.RUN_RECOVERED] = True
         status = _UNSET
         if ending.status == "ERROR":
             found[names.ERROR_TYPE], status = ending.error_code or names.OTHER_ERROR, _FAILED
         elif ending.status == "CANCELLED":
             found |= {names.ERROR_TYPE: names.CANCELLED, names.CANCEL_REQUESTED: True}
         if self._has_content:
-            found[names.INPUT_MESSAGES] = names.dump_messages("user", spec.input)
-            found[names.OUTPUT_MESSAGES] = names.dump_messages("assistant", run.transcript.content)
-            found |= {names.USER_ID: spec.user_id} if spec.user_id is not None else {}
+            found[names.INPUT_MESSAGES] = names.dump_messages("user", leg.input)
+            found[names.OUTPUT_MESSAGES] = names.dump_messages("assistant", leg.transcript.content)
+            found |= {names.USER_ID: leg.user_id} if leg.user_id is not None else {}
         return ReadableSpan(
-            f"{operation} {component.id}",
+            f"{operation} {leg.component_id}",
             build_span_context(trace.own),
             _find_parent(trace.parent),
             self._resource,
             found,
             links=[Link(build_span_context(trace.link, is_remote=True))] if trace.link else (),
-            kind=SpanKind.SERVER if run.parent is None else SpanKind.INTERNAL,
+            kind=SpanKind.SERVER if leg.is_root else SpanKind.INTERNAL,
             status=status,
             start_time=trace.started_at * 1_000,
-            end_time=max(run.finished_at or now(), trace.started_at) * 1_000,
+            end_time=max(leg.finished_at, trace.started_at) * 1_000,
             instrumentation_scope=_SCOPE,
         )
 
-    def _build_model_call(self, run: LiveRun, trace: LegTrace, call: Span) -> ReadableSpan:
+    def _build_model_call(self, leg: EndedLeg, call: Span) -> ReadableSpan:
         known = self._models.get(call.name)
         name = call.name if known is None else known.name
         found: Attributes = {names.OPERATION: "chat", names.REQUEST_MODEL: name}
@@ -116,9 +141,9 @@ class SpanBuilder:
             text, calls = answer["content"], answer.get("tool_calls", ())
             found[names.OUTPUT_MESSAGES] = names.dump_messages("assistant", text, calls)
         code = call.error_code or names.OTHER_ERROR
-        return self._build_call(run, trace, call, f"chat {name}", SpanKind.CLIENT, found, code)
+        return self._build_call(leg, call, f"chat {name}", SpanKind.CLIENT, found, code)
 
-    def _build_tool_call(self, run: LiveRun, trace: LegTrace, call: Span) -> ReadableSpan:
+    def _build_tool_call(self, leg: EndedLeg, call: Span) -> ReadableSpan:
         found: Attributes = {
             names.OPERATION: "execute_tool",
             names.TOOL_NAME: call.name,
@@ -126,24 +151,24 @@ class SpanBuilder:
             names.TOOL_TYPE: "function",
         }
         if self._has_content:
-            entries = (tool for tool in run.transcript.tools if tool["tool_call_id"] == call.id)
+            entries = (tool for tool in leg.transcript.tools if tool["tool_call_id"] == call.id)
             for entry in entries:
                 found[names.TOOL_ARGUMENTS] = names.dump_content(entry["tool_args"])
                 found[names.TOOL_RESULT] = names.cut(entry["result"] or "")
         title = f"execute_tool {call.name}"
-        return self._build_call(run, trace, call, title, SpanKind.INTERNAL, found, "TOOL_FAILED")
+        return self._build_call(leg, call, title, SpanKind.INTERNAL, found, "TOOL_FAILED")
 
     def _build_call(
         self,
-        run: LiveRun,
-        trace: LegTrace,
+        leg: EndedLeg,
         call: Span,
         title: str,
         kind: SpanKind,
         found: Attributes,
         error_code: str,
     ) -> ReadableSpan:
-        found |= {names.CONVERSATION: run.spec.session_id, names.RUN_ID: run.run_id}
+        trace = leg.trace
+        found |= {names.CONVERSATION: leg.session_id, names.RUN_ID: leg.run_id}
         if call.status != "completed":
             found[names.ERROR_TYPE] = error_code if call.status == "failed" else names.CANCELLED
         # A call that waited for a person has begun in an earlier leg.

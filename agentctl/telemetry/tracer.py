@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from agentctl import __version__
 from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.times import now
 from agentctl.records.trace_context import (
     RunTrace,
     TraceContext,
@@ -30,13 +31,14 @@ from agentctl.records.trace_context import (
 from agentctl.runtime.tracing import LegTrace, find_current_span
 from agentctl.telemetry.metrics import ModelMetrics
 from agentctl.telemetry.queue import SpanQueue
-from agentctl.telemetry.spans import SpanBuilder
+from agentctl.telemetry.spans import EndedLeg, SpanBuilder
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.records.run_spec import RunSpec
     from agentctl.runs.live import LiveRun
     from agentctl.runs.states import LegEnd
+    from agentctl.runs.tracing import LostRun
     from agentctl.runtime.spans import Span
 
 FLUSH_SECONDS = 2.0
@@ -142,11 +144,21 @@ class OtlpTracer:
                     if call.kind == "model":
                         self._metrics.record(call)
             if run.trace is not None and run.trace.own.is_sampled:
-                for span in self._builder.build(run, run.trace, ending, calls):
-                    self._queue.on_end(span)
-        except Exception:
-            _rate_limited.log("the spans of run %s could not be built", run.run_id)
-            _log.debug("the spans of run %s could not be built", run.run_id, exc_info=True)
+                self._export(_describe_leg(run, run.trace, ending, calls))
+        except Exception as error:
+            _rate_limited.log("spans of runs could not be built", cause=error)
+
+    def end_lost(self, lost: LostRun) -> None:
+        try:
+            first = parse_run_trace(lost.run.trace)
+            if first is not None and first.own.is_sampled:
+                self._export(_describe_lost(lost, first))
+        except Exception as error:
+            _rate_limited.log("spans of lost runs could not be built", cause=error)
+
+    def _export(self, leg: EndedLeg) -> None:
+        for span in self._builder.build(leg):
+            self._queue.on_end(span)
 
     async def close(self) -> None:
         """Export what waits, for at most `FLUSH_SECONDS`."""
@@ -171,6 +183,54 @@ class OtlpTracer:
         await asyncio.wait({done}, timeout=FLUSH_SECONDS)
         if not done.done():
             _log.warning("the collector of traces did not take the last spans in time")
+
+
+def _describe_leg(run: LiveRun, trace: LegTrace, ending: LegEnd, calls: Sequence[Span]) -> EndedLeg:
+    spec, component = run.spec, run.component
+    return EndedLeg(
+        trace,
+        run.run_id,
+        spec.session_id,
+        spec.user_id,
+        spec.input,
+        spec.purpose,
+        run.parent is None,
+        run.attempt,
+        component.kind,
+        component.id,
+        component.name,
+        getattr(component.spec, "model", ""),
+        ending,
+        run.finished_at or now(),
+        run.transcript,
+        calls,
+    )
+
+
+def _describe_lost(lost: LostRun, first: RunTrace) -> EndedLeg:
+    run, transcript = lost.run, lost.transcript
+    later = run.attempt > 1
+    trace = LegTrace(build_leg_trace(run.run_id, run.attempt, first.own) if later else first)
+    trace.started_at = run.started_at or run.created_at
+    return EndedLeg(
+        trace,
+        run.run_id,
+        run.session_id,
+        run.user_id,
+        run.input,
+        run.purpose,
+        run.parent_run_id is None or run.purpose is not None,
+        run.attempt,
+        run.component_type,
+        run.component_id,
+        run.component_id,
+        "",
+        lost.ending,
+        now(),
+        transcript,
+        transcript.spans.take_ended(),
+        is_recovered=True,
+    )
 
 
 def _build_resource(settings: Settings) -> Resource:

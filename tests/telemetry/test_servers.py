@@ -1,4 +1,4 @@
-"""Traces over servers: one tree through the doors of agents, and what each server shows of it."""
+"""Traces over servers: one tree through their interfaces, and the places that show it."""
 
 from __future__ import annotations
 

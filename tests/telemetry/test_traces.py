@@ -8,14 +8,24 @@ from typing import Any
 
 import pytest
 
+from agentctl.approval_requests import DecisionRequest
+from agentctl.records.ids import new_id
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.trace_context import TraceContext, caller_trace, parse_traceparent
+from agentctl.records.trace_context import (
+    TraceContext,
+    build_child_trace,
+    caller_trace,
+    parse_traceparent,
+)
 from agentctl.requests import CancelRequest, RunRequest
+from agentctl.runs.recovery import recover_runs
+from agentctl.runtime.events import ToolCallStarted
 from agentctl.service.service import Service, ServiceOperations
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.service.callers import open_service, streamed_run, user
+from tests.runs.shared_databases import create_live_run, store_events
+from tests.service.callers import admin, open_service, streamed_run, user
 from tests.telemetry.conftest import build_deployment
 from tests.telemetry.receiver import Collector, ReceivedSpan
 
@@ -275,3 +285,53 @@ def test_wrong_traceparents_are_ignored(text: object) -> None:
 
 def test_traceparents_of_later_versions_are_read() -> None:
     assert parse_traceparent(f"01-{CALLER.traceparent[3:]}-more") == CALLER
+
+
+async def test_later_legs_are_traces_with_a_link(
+    tmp_path: Path, model_endpoint: ModelEndpoint, collector: Collector
+) -> None:
+    agent = (
+        '[[agents]]\nid = "gated"\nmodel = "tool-add"\ntools = ["world_tools:add"]\n'
+        'approve = { add = "user" }\n'
+    )
+    deployment = build_deployment(tmp_path, model_endpoint, collector, extra=agent)
+    async with open_service(deployment) as service:
+        operations = admin(service)
+        caller_trace.set(CALLER)
+        paused = await run(operations, "agent", "gated", '{"a": 1, "b": 2}')
+        caller_trace.set(None)
+        asked = paused["approvals"][0]
+        decision = DecisionRequest("approve", asked["arguments_hash"])
+        await operations.decide_approval("agent", "gated", asked["approval_id"], decision)
+        database = service.hosting.databases["main"]
+        await service.hosting.engine.continue_run(database, paused["run_id"])
+        await wait_until(lambda: len(_list_runs(collector)) == 2)
+        record: Any = (await operations.get_run(paused["run_id"])).value
+    first, later = sorted(_list_runs(collector), key=lambda span: span.start)
+    status = "agentctl.run.status"
+    assert [span.attributes[status] for span in (first, later)] == ["paused", "completed"]
+    assert [span.attributes["agentctl.run.leg"] for span in (first, later)] == [1, 2]
+    assert (first.trace_id, first.parent_id) == (CALLER.trace_id, CALLER.span_id)
+    assert (later.parent_id, later.links) == ("", [(first.trace_id, first.span_id)])
+    assert draw(collector.spans, first.span_id) == {"0 chat tool:add": {}}
+    assert draw(collector.spans, later.span_id) == {"0 execute_tool add": {}, "1 chat tool:add": {}}
+    assert record["trace_id"] == first.trace_id
+    assert len(collector.spans) == count_parts([record]) + 1
+
+
+async def test_the_spans_of_a_dead_worker_come_from_the_events(
+    deployment: Deployment, collector: Collector
+) -> None:
+    call = {"tool_call_id": "c1", "tool_name": "add", "tool_args": {}}
+    started = ToolCallStarted({**call, "tool_call_error": None, "result": None})
+    async with open_service(deployment) as service:
+        database, monitor = service.hosting.databases["main"], service.hosting.monitor
+        trace = build_child_trace(new_id(), CALLER)
+        lost = await create_live_run(database, "dead", component_id="echo", trace=trace.text)
+        await store_events(database, lost, "text", started)
+        assert await recover_runs(database, "dead", on_ended=monitor.on_lost_run) == ["r1"]
+    tool, own = sorted(collector.spans, key=lambda span: span.name)
+    assert (own.span_id, own.parent_id) == (trace.own.span_id, CALLER.span_id)
+    assert (own.attributes["error.type"], own.status) == ("WORKER_LOST", 2)
+    assert own.attributes["agentctl.recovered"] is True
+    assert (tool.name, tool.parent_id, tool.status) == ("execute_tool add", own.span_id, 2)

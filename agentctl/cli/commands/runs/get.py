@@ -23,12 +23,12 @@ from agentctl.cli.show import columns
 from agentctl.cli.show.output import resolve_format, show_list, show_record
 from agentctl.cli.show.pager import Pager
 from agentctl.cli.show.transcript.pages import (
+    TraceLinks,
     create_look,
     create_page,
     is_transcript,
     resolve_transcript_format,
 )
-from agentctl.cli.show.transcript.traces import TraceLinks
 from agentctl.cli.target import Target, with_target
 from agentctl.extensions import name_products
 from agentctl.requests import FULL_VIEW, SessionLocator

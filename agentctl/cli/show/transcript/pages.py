@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, TypeAlias
 from agentctl.cli.io import current_io
 from agentctl.cli.show.output import resolve_format
 from agentctl.cli.show.transcript.timeline import draw_timeline
-from agentctl.cli.show.transcript.traces import TraceLinks
-from agentctl.errors import UsageError
+from agentctl.errors import AgentctlError, UsageError
 from agentctl.records.kinds import Record
 from agentctl.transcripts import markdown
 from agentctl.transcripts.model import DrawnRun
 from agentctl.transcripts.runs import Causes, SessionRuns
-from agentctl.transcripts.texts import Look, describe_details
+from agentctl.transcripts.texts import TRACE_URL, Look, describe_details
 
 if TYPE_CHECKING:
     from agentctl.cli.show.output import Format
@@ -26,6 +25,27 @@ Write = Callable[[str], object]
 
 TIMELINE_WIDTH = 100
 """Columns of a timeline in Markdown."""
+
+
+class TraceLinks:
+    """Adds the pages about traces to runs. The server names their address once."""
+
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
+        self._url: str | None = None
+
+    async def add_to(self, run: Record) -> Record:
+        """Return a run with the page about its trace, if there is one."""
+        if not run.get("trace_id"):
+            return run
+        if self._url is None:
+            try:
+                self._url = (await self._operations.get_me()).value["trace_url"] or ""
+            except (AgentctlError, KeyError):
+                self._url = ""
+        if not self._url:
+            return run
+        return {**run, TRACE_URL: self._url.replace("{trace_id}", str(run["trace_id"]))}
 
 
 async def print_transcript(
