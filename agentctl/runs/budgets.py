@@ -165,6 +165,9 @@ class Budgets:
         budgets = self._find(charge)
         if not budgets:
             return
+        if not all_budgets and not run.transcript.metrics["total_tokens"]:
+            # Its first call: the check at its begin was just made.
+            return
         unpriced = await self._report(run)
         for budget in budgets:
             if all_budgets and (model := await self._find_unpriced(budget, charge.component)):
@@ -183,7 +186,7 @@ class Budgets:
     async def _report(self, run: ChargedRun) -> str | None:
         """Store what a run has used. Return a model whose price is not known, or None."""
         metrics = run.transcript.metrics
-        tokens, cost, unpriced = metrics["total_tokens"] or 0, 0, None
+        cost, unpriced, tokens = 0, None, metrics["total_tokens"] or 0
         if not tokens:
             return None
         if any(budget.cost is not None for budget in self.budgets):
