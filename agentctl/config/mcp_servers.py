@@ -82,6 +82,11 @@ def allows_tool(server: McpServer, tool: str) -> bool:
     return not patterns or any(fnmatchcase(tool, pattern) for pattern in patterns)
 
 
+def is_idempotent(server: McpServer, tool: str) -> bool:
+    """Return True if a call of a tool may be made again after its process died."""
+    return any(fnmatchcase(tool, pattern) for pattern in server.idempotent_tools)
+
+
 def check_mcp_servers(settings: Settings, places: Mapping[str, Place]) -> None:
     """Check the entries of `[[mcp_servers]]`, and the tools of agents and teams that name them."""
     for server in settings.mcp_servers:

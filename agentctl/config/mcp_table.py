@@ -54,6 +54,8 @@ class McpServer:
         headers: headers of each request. `${user_id}` and `${claims:NAME}` are those of the user of
             the run, who then has a separate session.
         allow_tools: names and patterns of the tools that agents may use; empty for all.
+        idempotent_tools: names and patterns of the tools that a durable run may call again after
+            its process died in a call (docs/durable.md).
         connect_seconds: maximum time to start or connect, and to list the tools.
         call_seconds: maximum time of a call.
         max_sessions: maximum number of sessions, one for each user, of a process.
@@ -66,6 +68,7 @@ class McpServer:
     url: BaseUrl = ""
     headers: dict[HeaderName, Template] = field(default_factory=dict)
     allow_tools: tuple[ToolPattern, ...] = ()
+    idempotent_tools: tuple[ToolPattern, ...] = ()
     connect_seconds: Annotated[float, Range(0.1, 600)] = 30
     call_seconds: Seconds = 60
     max_sessions: Annotated[int, Range(1, 10_000)] = 100

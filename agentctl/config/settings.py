@@ -21,7 +21,6 @@ from agentctl.config.names import (
     HistoryRuns,
     Host,
     Id,
-    ListenAddress,
     ModelId,
     NotEmpty,
     ObjectName,
@@ -34,8 +33,8 @@ from agentctl.config.names import (
     ToolNamePattern,
     VariableName,
 )
+from agentctl.config.observability import Log, Metrics, TracedParts, Tracing
 from agentctl.config.prices import ModelPrice
-from agentctl.config.tracing import TracedParts, Tracing
 from agentctl.config.types import Reference, Secret
 from agentctl.config.webhooks import Webhook
 from agentctl.records.approvals import ApprovalPolicy
@@ -52,8 +51,6 @@ Provider = Literal[
     "openai", "anthropic", "google", "bedrock", "azure", "mistral", "groq", "openrouter", "ollama",
     "demo",
 ]  # fmt: skip
-LogFormat = Literal["readable", "json"]
-LogLevel = Literal["debug", "info", "warning", "error"]
 TlsMode = Literal["prefer", "disable", "require", "verify-ca", "verify-full"]
 DemoModel = Literal["echo", "slow", "leader", "tool"]
 MemoryMode = Literal["off", "tool", "after_run"]
@@ -227,29 +224,6 @@ class Approvals:
     client_seconds: Annotated[int, Range(0, 31_622_400)] = 3_600
     own: bool = False
     pending: Annotated[int, Range(1, 10_000_000)] = 10_000
-
-
-@dataclass(frozen=True, slots=True)
-class Log:
-    """The table `[log]`: the format and the least level of log lines.
-
-    At `info` the log has a line for each request.
-    """
-
-    format: LogFormat = "readable"
-    level: LogLevel = "warning"
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """The table `[metrics]`: the address for Prometheus, which needs no token; empty for none.
-
-    Attributes:
-        allow_remote: True if `listen` may be an address that other machines can reach.
-    """
-
-    listen: ListenAddress = ""
-    allow_remote: bool = False
 
 
 @dataclass(frozen=True, slots=True)

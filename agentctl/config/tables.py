@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentctl.config import budgets, mcp_table, settings, tracing, webhooks
+from agentctl.config import budgets, mcp_table, observability, settings, webhooks
 from agentctl.config.places import KeyPath, Place
 from agentctl.config.types import convert_value, parse_variable
 from agentctl.extensions import insert_after, load_extensions
@@ -35,9 +35,9 @@ SECTIONS: dict[str, type] = {
     "quotas": settings.Quotas,
     "rate_limits": budgets.RateLimits,
     "audit": settings.Audit,
-    "log": settings.Log,
-    "metrics": settings.Metrics,
-    "tracing": tracing.Tracing,
+    "log": observability.Log,
+    "metrics": observability.Metrics,
+    "tracing": observability.Tracing,
     "console": settings.Console,
 }
 ENTRY_TABLES: dict[str, type] = {

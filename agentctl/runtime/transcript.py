@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.runtime.answer import AnswerInProgress
 from agentctl.runtime.causes import Causes
 from agentctl.runtime.history import CANCELLED_RESULT, build_tool_message
-from agentctl.runtime.spans import Span, Spans, SpanStatus
+from agentctl.runtime.spans import Span, Spans
 from agentctl.runtime.unstopped import UnstoppedWork
 
 MAXIMUM_TOKENS = 10**12
@@ -75,7 +76,7 @@ class Transcript:
         self._knows_usage = True
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._answer: _AnswerInProgress | None = None
+        self._answer: AnswerInProgress | None = None
         self._open_calls: dict[str, tuple[dict[str, Any], Span]] = {}
         self._unanswered: dict[str, str] = {}
         self._requested: set[str] = set()
@@ -324,7 +325,7 @@ class Transcript:
         """
         self.end_answer([])
         span = self.spans.start_model_call(model) if model is not None else None
-        self._answer = _AnswerInProgress(model, 0 if self._knows_usage else None, span)
+        self._answer = AnswerInProgress(model, 0 if self._knows_usage else None, span)
         return span
 
     def extend_answer(self, delta: str) -> None:
@@ -460,40 +461,6 @@ class Transcript:
         name = self._unanswered.pop(call_id, None)
         if name is not None:
             self._messages.append(build_tool_message(call_id, name, result, created_at))
-
-
-class _AnswerInProgress:
-    """An answer of the model while it arrives."""
-
-    def __init__(self, model: str | None, count: int | None, span: Span | None) -> None:
-        self.model = model
-        self.span = span
-        self.pieces: list[str] = []
-        self.usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, count)
-        self.finish_reason: str | None = None
-        self.created_at = times.whole_seconds(times.now())
-
-    @property
-    def is_empty(self) -> bool:
-        return not any(self.pieces)
-
-    def end_span(self, status: SpanStatus, error_code: str | None = None) -> None:
-        if self.span is not None:
-            self.span.input_tokens = self.usage["input_tokens"]
-            self.span.output_tokens = self.usage["output_tokens"]
-            self.span.error_code = self.span.error_code or error_code
-            self.span.end(status)
-
-    def message(self, tool_calls: list[dict[str, Any]]) -> dict[str, Any]:
-        message = {
-            "role": "assistant",
-            "content": "".join(self.pieces),
-            "created_at": self.created_at,
-            "metrics": dict(self.usage),
-            "finish_reason": self.finish_reason,
-            "model": self.model,
-        }
-        return {**message, "tool_calls": tool_calls} if tool_calls else message
 
 
 def _add(total: int | None, count: int | None) -> int | None:

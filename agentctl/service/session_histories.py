@@ -18,7 +18,7 @@ from typing import NamedTuple
 from agentctl.runtime.bounds import convert
 from agentctl.store.database import Database, ReadSize
 from agentctl.store.repositories import run_reads
-from agentctl.store.repositories.run_reads import StoredHistory
+from agentctl.store.repositories.run_rows import StoredHistory
 from agentctl.store.repositories.sessions import SessionRow
 
 MAXIMUM_BYTES = 16_777_216

@@ -32,7 +32,6 @@ SHORT = {
     "agentctl.cli.commands.sessions.summarize": "one command per module",
     "agentctl.config.extras": "install commands, which every part prints",
     "agentctl.config.prices": "the table of a price, apart from the many of the settings",
-    "agentctl.config.tracing": "one table, with its types",
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
     "agentctl.interop.agui.settings": "the table of one face, which is registered",
     "agentctl.interop.mcp.settings": "the table of one face, which is registered",

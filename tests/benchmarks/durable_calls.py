@@ -2,7 +2,8 @@
 
 `python -m tests.benchmarks.durable_calls [--engine postgresql] [--rounds 5]`. Two agents that
 differ in `durable` execute the same runs in turns: one with many calls of a tool that returns at
-once, and one with none. The difference between the two is the cost of the calls, with those of the model.
+once, and one with none. The difference between the two is the cost of a call, with the call of the
+model that asks for it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from typing import get_args
 
-from agentctl.config.settings import Log, LogFormat
+from agentctl.config.observability import Log, LogFormat
 from agentctl.records.log_context import add_log_context, set_log_context
 from agentctl.server.observability.log import FinishedRequest, log_request, log_to_stderr
 from agentctl.server.observability.traffic import RequestCounters

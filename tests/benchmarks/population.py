@@ -185,7 +185,7 @@ class Population:
             f"Answer {seq}" if ended else None, "[]" if ended else None, said if ended else None,
             None, None, None, None, None, None,
             "[]" if ended else None, None, None,
-            None, None, None, None, None,
+            None, None, None, None, None, None,
         )  # fmt: skip
 
     def _end(self) -> str:

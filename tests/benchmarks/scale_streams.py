@@ -5,7 +5,8 @@ processes that each store one batch of events of all their streams ten times a s
 driver and the statement of a server. It prints the CPU time of PostgreSQL, its transactions and
 its log, and computes the number of live streams that a core carries. `--followed` also sends the
 notification of a process whose streams have followers in other servers, `--listeners` opens the
-connections of other servers.
+connections of other servers. With `--compare ROUNDS` it measures without and with the listeners in
+turns, and prints the ratio of the batches that PostgreSQL stores in the same CPU time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import multiprocessing
+import statistics
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -105,9 +107,17 @@ async def _append(load: Load, results: Any, go: Any) -> None:
     await database.close()
 
 
-async def measure(options: argparse.Namespace) -> str:
-    """Run the processes and return a row of the table."""
-    with run_postgres_server(durable=True) as server:
+class Result(NamedTuple):
+    """A row of the table, and the streams that a core of PostgreSQL carries."""
+
+    row: str
+    streams_of_core: float
+
+
+async def measure(options: argparse.Namespace, listeners: int) -> Result:
+    """Run the processes, with this number of connections that listen."""
+    limit = f"max_connections={listeners + 100}"
+    with run_postgres_server(durable=True, settings=[limit]) as server:
         meter = Meter(server, SCHEMA)
         await meter.open()
         entry = settings.Database("main", server.url, search_path=SCHEMA, statement_seconds=60)
@@ -116,8 +126,8 @@ async def measure(options: argparse.Namespace) -> str:
         await database.close()
         # Stored events notify only through `--followed`, once for all runs of a process.
         await meter.execute("DROP TRIGGER IF EXISTS run_events_announce ON streams.run_events")
-        listeners = [await asyncpg.connect(server.url) for _ in range(options.listeners)]
-        for listener in listeners:
+        listening = [await asyncpg.connect(server.url) for _ in range(listeners)]
+        for listener in listening:
             await listener.add_listener("agentctl", lambda *_: None)
         context = multiprocessing.get_context("spawn")
         results, go = context.Queue(), context.Event()
@@ -142,7 +152,7 @@ async def measure(options: argparse.Namespace) -> str:
         found = [await asyncio.to_thread(results.get, True, 60) for _ in processes]
         for process in processes:
             process.join()
-        for listener in listeners:
+        for listener in listening:
             await listener.close()
         await meter.close()
     wanted = options.processes * loads[0].seconds / TICK_SECONDS
@@ -150,12 +160,26 @@ async def measure(options: argparse.Namespace) -> str:
     live = options.processes * options.streams
     cores = used.cpu / used.seconds
     per_thousand = cores / (live * kept) * 1_000
-    return (
+    row = (
         f"| {options.processes} x {options.streams} | {options.bytes}"
-        f" | {options.listeners if options.followed else 'none'} | {kept:.0%}"
+        f" | {listeners if options.followed else 'none'} | {kept:.0%}"
         f" | {used.writes / used.seconds:.0f} | {cores:.2f} | {per_thousand:.2f}"
         f" | {used.wal / used.seconds / 1e6:.1f} | {1_000 / per_thousand:,.0f} |"
     )
+    return Result(row, 1_000 / per_thousand)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Measure without and with listeners in turns; print the rows and the median ratio."""
+    ratios = []
+    for _ in range(options.compare):
+        without, with_all = (
+            asyncio.run(measure(options, count)) for count in (0, options.listeners)
+        )
+        print(without.row, with_all.row, sep="\n", flush=True)
+        ratios.append(with_all.streams_of_core / without.streams_of_core)
+    shown = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
+    print(f"\n{options.listeners} listeners to none: {statistics.median(ratios):.2f} ({shown})")
 
 
 HEAD = (
@@ -174,9 +198,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--followed", action="store_true")
     parser.add_argument("--listeners", type=int, default=0)
+    parser.add_argument("--compare", type=int, default=0, metavar="ROUNDS")
     options = parser.parse_args()
     print(HEAD)
-    print(asyncio.run(measure(options)))
+    if options.compare:
+        compare(options)
+    else:
+        print(asyncio.run(measure(options, options.listeners)).row)
 
 
 if __name__ == "__main__":

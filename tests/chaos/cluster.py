@@ -27,10 +27,12 @@ from tests.endpoint import start_endpoint
 from tests.poolers.pgbouncer import MISSING, PgBouncer, find_pgbouncer, running_pgbouncer
 from tests.postgres_server import PostgresServer, list_children, run_postgres_server
 from tests.process import ServerProcess, start_server
+from tests.releases import NEW, Program, build_program, extract_last_release
 
 __all__ = ["Cluster", "Engine", "PostgresCluster", "Server", "SqliteCluster", "start_cluster"]
 
-Engine = Literal["postgresql", "pgbouncer", "sqlite"]
+Engine = Literal["postgresql", "pgbouncer", "mixed", "sqlite"]
+"""`mixed` is PostgreSQL with a server of this version and one of the last release."""
 
 SCHEMA = "chaos"
 
@@ -49,16 +51,20 @@ class Server:
 
     Args:
         options: options of `agentctl serve`.
+        program: the version of the server.
 
     Attributes:
         url: the URL, the same after a restart; empty before the first start.
         logs: the log file of each start.
     """
 
-    def __init__(self, name: str, deployment: Deployment, *options: str) -> None:
+    def __init__(
+        self, name: str, deployment: Deployment, *options: str, program: Program = NEW
+    ) -> None:
         self.name = name
         self.deployment = deployment
         self._options = options
+        self._program = program
         self.url = ""
         self.logs = list[Path]()
         self._context = contextlib.ExitStack()
@@ -92,7 +98,11 @@ class Server:
         log = self.deployment.folder / f"{self.name}-{len(self.logs) + 1}.log"
         self.logs.append(log)
         options = ("--config", str(self.deployment.path), "--port", port, *self._options)
-        self._running = self._context.enter_context(start_server(*options, log=log))
+        environment = {**os.environ, **self._program.variables}
+        running = start_server(
+            *options, log=log, environment=environment, program=self._program.command
+        )
+        self._running = self._context.enter_context(running)
         self.url = self._running.url
 
     def kill(self) -> None:
@@ -244,6 +254,12 @@ async def start_cluster(
             cluster = _create_postgres_cluster(
                 folder, endpoint.base_url, postgres, pooler, extra, workers
             )
+            if engine == "mixed":
+                source = extract_last_release(folder)
+                assert source is not None, "needs a clone with the commit of the last release"
+                # The second one: the first one creates the tables.
+                old = Server("b", Deployment(folder / "b"), program=build_program(source))
+                cluster.servers[1] = old
         for server in cluster.servers:
             for name, text in (files or {}).items():
                 (server.deployment.folder / name).write_text(text)

@@ -32,6 +32,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -59,7 +60,25 @@ id = "durable"
 durable = true
 model = "plan"
 tools = ["chaos_tools:pay", "chaos_tools:look", "chaos_tools:sign"]
+
+[[teams]]
+id = "durable-team"
+durable = true
+mode = "coordinate"
+model = "plan"
+members = ["durable"]
+tools = ["chaos_tools:pay", "chaos_tools:look"]
 """
+
+LIBRARY_AGENT = """
+[[agents]]
+id = "library"
+durable = true
+object = "chaos_library:agent"
+"""
+
+COMPONENTS = ("agents/durable", "teams/durable-team", "agents/library")
+"""The components of the runs, one after the other."""
 
 TOOLS = '''
 import asyncio, json, os, random
@@ -68,37 +87,64 @@ import agentctl
 LEDGER = {ledger!r}
 
 
-def record(context, number, phase, token):
-    line = dict(call=context.call_id, run=context.run_id, number=number, phase=phase, token=token)
+def record(call_id, run_id, number, token):
+    line = dict(call=call_id, run=run_id, number=number, token=token)
     file = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(file, (json.dumps(line) + "\\n").encode())
     os.close(file)
 
 
-async def work(context, number):
+async def work(call_id, run_id, number):
     token = "%08x" % random.getrandbits(32)
     await asyncio.sleep(random.uniform(0, {seconds}))
-    record(context, number, "made", token)
+    record(call_id, run_id, number, token)
     await asyncio.sleep(random.uniform(0, {seconds}))
+    return token
+
+
+async def call(context, number):
+    token = await work(context.call_id, context.run_id, number)
     context.state["last"] = number
     return token
 
 
 async def pay(number: int, context: agentctl.RunContext) -> str:
     """Pay."""
-    return await work(context, number)
+    return await call(context, number)
 
 
 @agentctl.tool(approve="user")
 async def sign(number: int, context: agentctl.RunContext) -> str:
     """Sign."""
-    return await work(context, number)
+    return await call(context, number)
 
 
 @agentctl.tool(idempotent=True)
 async def look(number: int, context: agentctl.RunContext) -> str:
     """Look."""
-    return await work(context, number)
+    return await call(context, number)
+'''
+
+LIBRARY = '''
+from pydantic_ai import Agent, RunContext as Run
+
+from agentctl import RunContext
+from agentctl.pydantic_ai import Model
+from chaos_tools import work
+
+agent = Agent(Model("plan"), deps_type=RunContext)
+
+
+@agent.tool
+async def pay(run: Run[RunContext], number: int) -> str:
+    """Pay."""
+    return await work(f"{run.deps.run_id}:{run.tool_call_id}", run.deps.run_id, number)
+
+
+@agent.tool(metadata={"idempotent": True})
+async def look(run: Run[RunContext], number: int) -> str:
+    """Look."""
+    return await work(f"{run.deps.run_id}:{run.tool_call_id}", run.deps.run_id, number)
 '''
 
 
@@ -140,9 +186,13 @@ class Figures:
 class Experiment:
     """Clients, a person who answers, and faults, on one cluster."""
 
-    def __init__(self, cluster: Cluster, ledger: Path, seed: int) -> None:
+    def __init__(
+        self, cluster: Cluster, ledger: Path, seed: int, components: Sequence[str] = COMPONENTS
+    ) -> None:
         self.figures = Figures()
         self.runs = list[str]()
+        self._components = components
+        self._places = dict[str, str]()
         self.answers: dict[str, list[str]] = defaultdict(list)
         self._cluster = cluster
         self._ledger = ledger
@@ -175,14 +225,15 @@ class Experiment:
         """Start one run after the other; wait for the end of each."""
         while not until.is_set():
             names = [random.choice(("pay", "pay", "look")) for _ in range(CALLS)]
-            run_id = await self.start(names)
+            component = self._components[len(self.runs) % len(self._components)]
+            run_id = await self.start(names, component)
             deadline = time.monotonic() + SETTLE_SECONDS
             while (await self.read(run_id))["status"] in ("PENDING", "RUNNING", "PAUSED"):
                 if time.monotonic() > deadline:
                     break
                 await asyncio.sleep(1)
 
-    async def start(self, names: list[str]) -> str:
+    async def start(self, names: list[str], component: str = "agents/durable") -> str:
         """Start a run that calls some tools one after the other; return its id."""
         plan = [
             {
@@ -200,10 +251,11 @@ class Experiment:
         message = json.dumps([*plan, {"content": "done"}])
         body = {"message": message, "stream": False, "background": True}
         key = {"Idempotency-Key": f"{random.getrandbits(64):x}"}
-        response = await self.send("POST", "/agents/durable/runs", json=body, headers=key)
+        response = await self.send("POST", f"/{component}/runs", json=body, headers=key)
         assert response.status_code in (200, 202), response.text
         run_id: str = response.json()["run_id"]
         self.runs.append(run_id)
+        self._places[run_id] = component
         return run_id
 
     async def pause(self, count: int) -> list[str]:
@@ -260,7 +312,7 @@ class Experiment:
             body |= {"decision": "complete", "result": made[-1]["token"]}
         else:
             body |= {"decision": "retry"}
-        path = f"/agents/durable/approvals/{row['approval_id']}/decide"
+        path = f"/{self._places[row['run_id']]}/approvals/{row['approval_id']}/decide"
         response = await self.send("POST", path, json=body)
         if response.status_code == 200:
             self.answers[call_id].append(body["decision"])
@@ -279,6 +331,11 @@ class Experiment:
             if number % 100 == 99:
                 print(len(self.runs), "runs,", dict(self.figures.kills), flush=True)
         await asyncio.gather(*self._restarting)
+        deadline = time.monotonic() + SETTLE_SECONDS
+        # A worker that has just started would not notice the end of its server in time.
+        while len(await self._list_ready_workers()) < len(self._cluster.live_workers()):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.5)
 
     async def _kill(self, number: int) -> str:
         """Kill a part of the cluster, most often a worker; return what it was."""
@@ -340,7 +397,7 @@ class Experiment:
             run = await self.read(run_id)
             figures.runs += 1
             figures.ends[run["status"]] += 1
-            if run["status"] != "COMPLETED" or run["content"].split("\n\n")[-1] != "done":
+            if run["status"] != "COMPLETED" or not run["content"].endswith("done"):
                 figures.lost += 1
                 print("lost:", run_id, run["status"], run["error"], file=sys.stderr)
             for tool in run["tools"] or ():
@@ -369,18 +426,27 @@ async def run_experiment(
     paused: int = 0,
     pause: float,
     call_seconds: float,
+    library: bool = True,
     seed: int = 5,
 ) -> Figures:
-    """Kill or restart servers under `clients` runs at once, and return the figures."""
+    """Kill or restart servers under `clients` runs at once, and return the figures.
+
+    Args:
+        library: also run an agent of pydantic-ai, which takes each worker a second to import.
+    """
     folder = Path(tempfile.mkdtemp(prefix="agentctl-ledger-"))
     ledger = folder / "ledger.jsonl"
-    files = {"chaos_tools.py": TOOLS.format(ledger=str(ledger), seconds=call_seconds)}
+    files = {
+        "chaos_tools.py": TOOLS.format(ledger=str(ledger), seconds=call_seconds),
+        "chaos_library.py": LIBRARY,
+    }
     began = time.monotonic()
+    extra, components = (AGENT + LIBRARY_AGENT, COMPONENTS) if library else (AGENT, COMPONENTS[:2])
     try:
         async with start_cluster(
-            engine, durable=kills > 0, workers=3 if kills else 0, extra=AGENT, files=files
+            engine, durable=kills > 0, workers=3 if kills else 0, extra=extra, files=files
         ) as cluster:
-            experiment = Experiment(cluster, ledger, seed)
+            experiment = Experiment(cluster, ledger, seed, components)
             until = asyncio.Event()
             workers = [asyncio.create_task(experiment.work(until)) for _ in range(clients)]
             person = asyncio.create_task(experiment.answer())

@@ -18,7 +18,9 @@ KILLS = 1_000 if LONG else 4
 
 def test_no_finished_call_is_repeated_and_no_run_is_lost() -> None:
     figures = asyncio.run(
-        run_experiment("sqlite", 6, kills=KILLS, pause=0.7, call_seconds=0.2, paused=1)
+        run_experiment(
+            "sqlite", 6, kills=KILLS, pause=0.7, call_seconds=0.2, paused=1, library=LONG
+        )
     )
     print(figures)
     assert figures.is_right

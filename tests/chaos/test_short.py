@@ -41,6 +41,16 @@ def test_acknowledged_work_survives_crashes_with_pgbouncer() -> None:
     assert {outage.fault.split()[0] for outage in result.outages} >= {"database", "pooler"}
 
 
+@pytest.mark.skipif(os.environ.get("AGENTCTL_TEST_LONG") != "1", reason="AGENTCTL_TEST_LONG=1")
+def test_acknowledged_work_survives_crashes_with_the_last_release() -> None:
+    """One of the two servers is of the last release."""
+    result = asyncio.run(run_chaos("mixed", LONG_SECONDS, CLIENTS, pause=PAUSE, durable=False))
+    print(format_report(result))
+    assert not result.ledger.violations
+    assert result.tracebacks == 0
+    assert len(result.ledger.acknowledged) > CLIENTS
+
+
 def test_acknowledged_work_survives_killed_workers() -> None:
     result = asyncio.run(run_chaos("sqlite", SECONDS, CLIENTS, pause=PAUSE))
     print(format_report(result))

@@ -13,6 +13,13 @@ tools = ["ledger_tools:refund", "ledger_tools:note", "ledger_tools:linger", "led
 id = "plain"
 model = "plan"
 tools = ["ledger_tools:note"]
+
+[[teams]]
+id = "pair"
+mode = "coordinate"
+model = "plan"
+members = ["lasting", "plain"]
+durable = true
 """
 
 FUNCTION = """
@@ -106,4 +113,18 @@ LIBRARIES = """
 id = "typed"
 durable = true
 object = "library_agents:typed"
+"""
+
+MCP = """
+[[mcp_servers]]
+id = "bars"
+command = "{python}"
+args = ["{server}", "{folder}", "{session}"]
+idempotent_tools = ["lo*"]
+
+[[agents]]
+id = "client"
+durable = true
+model = "plan"
+tools = ["mcp:bars"]
 """

@@ -31,6 +31,7 @@ class Start:
     message: Any
     first: tuple[str, ...]
     second: tuple[str, ...]
+    session_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ async def _lose_two(
             for name, start in starts.items():
                 text = start.message
                 text = text if isinstance(text, str) else json.dumps(text)
-                request = RunRequest(text, background=True)
+                request = RunRequest(text, background=True, session_id=start.session_id)
                 run = await operations.create_run(start.kind, start.component_id, request)
                 runs[name] = dict(run.value)
         await wait_until(lambda: are_at(FIRST), 60)

@@ -11,7 +11,7 @@ from agentctl.remote.client import RemoteOperations
 from agentctl.requests import RunRequest, StreamEvent
 from tests.durable.forwarding import forward
 from tests.durable.moves import set_drain_seconds
-from tests.durable.test_kills import NOTES, is_called, start
+from tests.durable.test_kills import NOTES, delegate, is_called, start
 from tests.gated.site import SCOPES, Site, answer, call
 from tests.loops import wait_until
 from tests.process import ServerProcess
@@ -32,17 +32,22 @@ async def test_call_that_outlasts_the_drain_is_in_doubt(site: Site) -> None:
     hold.touch()
     with site.serve("first") as server:
         runs = [await start(site, server, plan) for plan in plans]
+        member = [answer(delegate(plans[0], "d1")), answer(text="done")]
+        runs.append(await start(site, server, member, "team", "pair"))
         await wait_until(lambda: all(site.tools_called(run) for run in runs))
         assert stop(server) < 30
     hold.unlink()
     with site.serve("second") as other:
-        waiting = await site.wait_for_end(other, runs[0]["run_id"], "PAUSED")
-        asked = await site.pending(waiting["run_id"])
-        assert [(row.kind, row.tool_name) for row in asked] == [("outcome", "linger")]
-        await site.decide(other, runs[0]["run_id"], "complete", result="done by hand")
+        for run in (runs[0], runs[2]):
+            await site.wait_for_end(other, run["run_id"], "PAUSED")
+            asked = await site.pending(run["run_id"])
+            assert [(row.kind, row.tool_name) for row in asked] == [("outcome", "linger")]
+            await site.decide(other, run["run_id"], "complete", result="done by hand")
         records = [await site.wait_for_end(other, run["run_id"]) for run in runs]
-    assert [record["content"] for record in records] == ["done by hand", "visited inn"]
-    assert [site.tools_called(run) for run in runs] == [["linger"], ["visit", "visit"]]
+    contents = [record["content"] for record in records]
+    assert contents == ["done by hand", "visited inn", "done"]
+    assert records[2]["tools"][0]["result"] == "done by hand"
+    assert [site.tools_called(run) for run in runs] == [["linger"], ["visit", "visit"], ["linger"]]
 
 
 async def test_stream_goes_on_through_another_server(site: Site) -> None:

@@ -6,6 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
+from agentctl.records.kinds import ComponentKind
 from agentctl.requests import RunRequest
 from agentctl.store.database import Sql
 from tests.gated.site import Site, answer, call, kill
@@ -16,12 +17,21 @@ NOTES = [answer(call("note", f"note-{n}", text=f"step {n}")) for n in range(3)]
 
 
 async def start(
-    site: Site, server: ServerProcess, plan: list[dict[str, Any]], agent: str = "lasting"
+    site: Site,
+    server: ServerProcess,
+    plan: list[dict[str, Any]],
+    kind: ComponentKind = "agent",
+    component_id: str = "lasting",
 ) -> dict[str, Any]:
     """Start a run in the background, and return its record."""
     async with site.connect(server) as operations:
         request = RunRequest(json.dumps(plan), background=True)
-        return dict((await operations.create_run("agent", agent, request)).value)
+        return dict((await operations.create_run(kind, component_id, request)).value)
+
+
+def delegate(plan: list[dict[str, Any]], call_id: str, member: str = "lasting") -> dict[str, Any]:
+    """Build the call with which the leader of a team gives a plan to a member."""
+    return call("delegate_task_to_member", call_id, member_id=member, task=json.dumps(plan))
 
 
 async def test_person_is_asked_about_a_call_that_had_begun(site: Site) -> None:
@@ -37,6 +47,12 @@ async def test_person_is_asked_about_a_call_that_had_begun(site: Site) -> None:
     hold = site.deployment.folder / "hold"
     hold.touch()
     with site.serve("first") as server:
+        gated = [answer(call("refund", amount=2, to="d"))]
+        visit = [answer(call("visit", place="inn"))]
+        members = [answer(delegate(gated, "d1"), delegate(visit, "d2")), answer(text="both")]
+        team = await start(site, server, members, "team", "pair")
+        await wait_until_asked(site, team, "refund")
+        await wait_until(partial(is_called, site, team, "visit"))
         runs = [await start(site, server, plan) for _ in verbs]
         for run in runs:
             await wait_until(partial(is_called, site, run, "linger"))
@@ -54,6 +70,14 @@ async def test_person_is_asked_about_a_call_that_had_begun(site: Site) -> None:
             await wait_until_asked(site, run, "refund")
             await site.decide(server, run["run_id"], "approve")
         records = [await site.wait_for_end(server, run["run_id"]) for run in runs]
+        # The member that waits for an approval waited on, while the other one was called again.
+        await site.wait_for_end(server, team["run_id"], "PAUSED")
+        assert site.tools_called(team) == ["visit", "visit"]
+        await site.decide(server, team["run_id"], "approve")
+        both = await site.wait_for_end(server, team["run_id"])
+    assert (both["status"], both["content"]) == ("COMPLETED", "both")
+    assert [tool["result"] for tool in both["tools"]] == ["paid 2 to d", "visited inn"]
+    assert site.tools_called(team) == ["refund", "visit", "visit"]
     assert [record["status"] for record in records] == ["COMPLETED"] * 3
     results = [{tool["tool_name"]: tool["result"] for tool in run["tools"]} for run in records]
     assert [result["linger"] for result in results] == ["seen", "it was not sent", "lingered b"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.durable.agents import DURABLE, FUNCTION, FUNCTION_CODE, LIBRARIES, TOGETHER
+from tests.durable.agents import DURABLE, FUNCTION, FUNCTION_CODE, LIBRARIES, MCP, TOGETHER
 from tests.durable.moves import FIRST, SECOND, Moved, Start, move
 from tests.endpoint import ModelEndpoint
 from tests.gated.site import answer, call, create_site
@@ -52,12 +53,15 @@ SINGLE = [
     answer(text="done"),
 ]
 
+FROM_SERVER = json.loads(json.dumps(SINGLE).replace('"name": "', '"name": "bars_'))
+
 AT_FIRST, AT_SECOND = ("look first", "cross first"), ("look second", "cross second")
 
 STARTS = {
     "agent": Start("agent", "walker", SINGLE, AT_FIRST, AT_SECOND),
     "function": Start("agent", "function", "go", AT_FIRST, AT_SECOND),
     "pydantic-ai": Start("agent", "typed", SINGLE, AT_FIRST, AT_SECOND),
+    "mcp": Start("agent", "client", FROM_SERVER, AT_FIRST, AT_SECOND, "of-the-server"),
     "coordinate": Start(
         "team", "heads", [answer(delegate("troop", TROOP, "d0"))], AT_FIRST[:1], AT_SECOND
     ),
@@ -75,7 +79,13 @@ def moved(
     for name in ("crossings.py", "library_agents.py"):
         (folder / name).write_text(Path(__file__).with_name(name).read_text())
     (folder / "durable_functions.py").write_text(FUNCTION_CODE)
-    extra = DURABLE + FUNCTION + TOGETHER + LIBRARIES
+    mcp = MCP.format(
+        python=sys.executable,
+        server=Path(__file__).with_name("barrier_server.py"),
+        folder=folder,
+        session=STARTS["mcp"].session_id,
+    )
+    extra = DURABLE + FUNCTION + TOGETHER + LIBRARIES + mcp
     with move(create_site(folder, model_endpoint.base_url, extra=extra), STARTS) as moved:
         yield moved
 
@@ -89,7 +99,7 @@ async def finish(moved: Moved, name: str) -> tuple[dict[str, Any], Counter[str]]
     assert (record["status"] == "PAUSED") == asks, record
     if asks:
         (asked,) = await site.pending(run["run_id"])
-        assert (asked.kind, asked.tool_name) == ("outcome", "cross")
+        assert (asked.kind, asked.tool_name.removeprefix("bars_")) == ("outcome", "cross")
         assert SECOND in asked.arguments
         await site.decide(moved.server, run["run_id"], "complete", result="crossed by hand")
         record = await site.wait_for_end(moved.server, run["run_id"])
@@ -103,7 +113,7 @@ def count_starts(events: list[dict[str, Any]]) -> Counter[str]:
     return Counter(event["tool"]["tool_call_id"] for event in starts)
 
 
-@pytest.mark.parametrize("name", ["agent", "function", "pydantic-ai"])
+@pytest.mark.parametrize("name", ["agent", "mcp", "function", "pydantic-ai"])
 async def test_finished_calls_are_not_made_again(moved: Moved, name: str) -> None:
     record, calls = await finish(moved, name)
     # The idempotent call that was under way at the death is made again, and no other one.
@@ -111,7 +121,7 @@ async def test_finished_calls_are_not_made_again(moved: Moved, name: str) -> Non
         "note": 5, "look first": 1, "cross first": 1, "look second": 2, "cross second": 1,
     }  # fmt: skip
     ids = {entry["call_id"] for entry in moved.site.ledger(moved.runs[name])}
-    assert len(ids) == 9
+    assert len(ids) == (1 if name == "mcp" else 9)
     if name == "function":
         assert record["content"] == "crossed by hand"
         return

@@ -1,6 +1,9 @@
-"""A LangGraph graph that asks for a payment, in a process; used by `tests.kills.peers`.
+"""LangGraph graphs in a process; used by `tests.kills.peers`.
 
-    python tests/kills/peer_langgraph.py start|resume FOLDER
+    python tests/kills/peer_langgraph.py start|resume|work|go-on FOLDER
+
+The first graph asks for a payment. The second one, of `work` and `go-on`, makes three calls, each
+in a node.
 
 The checkpointer keeps its checkpoints in a file, which is written after each step, as a database
 would.
@@ -13,6 +16,7 @@ import pickle
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -67,18 +71,42 @@ class FileSaver(InMemorySaver):
             part.replace(self._path)
 
 
+def write(folder: Path, line: str) -> None:
+    """Write a line to the ledger, and work for a second."""
+    with (folder / "ledger").open("a") as ledger:
+        ledger.write(f"{line}\n")
+        ledger.flush()
+        os.fsync(ledger.fileno())
+    time.sleep(1.0)
+
+
+def build_steps(folder: Path) -> Any:
+    """Return the compiled graph with three calls."""
+
+    def call(number: int) -> Any:
+        def make(state: State) -> State:
+            write(folder, str(number))
+            return {"result": f"{state['result']}{number}"}
+
+        return make
+
+    graph = StateGraph(State)
+    places = [START, *(f"step-{number}" for number in range(3)), END]
+    for number, place in enumerate(places[1:-1]):
+        graph.add_node(place, call(number))
+    for before, after in pairwise(places):
+        graph.add_edge(before, after)
+    return graph.compile(checkpointer=FileSaver(folder / "checkpoints"))
+
+
 def build(folder: Path) -> Any:
-    """Return the compiled graph."""
+    """Return the compiled graph that asks."""
 
     def pay(state: State) -> State:
         answer = interrupt("pay bob?")
         if answer != "yes":
             return {"result": "rejected"}
-        with (folder / "ledger").open("a") as ledger:
-            ledger.write("pay bob\n")
-            ledger.flush()
-            os.fsync(ledger.fileno())
-        time.sleep(1.0)
+        write(folder, "pay bob")
         return {"result": "paid"}
 
     graph = StateGraph(State)
@@ -89,6 +117,12 @@ def build(folder: Path) -> Any:
 
 
 if __name__ == "__main__":
-    graph = build(Path(sys.argv[2]))
-    given: Any = {"result": ""} if sys.argv[1] == "start" else Command(resume="yes")
-    print(graph.invoke(given, CONFIG), flush=True)
+    action, folder = sys.argv[1], Path(sys.argv[2])
+    inputs: dict[str, Any] = {
+        "start": {"result": ""},
+        "resume": Command(resume="yes"),
+        "work": {"result": ""},
+        "go-on": None,
+    }
+    graph = build(folder) if action in ("start", "resume") else build_steps(folder)
+    print(graph.invoke(inputs[action], CONFIG, durability="sync"), flush=True)

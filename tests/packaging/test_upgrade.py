@@ -7,13 +7,9 @@ import json
 import sqlite3
 import subprocess
 import sys
-import tarfile
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import asyncpg
@@ -26,7 +22,8 @@ from tests.loops import wait_until
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
 from tests.packaging.test_release import install
 from tests.postgres import postgres_url
-from tests.process import AGENTCTL, ServerProcess, base_environment, start_server
+from tests.process import ServerProcess, base_environment, start_server
+from tests.releases import NEW, Program, build_program, extract_last_release
 from tests.server.concurrent_callers import open_client
 
 __all__ = ["model_endpoint", "postgres_url"]
@@ -45,52 +42,20 @@ approve = { add = "user" }
 """
 
 
-@dataclass(frozen=True)
-class Program:
-    """A version of agentctl: its command, and the variables that its processes need."""
-
-    command: Sequence[str]
-    variables: Mapping[str, str]
-
-    def run(self, deployment: Deployment, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end on the configuration of a deployment."""
-        return subprocess.run(
-            [*self.command, *arguments, "--config", str(deployment.path)],
-            env=base_environment() | self.variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-
-NEW = Program(AGENTCTL, {})
-
-
-def read_last_release() -> dict[str, Any]:
-    releases = tomllib.loads((PACKAGING / "releases.toml").read_text())["releases"]
-    return max(releases, key=lambda release: tuple(map(int, release["version"].split("."))))
-
-
 @pytest.fixture(
     scope="module", params=["source", pytest.param("wheel", marks=needs_packaging_mode)]
 )
 def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Program:
     """The program of the last release: its source, or an installation of its wheel."""
-    commit = read_last_release()["commit"]
-    git = ["git", "-C", str(ROOT)]
-    known = subprocess.run([*git, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True)
-    if known.returncode != 0:
-        pytest.skip(f"needs a clone with the commit {commit} of the last release")
     folder = tmp_path_factory.mktemp("release")
-    archive = folder / "source.tar"
-    subprocess.run([*git, "archive", "--output", str(archive), commit], check=True)
-    with tarfile.open(archive) as content:
-        content.extractall(folder / "source", filter="data")
+    source = extract_last_release(folder)
+    if source is None:
+        pytest.skip("needs a clone with the commit of the last release")
     if request.param == "source":
-        return Program((sys.executable, "-P", "-m", "agentctl"), {"PYTHONPATH": f"{folder}/source"})
+        return build_program(source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel"]
     options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
-    subprocess.run([*pip, *options, str(folder / "source")], check=True)
+    subprocess.run([*pip, *options, str(source)], check=True)
     (wheel,) = folder.glob("*.whl")
     packages = str(Path(httpx2.__file__).parents[1])
     programs = install(wheel, folder / "environment", packages=packages)

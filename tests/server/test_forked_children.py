@@ -111,7 +111,7 @@ def test_children_of_a_killed_server_keep_no_port(forking: Deployment) -> None:
 def wait_until_refused(port: int) -> None:
     """Connect to a port until nothing listens there. Raise ConnectionRefusedError then."""
     for _ in range(400):
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             connection.settimeout(0.05)
             with contextlib.suppress(OSError):
                 connection.recv(1)

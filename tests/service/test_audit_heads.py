@@ -251,10 +251,11 @@ def signed_log(tmp_path_factory: pytest.TempPathFactory, keys: Keys) -> SignedLo
     return SignedLog(settings, folder, tokens, early)
 
 
-OTHER = (
-    "at, principal, via, operation, resource, outcome, status, reason, request_id, count"
-    " FROM audit_log WHERE seq = 8"
-)
+OTHER_FIELDS = "at, principal, via, operation, resource, outcome, status, reason, request_id, count"
+
+INSERT = f"INSERT INTO audit_log (seq, {OTHER_FIELDS}) SELECT"
+
+OTHER = f"{OTHER_FIELDS} FROM audit_log WHERE seq = 8"
 
 CHANGES: dict[str, tuple[str, str]] = {
     "principal": ("UPDATE audit_log SET principal = 'other' WHERE seq = 3", "ENTRIES_CHANGED"),
@@ -268,11 +269,8 @@ CHANGES: dict[str, tuple[str, str]] = {
     "middle deleted": ("DELETE FROM audit_log WHERE seq = 8", "ENTRIES_CHANGED"),
     "last deleted": ("DELETE FROM audit_log WHERE seq = 20", "ENTRIES_CHANGED"),
     "all deleted": ("DELETE FROM audit_log", "ENTRIES_CHANGED"),
-    "inserted": (f"INSERT INTO audit_log SELECT -1, {OTHER}", "ENTRIES_CHANGED"),
-    "replaced": (
-        f"DELETE FROM audit_log WHERE seq = 4; INSERT INTO audit_log SELECT 4, {OTHER}",
-        "ENTRIES_CHANGED",
-    ),
+    "inserted": (f"{INSERT} -1, {OTHER}", "ENTRIES_CHANGED"),
+    "replaced": (f"DELETE FROM audit_log WHERE seq = 4; {INSERT} 4, {OTHER}", "ENTRIES_CHANGED"),
     "reordered": (
         "UPDATE audit_log SET seq = 99 WHERE seq = 2; UPDATE audit_log SET seq = 2 WHERE seq = 3;"
         "UPDATE audit_log SET seq = 3 WHERE seq = 99",

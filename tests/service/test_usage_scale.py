@@ -15,6 +15,7 @@ import pytest
 from agentctl.records.times import now
 from agentctl.requests import RunFilter
 from agentctl.service.service import Service
+from agentctl.store.repositories import usage
 from agentctl.store.repositories.usage import HOUR
 from agentctl.usage_requests import OverviewFilter, UsageFilter
 from tests.deployment import Deployment
@@ -22,14 +23,9 @@ from tests.service.callers import admin, open_service
 
 LONG = bool(os.environ.get("AGENTCTL_TEST_LONG"))
 
-FEW, MANY = (1_000, 1_000_000) if LONG else (600, 3_000)
+FEW, MANY = (1_000, 1_000_000) if LONG else (400, 1_200)
 
 METRICS = json.dumps({"input_tokens": 90, "output_tokens": 10, "total_tokens": 100})
-
-SPANS = (
-    '[{"kind": "model", "name": "\' || CASE number % 3 WHEN 0 THEN \'fast\' ELSE \'deep\' END ||'
-    ' \'", "first_token_at": null}]'
-)
 
 ADD_SESSION = (
     "INSERT INTO sessions (session_id, session_type, session_name, total_tokens, run_count,"
@@ -44,24 +40,31 @@ WITH RECURSIVE numbers (number) AS (
 )
 INSERT INTO runs (run_id, session_id, seq, component_type, component_id, user_id, status,
     background, attempt, created_at, finished_at, stopped_at, late_result, error_code, metrics,
-    input, spans)
+    input, model, counted)
 SELECT 'r' || number, 's', number, 'agent', 'agent-' || (number % 5), 'user-' || (number % 40),
     CASE number % 10 WHEN 7 THEN 'ERROR' ELSE 'COMPLETED' END, 0, 1,
-    :newest - number % 1200 * 60000000 - 1000000 * (1 + number % 4),
-    :newest - number % 1200 * 60000000, :newest, 0,
-    CASE number % 10 WHEN 7 THEN 'TIMEOUT' END, '{METRICS}', 'hello', '{SPANS}'
+    :newest - number % 20 * {HOUR} - number % 53 * 60000000 - 1000000 * (1 + number % 4),
+    :newest - number % 20 * {HOUR} - number % 53 * 60000000, :newest, 0,
+    CASE number % 10 WHEN 7 THEN 'TIMEOUT' END, '{METRICS}', 'hello',
+    CASE number % 3 WHEN 0 THEN 'fast' ELSE 'deep' END, 1
 FROM numbers
 """
 
 
+ADD_ENDS = f"{usage.APPEND} FROM runs WHERE seq >= :first AND seq < :end"
+
+
 async def add_runs(service: Service, path: Path, first: int, end: int, newest: int) -> None:
-    """Store runs as an earlier version has ended them, and wait until they are counted."""
+    """Store runs that have ended, and add them to the sums."""
     with closing(apsw.Connection(str(path))) as connection:
         connection.set_busy_timeout(60_000)
         with connection:
             connection.execute(ADD_SESSION)
-            connection.execute(ADD_RUNS, {"first": first, "end": end, "newest": newest})
-    await service.hosting.sums.count_earlier_runs(3_600)
+            values = {"first": first, "end": end, "newest": newest}
+            connection.execute(ADD_RUNS, values)
+            called = {"first": first, "end": end, "first_token_at": None, "model_calls": 1}
+            connection.execute(ADD_ENDS, called)
+    await service.hosting.sums.add_ended_runs()
 
 
 async def measure(service: Service) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from agentctl.config.mcp_servers import is_idempotent
 from agentctl.event_loop import wait_until_done
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.mcp.failures import McpCallFailed, McpUnavailable
@@ -41,11 +42,15 @@ class McpAction:
     """A tool of an MCP server as an action of a model, for the user of one run."""
 
     has_effects: ClassVar[bool] = True
-    idempotent: ClassVar[bool] = False
 
     tool: McpTool
     server: HostedServer
     user: McpUser
+
+    @property
+    def idempotent(self) -> bool:
+        # The hints of the server are not used: it may be wrong about itself, or malicious.
+        return is_idempotent(self.server.spec, self.tool.listed_name)
 
     def record(self) -> ToolRecord:
         return self.tool.record()

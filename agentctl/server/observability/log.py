@@ -24,7 +24,7 @@ from agentctl.records.log_context import current_log_context
 from agentctl.records.text import escape_controls, replace_unstorable
 
 if TYPE_CHECKING:
-    from agentctl.config.settings import Log
+    from agentctl.config.observability import Log
 
 FIELDS_ATTRIBUTE = "fields"
 """Attribute of a log record with further fields of its line, by name."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
-from typing import NamedTuple
 
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.requests import RunFilter
 from agentctl.store.database import ListTotals, Sql, Statement, Steps, Work, single_unit, unit
 from agentctl.store.listing import ID_GROUP, Listing, Order, RowPage, Slice, group_ids, narrow
-from agentctl.store.repositories.run_rows import RunRow, RunState, Turn
+from agentctl.store.repositories.run_rows import RunRow, RunState, StoredHistory, Turn
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 RUN_COLUMNS = ", ".join(field.name for field in fields(RunRow))
@@ -300,19 +299,8 @@ def list_in_session(
     )
 
 
-class StoredHistory(NamedTuple):
-    """The history of a run: its number, and a JSON array in UTF-8 without its brackets."""
-
-    seq: int
-    text: bytes
-
-
 def list_histories(session_id: str, after_seq: int = 0) -> Work[list[StoredHistory]]:
-    """Return the histories of the top-level runs of a session, in order, for `chat_history`.
-
-    Args:
-        after_seq: only runs with higher numbers.
-    """
+    """Return the histories of the top-level runs of a session with higher numbers, in order."""
     return _HISTORIES.rows(StoredHistory, session_id=session_id, after_seq=after_seq)
 
 

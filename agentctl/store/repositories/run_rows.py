@@ -107,6 +107,13 @@ class RunState:
     queue_turn: int | None
 
 
+class StoredHistory(NamedTuple):
+    """The history of a run: its number, and a JSON array in UTF-8 without its brackets."""
+
+    seq: int
+    text: bytes
+
+
 class NewRun(NamedTuple):
     """A run to create.
 

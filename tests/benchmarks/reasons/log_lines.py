@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable
 
-from agentctl.config.settings import Log
+from agentctl.config.observability import Log
 from agentctl.server.observability.log import FIELDS_ATTRIBUTE, log_to_stderr
 
 LINES = 20_000

@@ -1,4 +1,4 @@
-"""The table `[tracing]`."""
+"""The tables `[log]`, `[metrics]` and `[tracing]` (docs/observability.md)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from agentctl.config.mcp_table import BaseUrl
+from agentctl.config.names import ListenAddress
 from agentctl.records.value_types import Pattern, Range
 
+LogFormat = Literal["readable", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 TracedParts = Literal["calls", "run"]
 
 TraceUrl = Annotated[
@@ -17,6 +20,29 @@ TraceUrl = Annotated[
         'a URL with {trace_id}, such as "https://jaeger.example.org/trace/{trace_id}", or empty',
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The table `[log]`: the format and the least level of log lines.
+
+    At `info` the log has a line for each request.
+    """
+
+    format: LogFormat = "readable"
+    level: LogLevel = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """The table `[metrics]`: the address for Prometheus, which needs no token; empty for none.
+
+    Attributes:
+        allow_remote: True if `listen` may be an address that other machines can reach.
+    """
+
+    listen: ListenAddress = ""
+    allow_remote: bool = False
 
 
 @dataclass(frozen=True, slots=True)
