@@ -67,8 +67,6 @@ class ChargedRun(Protocol):
     def has_ended(self) -> bool: ...
     @property
     def stop_requested(self) -> asyncio.Future[None]: ...
-    @property
-    def executing(self) -> ChargedRun: ...
     def stop(self, ending: Ending) -> None: ...
 
 
@@ -153,7 +151,7 @@ class Budgets:
                     return
                 self._watched[run.run_id] = False
         except ExecutionError as failure:
-            run.executing.stop(Ending.failed(failure.code, failure.detail))
+            run.stop(Ending.failed(failure.code, failure.detail))
         except errors.AgentctlError:
             # The next call, or the end of the run, finds the database.
             return
