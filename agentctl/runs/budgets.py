@@ -67,8 +67,6 @@ class ChargedRun(Protocol):
     def has_ended(self) -> bool: ...
     @property
     def stop_requested(self) -> asyncio.Future[None]: ...
-    @property
-    def executing(self) -> ChargedRun: ...
     def stop(self, ending: Ending) -> None: ...
 
 
@@ -153,7 +151,7 @@ class Budgets:
                     return
                 self._watched[run.run_id] = False
         except ExecutionError as failure:
-            run.executing.stop(Ending.failed(failure.code, failure.detail))
+            run.stop(Ending.failed(failure.code, failure.detail))
         except errors.AgentctlError:
             # The next call, or the end of the run, finds the database.
             return
@@ -164,6 +162,9 @@ class Budgets:
         charge = _charge(run)
         budgets = self._find(charge)
         if not budgets:
+            return
+        if not all_budgets and not run.transcript.metrics["total_tokens"]:
+            # Its first call: the check at its begin was just made.
             return
         unpriced = await self._report(run)
         for budget in budgets:
@@ -183,7 +184,7 @@ class Budgets:
     async def _report(self, run: ChargedRun) -> str | None:
         """Store what a run has used. Return a model whose price is not known, or None."""
         metrics = run.transcript.metrics
-        tokens, cost, unpriced = metrics["total_tokens"] or 0, 0, None
+        cost, unpriced, tokens = 0, None, metrics["total_tokens"] or 0
         if not tokens:
             return None
         if any(budget.cost is not None for budget in self.budgets):

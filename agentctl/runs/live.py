@@ -312,11 +312,6 @@ class LiveRun:
     def watch_budgets(self) -> None:
         self._budgets.watch(self)
 
-    @property
-    def executing(self) -> LiveRun:
-        """The run whose task executes this one: that of a library executes its members."""
-        return self
-
     def checkpoint(self) -> None:
         if self.is_stopping:
             raise asyncio.CancelledError
@@ -398,7 +393,7 @@ class ReportedRun(LiveRun):
 
     Its work only waits for the end that the runner of the library reports, so that it is stored,
     published, cancelled and recovered as other runs. Events before its start are published after
-    it. A cancel of this run alone cancels its parent: the library cannot stop one member.
+    it. A stop of this run alone stops its parent: the library cannot stop one member.
 
     Attributes:
         begun: done when the row is committed and the start is published.
@@ -415,11 +410,6 @@ class ReportedRun(LiveRun):
         self._report.add_done_callback(retrieve_exception)
         self._held: list[RunEvent] | None = []
         parent.reported.append(self)
-
-    @property
-    def executing(self) -> LiveRun:
-        assert self.parent is not None
-        return self.parent.executing
 
     @property
     def is_reported(self) -> bool:
@@ -441,6 +431,7 @@ class ReportedRun(LiveRun):
         super().stop(ending)
         parent = self.parent
         is_own = ending.status == "CANCELLED" and ending.actor != "system:parent"
+        is_own = is_own or ending.error_code == "BUDGET_EXCEEDED"
         if is_own and parent is not None and not parent.is_stopping:
             parent.stop(ending)
 

@@ -39,6 +39,7 @@ SHORT = {
     "agentctl.config.budgets": "one topic of the configuration",
     "agentctl.config.known_secrets": "used by the configuration and by `runtime`",
     "agentctl.records.budgets": "one record per resource",
+    "agentctl.store.repositories.causes": "one topic of the store",
     "agentctl.records.audit": "one record per resource",
     "agentctl.records.authorization": "one record per resource",
     "agentctl.records.durations": "the buckets of times, which the store and the service share",

@@ -163,6 +163,10 @@ READS: list[tuple[Call, str]] = [
     (lambda o: o.get_memory(ODD), f"/memories/{ODD_QUOTED}"),
     (lambda o: o.get_memory_topics(), "/memory_topics"),
     (lambda o: o.get_memory_topics(user_id="u"), "/memory_topics?user_id=u"),
+    (lambda o: o.get_run_causes("r 1"), "/runs/r%201/causes"),
+    (lambda o: o.get_run_causes("r", db_id="d"), "/runs/r/causes?db_id=d"),
+    (lambda o: o.get_budgets(), "/budgets"),
+    (lambda o: o.get_budgets(user_id="ann"), "/budgets?user_id=ann"),
     (lambda o: o.get_usage(UsageFilter()), "/usage"),
     (
         lambda o: o.get_usage(UsageFilter(("day", "model"), 1, None, "agent", "c", "m", "u", "d")),
@@ -368,7 +372,15 @@ def _call(url: str, call: Call, token: str | None = None) -> Any:
 
 @pytest.mark.parametrize(("call", "target"), READS, ids=[target for _, target in READS])
 def test_reads_send_the_expected_request(serve: Serve, call: Call, target: str) -> None:
-    arrays = ("/models", "/agents", "/teams", "/sessions/s/runs", "/memory_topics", "/webhooks")
+    arrays = (
+        "/models",
+        "/agents",
+        "/teams",
+        "/sessions/s/runs",
+        "/memory_topics",
+        "/webhooks",
+        "/budgets",
+    )
     raw = b' [1, "\xc3\xbc"]' if target.partition("?")[0] in arrays else b'{"a" : "\xc3\xbc"}'
     server = serve(answer(body=raw))
     assert _call(server.url, call).raw == raw
