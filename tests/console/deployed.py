@@ -60,6 +60,18 @@ model = "refund"
 tools = ["console_tools:refund"]
 approve = {{ refund = "user" }}
 
+[[models]]
+id = "priced"
+provider = "openai"
+model = "echo"
+base_url = "{url}"
+price = {{ input = 2.0, output = 10.0 }}
+
+[[agents]]
+id = "priced"
+name = "Priced"
+model = "priced"
+
 [[agents]]
 id = "lined"
 name = "Lined"

@@ -164,6 +164,7 @@ def test_targets_on_a_phone_are_large(
         assert shown.evaluate(SMALL_TARGETS) == []
         shown.sign_in(crowded)
         for place, text in {
+            "#/overview": "Failures by cause",
             "#/sessions": "What does",
             "#/sessions/targets": "MODEL_UNAVAILABLE",
             "#/runs": "running",
@@ -181,9 +182,9 @@ def test_filters_of_a_laptop_are_one_line(
     server: ThreadedServer, browser: Browser, crowded: str
 ) -> None:
     with _open(browser, server, "#/sessions", crowded, 1280) as shown:
-        for place in ("#/sessions", "#/runs?all=1", "#/audit"):
+        for place in ("#/overview", "#/sessions", "#/runs?all=1", "#/audit"):
             shown.go(place)
-            shown.page.wait_for_selector("tbody tr")
+            shown.page.wait_for_selector("tbody tr", state="attached")
             tops = shown.evaluate(
                 "[...document.querySelectorAll('.filters > *')].map(each => {"
                 " const box = each.getBoundingClientRect(); return box.top + box.height / 2 })"

@@ -38,9 +38,9 @@ app = CommandApp(
 USER_SCOPES_NAME = "user"
 USER_SCOPES = (
     *("agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run"),
-    *("sessions:read", "sessions:write"),
+    *("sessions:read", "sessions:write", "usage:read"),
 )
-"""The scopes of `--scope user`: all components, and the sessions and runs of one user."""
+"""The scopes of `--scope user`: all components, and the sessions, runs and usage of one user."""
 
 Source = Annotated[
     str | None, typer.Argument(metavar="-", help="Read the token from stdin", show_default=False)

@@ -8,6 +8,7 @@ import {
 } from "./ui.js";
 
 const PAGES = [
+  ["overview", "Overview", "o", "M5 20v-6M10 20V9M15 20v-8M20 20V5"],
   ["sessions", "Sessions", "s", "M4 5h16v11H9l-5 4z"],
   ["runs", "Runs", "r", "M7 5l12 7-12 7z"],
   ["approvals", "Approvals", "p", "M5 12l4 4 10-10M20 12v7H4V5h9"],
@@ -16,12 +17,14 @@ const PAGES = [
   ["audit", "Audit", "u", "M6 3h9l4 4v14H6zM9 11h7M9 15h7"],
   ["access", "Access", "w", "M8 15a4 4 0 1 1 3.5-2H21v4h-3v-2"],
 ];
+const FIRST = "overview";
 const LOGO = html`<svg viewBox="0 0 32 32" aria-hidden="true">
   <rect width="32" height="32" rx="8" fill="#2f5bd8" stroke="none" />
   <path d="M9 10l6 6-6 6M17 22h7" fill="none" stroke="#fff" stroke-width="3" stroke-linecap="round" />
 </svg>`;
 
 const modules = {
+  overview: () => import("../pages/overview.js"),
   sessions: () => import("../pages/sessions.js"),
   transcript: () => import("../pages/transcript.js"),
   runs: () => import("../pages/runs.js"),
@@ -37,11 +40,11 @@ const modules = {
 
 /** Return the name of the module of a place. */
 function moduleOf(parts) {
-  const [first = "sessions", id, third] = parts;
+  const [first = FIRST, id, third] = parts;
   if (first === "sessions" && id) return "transcript";
   if (first === "runs" && id && third === "timeline") return "timeline";
   if (first === "agents" && id) return "component";
-  return PAGES.some(([name]) => name === first) ? first : "sessions";
+  return PAGES.some(([name]) => name === first) ? first : FIRST;
 }
 
 const SOONEST = 5000;
@@ -206,7 +209,7 @@ function Count({ meta }) {
 }
 
 function isCurrent(place, id) {
-  const [first = "sessions"] = place.parts;
+  const [first = FIRST] = place.parts;
   return first === id;
 }
 
@@ -263,7 +266,7 @@ function Theme() {
 }
 
 const KEYS = [
-  ["g s · g r · g p · g a · g h · g u · g w", "sessions, runs, approvals, agents, webhooks, audit, access"],
+  ["g o · g s · g r · g p · g a · g h · g u · g w", "overview, sessions, runs, approvals, agents, webhooks, audit, access"],
   ["/", "filter"],
   ["j · k · Enter", "next row, previous row, open"],
   ["Space", "mark the row"],

@@ -11,6 +11,9 @@ import {
 const RECENT = 5 * 60 * 1000;
 const ENDED = [["COMPLETED", "✓", "green"], ["ERROR", "✗", "red"], ["CANCELLED", "■", "grey"]];
 const EVERY_ENDED = 12_000;
+/** The filters of the ways from the overview, and their words. */
+const OF_OVERVIEW = [["since", "finished_after", "ended since"], ["before", "finished_before", "ended before"], ["type", "component_type", "type"],
+  ["model", "model", "model"], ["error", "error_code", "error"], ["parent", "parent", "parent run"]];
 const AGES = [["60", "1 min"], ["600", "10 min"], ["3600", "1 h"], ["86400", "1 d"]];
 
 export default function Runs({ query }) {
@@ -29,6 +32,7 @@ export default function Runs({ query }) {
     db_id: query.db,
     created_before: before,
     view: "phase",
+    ...(all ? Object.fromEntries(OF_OVERVIEW.map(([name, filter]) => [filter, query[name]])) : {}),
   };
   // With the four requests for ended runs every 12 seconds, this makes one a second.
   const every = all ? 5000 : 1500;
@@ -59,8 +63,10 @@ export default function Runs({ query }) {
   });
   const meta = resource.data?.meta;
   const aside = meta && (all || paused ? formatTotal(meta, paused ? "paused run" : "run") : describeLive(rows, meta));
-  const filtered = ["component", "user", "status", "older", "session"].some((name) => query[name]);
-  const clear = () => setQuery({ component: "", user: "", status: "", older: "", session: "" });
+  const given = all ? OF_OVERVIEW.filter(([name]) => query[name]) : [];
+  const filtered = given.length > 0 || ["component", "user", "status", "older", "session"].some((name) => query[name]);
+  const reset = Object.fromEntries(OF_OVERVIEW.map(([name]) => [name, ""]));
+  const clear = () => setQuery({ component: "", user: "", status: "", older: "", session: "", ...reset });
   return html`<${Page} title="Runs" wide=${true} aside=${html`<span role="status">${aside}</span>`}>
     <div class="filters">
       <div class="segment">
@@ -74,6 +80,8 @@ export default function Runs({ query }) {
         options=${Object.entries(STATUSES)} />` : null}
       <${Filter} name="older" label="Older than" query=${query} options=${AGES} all="any age" />
     </div>
+    ${given.length ? html`<p class="chips spread" data-given>${given.map(([name, , words]) => html`<span key=${name} class="chip">${words} ${cut(query[name], 60)}</span>`)}
+      <button type="button" class="link" onClick=${() => setQuery(reset)}>Remove these filters</button></p>` : null}
     <${Loaded} resource=${resource} place="/runs">
       ${() => html`
           ${rows.length

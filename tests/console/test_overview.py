@@ -1,0 +1,355 @@
+"""The overview of the console: numbers of the API, pictures with tables, and ways to the runs."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Locator
+
+from tests.console.browser import (
+    ConsolePage,
+    check_accessibility,
+    expect,
+    needs_browser,
+    open_console,
+)
+from tests.console.deployed import READS, RUNS
+from tests.console.sums import HOUR, open_sums
+from tests.console.test_widths import check_layout
+from tests.deployment import ADMIN
+from tests.server.threaded_server import ThreadedServer
+
+pytestmark = needs_browser
+
+SEER = (*READS, *RUNS, "usage:read")
+
+NONE = "\N{EN DASH}"
+"""A value that does not exist, in a table."""
+
+HOURS_AGO = {"priced": 0, "http-500": 1, "tool-add": 3, "crew": 5, "echo": 5}
+"""The components whose runs are counted, and when their runs ended."""
+
+COUNT = 7
+"""The runs without that of the member `echo`."""
+
+PICTURES = ("Runs", "Time to the first token", "Time to the end", "Tokens", "Cost")
+
+SHIFTS = """
+window.shifts = [];
+new PerformanceObserver((list) => {
+    for (const each of list.getEntries()) {
+        const moved = each.sources.map(({node}) => node?.parentElement?.closest("main, header"));
+        if (!each.hadRecentInput && moved.some(box => box?.matches("main"))) {
+            shifts.push(each.sources.map(({node}) => (node.outerHTML ?? node.data).slice(0, 100)));
+        }
+    }
+}).observe({type: "layout-shift", buffered: true});
+"""
+
+
+@pytest.fixture(scope="module")
+def seer(server: ThreadedServer) -> str:
+    """Make runs that ended in three different hours; return the token of their user."""
+    headers = server.bearer("seer", *SEER)
+    for place, message in (
+        *[("agents/priced", f"question {number}") for number in range(3)],
+        *[("agents/http-500", "fail")] * 2,
+        ("agents/tool-add", '{"a": 1, "b": 2}'),
+        ("teams/crew", "Look up the price"),
+    ):
+        body = {"message": message, "session_id": place.replace("/", "-"), "stream": False}
+        assert server.client.post(f"/{place}/runs", json=body, headers=headers).is_success
+    _move_into_the_past(server, "seer")
+    return server.deployment.token("seer", *SEER)
+
+
+def test_first_page_is_the_overview_with_the_numbers_of_the_api(
+    server: ThreadedServer, browser: Browser, seer: str
+) -> None:
+    with open_console(browser, server.url) as shown:
+        with shown.page.expect_response("**/usage/overview*") as answered:
+            shown.sign_in(seer)
+        expect(shown.page.locator("h1")).to_have_text("Overview")
+        expect(shown.page.locator("nav a").first).to_have_attribute("aria-current", "page")
+        overview = answered.value.json()
+        total = overview["total"]
+        again = server.client.get("/usage/overview", headers=_bearer(seer)).json()
+        assert again["total"] == total
+        assert (total["runs"], total["failed"], total["member_runs"]) == (COUNT, 2, 1)
+        assert total["cost"] > 0
+        assert total["unpriced_tokens"] > 0
+        expect(_tile(shown, "Runs")).to_contain_text(str(COUNT))
+        expect(_tile(shown, "Failed")).to_have_text("2 28.6 % of the runs")
+        expect(_tile(shown, "Tokens")).to_contain_text(f"{total['total_tokens']:,}")
+        expect(_tile(shown, "Cost")).to_contain_text("at least")
+        for title, values in {
+            "Runs": lambda row: [
+                *(row[name] for name in ("completed", "failed", "cancelled", "runs")),
+                row["member_runs"],
+            ],
+            "Tokens": lambda row: [
+                *(row[name] for name in ("input_tokens", "output_tokens", "total_tokens")),
+                *(row[name] for name in ("cache_read_tokens", "model_calls")),
+            ],
+            "Cost": lambda row: [_show_cost(row["cost"]), row["unpriced_tokens"]],
+            "Time to the first token": lambda row: _show_times(row["first_token"]),
+            "Time to the end": lambda row: _show_times(row["duration"]),
+        }.items():
+            rows = _read_table(shown, title)
+            assert list(rows) == [
+                *(point["at"][:16].replace("T", " ") for point in overview["points"]),
+                "all",
+            ]
+            for name, record in zip(rows, [*overview["points"], total], strict=True):
+                expected = [_show(value) for value in values(record)]
+                assert rows[name] == expected, (title, name)
+        for failure in total["failures"]:
+            row = shown.page.locator(".causes tr", has_text=failure["error_code"])
+            expect(row.locator("a")).to_have_text(str(failure["runs"]))
+        assert len(overview["data"]) == len(HOURS_AGO)
+        for group in overview["data"]:
+            row = shown.page.locator("[data-groups] tbody tr").nth(overview["data"].index(group))
+            expect(row.locator("td.right").first).to_have_text(str(group["runs"]))
+
+
+def test_brush_leads_to_the_runs_behind_a_bar_and_a_span(
+    server: ThreadedServer, browser: Browser, seer: str
+) -> None:
+    with open_console(browser, server.url, "#/overview", token=seer) as shown:
+        points = _wait_for_points(server, seer, shown)
+        brushed = shown.page.locator("[data-brushed]")
+        plot = shown.page.get_by_role("slider", name="Runs: hours")
+        plot.focus()
+        shown.page.keyboard.press("End")
+        for _ in range(HOURS_AGO["http-500"]):
+            shown.page.keyboard.press("ArrowLeft")
+        expect(plot).to_have_attribute("aria-valuetext", re.compile("2 runs, 2 failed"))
+        shown.page.keyboard.press("Enter")
+        _expect_runs(shown, 2, {"since": [points[-2]["at"]]})
+        shown.page.go_back()
+        plot.focus()
+        for key in ("Home", "Shift+End", "Shift+ArrowLeft"):
+            shown.page.keyboard.press(key)
+        expect(brushed).to_contain_text("Show 4 runs")
+        shown.page.keyboard.press("Escape")
+        expect(brushed).to_contain_text("Drag over a picture")
+        # The last three hours, in another picture.
+        cost = shown.page.get_by_role("slider", name="Cost: hours")
+        cost.evaluate("each => each.scrollIntoView({block: 'center'})")
+        box = cost.bounding_box()
+        assert box is not None
+        slot, middle = (box["width"] - 62) / len(points), box["y"] + 60
+        left = box["x"] + 58 + (len(points) - 2.5) * slot
+        shown.page.mouse.move(left, middle)
+        shown.page.mouse.down()
+        shown.page.mouse.move(box["x"] + box["width"] - 10, middle, steps=4)
+        shown.page.mouse.up()
+        expect(brushed).to_contain_text("Show 5 runs")
+        expect(shown.page.locator(".causes tbody a")).to_have_text("2")
+        brushed.locator("text=Show failed ones").click()
+        _expect_runs(shown, 2, {"status": ["ERROR"], "before": [_end_of(points[-1])]})
+        shown.page.click("text=Remove these filters")
+        expect(shown.page.locator("[data-given]")).to_have_count(0)
+
+
+def test_numbers_lead_to_lists_with_the_same_count(
+    server: ThreadedServer, browser: Browser, seer: str
+) -> None:
+    with open_console(browser, server.url, "#/overview", token=seer) as shown:
+        _wait_for_points(server, seer, shown)
+        for number, link in (
+            (COUNT, _tile(shown, "Runs").locator("a")),
+            (2, shown.page.locator(".causes tbody a")),
+            (3, _group(shown, "Priced").locator("td a").first),
+        ):
+            expect(link).to_have_text(str(number))
+            link.click()
+            _expect_runs(shown, number, {"parent": ["none"]})
+            shown.page.go_back()
+        _open_table(shown, "Runs").locator("tfoot a").first.click()
+        _expect_runs(shown, 5, {"status": ["COMPLETED"]})
+        shown.page.go_back()
+        shown.page.select_option("label:has-text('Groups by') select", "model")
+        _group(shown, "priced").locator("th a").click()
+        expect(_tile(shown, "Runs")).to_contain_text("3")
+        _tile(shown, "Runs").locator("a").click()
+        _expect_runs(shown, 3, {"model": ["priced"]})
+
+
+def test_pictures_differ_without_color_and_nothing_moves(
+    server: ThreadedServer, browser: Browser, seer: str
+) -> None:
+    with open_console(browser, server.url, "#/overview", token=seer) as shown:
+        _wait_for_points(server, seer, shown)
+        for title in PICTURES:
+            looks = shown.evaluate(
+                """title => [...document.querySelectorAll(`[data-figure="${title}"] [data-series]`)]
+                .map(each => each.matches("g") ? each.firstChild.getAttribute("stroke-dasharray")
+                    + "/" + each.lastChild.getAttribute("d").replace(/[^a-zA-Z]/g, "").slice(0, 4)
+                    : each.getAttribute("fill").replace(/var.*/, "solid"))""",
+                title,
+            )
+            assert looks
+            assert len(set(looks)) == len(looks), (title, looks)
+        # After a reload no input of a person explains a movement.
+        shown.page.add_init_script(SHIFTS)
+        for width in (1280, 360):
+            shown.page.set_viewport_size({"width": width, "height": 800})
+            shown.page.reload()
+            expect(_tile(shown, "Runs")).to_contain_text(str(COUNT))
+            expect(shown.page.locator("[data-groups]")).to_be_attached()
+            assert shown.evaluate("shifts") == [], width
+
+
+def test_overview_holds_at_any_width_and_in_both_schemes(
+    server: ThreadedServer, browser: Browser, seer: str
+) -> None:
+    size: Any = {"width": 1280, "height": 900}
+    with open_console(browser, server.url, "#/overview", token=seer, viewport=size) as shown:
+        _wait_for_points(server, seer, shown)
+        shown.page.get_by_role("slider", name="Runs: hours").press("End")
+        for title in PICTURES:
+            _open_table(shown, title)
+        check_accessibility(shown)
+        for width in (360, 640, 1280):
+            shown.page.set_viewport_size({"width": width, "height": 800})
+            check_layout(shown)
+
+
+def test_period_and_place_are_part_of_the_link(
+    server: ThreadedServer, browser: Browser, seer: str
+) -> None:
+    place = "#/overview?period=90d&component=http-500"
+    with open_console(browser, server.url, place, token=seer) as shown:
+        expect(_tile(shown, "Runs")).to_contain_text("2")
+        slider = shown.page.get_by_role("slider", name="Runs: days")
+        expect(slider).to_have_attribute("aria-valuemax", "89")
+        shown.page.click("button:text-is('7 d')")
+        slider = shown.page.get_by_role("slider", name="Runs: hours")
+        expect(slider).to_have_attribute("aria-valuemax", "167")
+        expect(_tile(shown, "Runs")).to_contain_text("2")
+
+
+def test_users_see_their_own_numbers(server: ThreadedServer, browser: Browser, seer: str) -> None:
+    other = server.deployment.token("nobody-else", *SEER)
+    with open_console(browser, server.url, "#/overview", token=other) as shown:
+        shown.see("No run ended in this period", "Start a run")
+        expect(_tile(shown, "Runs")).to_contain_text("0")
+        shown.go("#/overview?user=seer")
+        shown.see("No run ended in this period and matches", "Clear filters")
+    boss = server.deployment.token("boss", ADMIN)
+    with open_console(browser, server.url, "#/overview?user=seer", token=boss) as shown:
+        expect(_tile(shown, "Runs")).to_contain_text(str(COUNT))
+        shown.page.select_option("label:has-text('Groups by') select", "user")
+        expect(_group(shown, "seer").locator("td a").first).to_have_text(str(COUNT))
+
+
+def test_caller_without_the_scope_sees_the_sessions(
+    server: ThreadedServer, browser: Browser, seer: str
+) -> None:
+    reader = server.deployment.token("seer", *READS)
+    with open_console(browser, server.url, token=reader) as shown:
+        shown.see("The overview needs usage:read; your token has agents:read")
+        expect(shown.page.locator("h1")).to_have_text("Sessions")
+        shown.see("question 0")
+        assert not [url for url in shown.requests if "/usage" in url]
+        check_accessibility(shown)
+
+
+def _tile(shown: ConsolePage, name: str) -> Locator:
+    return shown.page.locator(f"[data-tile='{name}'] dd")
+
+
+def _group(shown: ConsolePage, name: str) -> Locator:
+    link = shown.page.locator(f"th a:text-is('{name}')")
+    return shown.page.locator("[data-groups] tbody tr", has=link)
+
+
+def _open_table(shown: ConsolePage, title: str) -> Locator:
+    figure = shown.page.locator(f"[data-figure='{title}']")
+    figure.locator("summary").click()
+    return figure.get_by_role("region", name=f"Table: {title}").locator("table")
+
+
+def _read_table(shown: ConsolePage, title: str) -> dict[str, list[str]]:
+    """Return the texts of the cells by the headings of their rows."""
+    table = _open_table(shown, title)
+    expect(table.locator("tfoot")).to_be_attached()
+    rows = table.evaluate(
+        "table => [...table.querySelectorAll('tbody tr, tfoot tr')]"
+        ".map(row => [...row.cells].map(cell => cell.innerText.trim()))"
+    )
+    return {name: cells for name, *cells in rows}
+
+
+def _wait_for_points(server: ThreadedServer, key: str, shown: ConsolePage) -> list[dict[str, Any]]:
+    """Wait until the page has its numbers; return those of each hour."""
+    expect(_tile(shown, "Runs")).to_contain_text(str(COUNT))
+    answer = server.client.get("/usage/overview", headers=_bearer(key)).json()
+    return list[dict[str, Any]](answer["points"])
+
+
+def _expect_runs(shown: ConsolePage, count: int, filters: dict[str, list[str]]) -> None:
+    """Wait for the list of runs with a total; check filters of its place."""
+    expect(shown.page.locator("h1")).to_have_text("Runs")
+    expect(shown.page.locator(".head .aside")).to_have_text(f"{count} runs")
+    expect(shown.page.locator("tbody tr[data-run]")).to_have_count(count)
+    found = parse_qs(urlsplit(shown.evaluate("location.hash.slice(1)")).query)
+    assert found.items() >= filters.items(), found
+
+
+def _end_of(point: dict[str, Any]) -> str:
+    end = datetime.fromisoformat(point["at"]) + timedelta(hours=1)
+    return end.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+def _bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def _show(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _show_cost(cost: float | None) -> str:
+    """Return dollars as the console writes them: at least two digits, at most six."""
+    if cost is None:
+        return NONE
+    whole, _, digits = f"{cost:,.6f}".partition(".")
+    return f"${whole}.{digits.rstrip('0').ljust(2, '0')}"
+
+
+def _show_times(times: dict[str, Any]) -> list[object]:
+    """Return percentiles as the console writes them, and their number."""
+    shown = [
+        NONE if seconds is None
+        else f"{_round(seconds * 1000)} ms" if seconds < 1
+        else f"{seconds:.1f} s"
+        for seconds in (times["p50"], times["p95"], times["p99"])
+    ]  # fmt: skip
+    return [*shown, times["count"]]
+
+
+def _round(value: float) -> int:
+    return int(value + 0.5)
+
+
+def _move_into_the_past(server: ThreadedServer, user: str) -> None:
+    """Move the runs of a user and their sums by the hours of their agents, once all are counted."""
+    with open_sums(server) as store:
+        for agent, hours in HOURS_AGO.items():
+            store.execute(
+                "UPDATE usage_hourly SET start = start - ?"
+                " WHERE everyone = 0 AND user_id = ? AND component_id = ?",
+                (hours * HOUR, user, agent),
+            )
+            store.execute(
+                "UPDATE runs SET created_at = created_at - ?1, started_at = started_at - ?1,"
+                " finished_at = finished_at - ?1, stopped_at = stopped_at - ?1"
+                " WHERE user_id = ?2 AND component_id = ?3",
+                (hours * HOUR, user, agent),
+            )
