@@ -73,7 +73,7 @@ def add_agents(settings: Settings, **limits: Any) -> Settings:
         Agent(name, "echo", name=name.title(), database="main", on_busy=on_busy)
         for name, on_busy in (("lined", "enqueue"), ("free", "allow"), ("strict", "reject"))
     ]
-    teams = [Team("lined-team", "echo", ("echo",), database="main", on_busy="enqueue")]
+    teams = [Team("lined-team", "echo", ("free",), database="main", on_busy="enqueue")]
     workflows = [
         Workflow("lined-workflow", (Step("first", "free"),), database="main", on_busy="enqueue")
     ]
