@@ -31,7 +31,6 @@ SHORT = {
     "agentctl.cli.commands.sessions.runs": "one command per module",
     "agentctl.cli.commands.sessions.summarize": "one command per module",
     "agentctl.config.extras": "install commands, which every part prints",
-    "agentctl.cli.show.transcript.traces": "links that two pages and the Markdown use",
     "agentctl.config.prices": "the table of a price, apart from the many of the settings",
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
     "agentctl.interop.agui.settings": "the table of one face, which is registered",
@@ -64,7 +63,6 @@ SHORT = {
     "agentctl.service.service": "warnings of `serve`, without a check of `doctor`",
     "agentctl.store.database": "a type that databases and lists share",
     "agentctl.run_scope": "imported by the public interface, without the runtime",
-    "agentctl.store.repositories.causes": "one table",
     "agentctl.store.outbox": "a type that all databases have, and imports none of them",
     "agentctl.store.visibility": "a type that all repositories use, and imports none of them",
 }

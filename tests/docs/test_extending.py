@@ -17,6 +17,7 @@ NOT_STEPS = {
     "agentctl/cli/commands/sessions/stat.py": {"created_before"},
     "agentctl/interop/agentos/backend.py": {"summarize_session"},
     "agentctl/interop/agentos/server/session_endpoints.py": {"created_before"},
+    "agentctl/service/audit_heads.py": {"keep_days"},
     "agentctl/service/doctor/databases.py": {"check_clock"},
     "agentctl/telemetry/attributes.py": {'"mistral"'},
 }

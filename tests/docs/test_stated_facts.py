@@ -11,7 +11,9 @@ from agentctl.config.providers import PROVIDERS
 from agentctl.config.tables import list_sections
 from tests.docs.pages import ROOT, pages
 
-NUMBERS = ["seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen"]
+NUMBERS = [
+    "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen",
+]  # fmt: skip
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOW = (ROOT / ".github/workflows/ci.yml").read_text()
 

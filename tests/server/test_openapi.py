@@ -59,7 +59,7 @@ def test_tags_are_described(document: dict[str, Any]) -> None:
     assert {tag for _, _, operation in operations(document) for tag in operation["tags"]} == told
     assert told == {
         "Agents", "Teams", "Workflows", "Sessions", "Runs", "Approvals", "Memories",
-        "Service accounts", "Webhooks", "Authorization", "System",
+        "Usage", "Service accounts", "Webhooks", "Authorization", "System",
     }  # fmt: skip
 
 

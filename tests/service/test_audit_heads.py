@@ -192,7 +192,7 @@ async def test_deleted_entries_of_expired_heads_are_counted(keys: Keys) -> None:
                 key,
                 signed[-1] if signed else None,
                 number=number,
-                at=f"2026-11-2{number}T00:00:00.000000Z",
+                at=f"2026-11-20T00:00:0{number}.000000Z",
                 last_seq=5 * number,
                 expired_seq=10 if number == 4 else 0,
                 entries=some,
