@@ -12,7 +12,8 @@ from agentctl.config.tables import list_sections
 from tests.docs.pages import ROOT, pages
 
 NUMBERS = [
-    "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen",
+    "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen",
+    "sixteen",
 ]  # fmt: skip
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOW = (ROOT / ".github/workflows/ci.yml").read_text()

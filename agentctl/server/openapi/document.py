@@ -49,6 +49,7 @@ _TAGS = [
     {"name": "Runs", "description": "Runs across sessions"},
     {"name": "Approvals", "description": "Decisions that paused runs wait for"},
     {"name": "Memories", "description": "Facts about users that agents keep"},
+    {"name": "Usage", "description": "Tokens, cost and outcomes of runs, and budgets"},
     {"name": "Service accounts", "description": "Accounts of programs, and their tokens"},
     {"name": "Webhooks", "description": "Endpoints of the configuration and their deliveries"},
     {"name": "Authorization", "description": "Identity of the caller, access decisions, audit log"},
