@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import ledger_tools  # type: ignore[import-not-found]  # next to its copy
 from crossings import wait_at  # type: ignore[import-not-found]
 from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.runtime import Runtime
+from langgraph.types import interrupt
 from pydantic_ai import Agent, ModelRetry
 from pydantic_ai import RunContext as Run
 
@@ -82,11 +86,62 @@ async def answer(state: MessagesState) -> dict[str, Any]:
     return {"messages": [await model.ainvoke(state["messages"])]}
 
 
-builder: Any = StateGraph(MessagesState)
-builder.add_node("answer", answer)
-builder.add_node("tools", ToolNode(TOOLS))
-builder.add_edge(START, "answer")
-builder.add_conditional_edges("answer", tools_condition)
-builder.add_edge("tools", "answer")
-nodes: Any = builder.compile()
-"""A graph in which one node makes all calls of an answer."""
+GATE: Any = HumanInTheLoopMiddleware(interrupt_on={"cross": True, "note": True})
+
+
+async def ask(state: MessagesState, runtime: Runtime) -> Any:
+    """Ask for the approval of the calls of an answer."""
+    return await GATE.aafter_model(state, runtime)
+
+
+def build_nodes(*, is_gated: bool) -> Any:
+    """Build a graph in which one node makes all calls of an answer."""
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("answer", answer)
+    builder.add_node("tools", ToolNode(TOOLS))
+    builder.add_edge(START, "answer")
+    last = "answer"
+    if is_gated:
+        last = "ask"
+        builder.add_node(last, ask)
+        builder.add_edge("answer", last)
+    builder.add_conditional_edges(last, tools_condition)
+    builder.add_edge("tools", "answer")
+    return builder.compile()
+
+
+nodes: Any = build_nodes(is_gated=False)
+
+gated: Any = create_agent(ChatModel(model="plan"), tools=TOOLS, middleware=[GATE])
+"""A graph in which each call is a task, and which asks for the approval of some."""
+
+gated_nodes: Any = build_nodes(is_gated=True)
+
+
+async def call_all(barrier: str, config: RunnableConfig) -> dict[str, Any]:
+    """Make the calls at a barrier after a person has answered."""
+    way = interrupt(f"Which way to the {barrier}?")
+    given = {"barrier": barrier}
+    _, crossed, _ = await asyncio.gather(
+        graph_look.ainvoke(given, config),
+        graph_cross.ainvoke(given, config),
+        graph_note.ainvoke({"text": barrier}, config),
+    )
+    return {"messages": [("ai", f"{way} {crossed}")]}
+
+
+async def call_at_first(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+    return await call_all("first", config)
+
+
+async def call_at_second(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+    return await call_all("second", config)
+
+
+asking: Any = StateGraph(MessagesState)
+asking.add_node("first", call_at_first)
+asking.add_node("second", call_at_second)
+asking.add_edge(START, "first")
+asking.add_edge("first", "second")
+questions: Any = asking.compile()
+"""A graph whose nodes ask a question each, and call tools themselves."""

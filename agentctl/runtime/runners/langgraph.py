@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,7 +25,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.history import CANCELLED_RESULT
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.journal import Parked
-from agentctl.runtime.pauses import Paused
+from agentctl.runtime.pauses import Decision, Paused
 from agentctl.runtime.runners.default_values import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
@@ -254,7 +254,7 @@ class LangGraphRunner:
         thread: _Thread,
         control: RunControl,
         report: GraphReport,
-        approved: Collection[str],
+        approved: Mapping[str, Decision],
     ) -> GraphJournal | None:
         """Return the journal of a durable run, which stores the calls of its task; else None."""
         if run.journal is None or not isinstance(thread.saver, DurableSaver):

@@ -11,7 +11,7 @@ import asyncio
 import base64
 import functools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -48,7 +48,8 @@ class GraphJournal:
 
     Args:
         state: the state of the earlier legs; None in the first one.
-        approved: ids of the calls that a person has approved; the run stores these.
+        approved: the calls that a person has approved, by their ids; the run stores that these
+            begin.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class GraphJournal:
         journal: Journal,
         control: RunControl,
         state: Mapping[str, Any] | None,
-        approved: Collection[str],
+        approved: Mapping[str, Decision],
         saver: RunSaver,
         report: GraphReport,
     ) -> None:
@@ -115,17 +116,14 @@ class GraphJournal:
         call = self._describe(tool, given, options)
         if call.call_id in self._known:
             return self._load(call, options.get("tool_call_id"))
-        if call.call_id in self._approved:
-            self._made.add(call.call_id)
-            return await make()
-        await self._journal.begin_call(call, {})
+        await self._begin(call)
         try:
             with _inside(call):
                 result = await make()
         except Exception as error:
-            await self._journal.end_call(call, _describe_failure(call, error), {})
+            await self._end(call, _describe_failure(call, error), {})
             raise
-        await self._journal.end_call(call, *self._dump(result))
+        await self._end(call, *self._dump(result))
         return result
 
     def call_in_thread(
@@ -135,18 +133,32 @@ class GraphJournal:
         call = self._describe(tool, given, options)
         if call.call_id in self._known:
             return self._load(call, options.get("tool_call_id"))
-        if call.call_id in self._approved:
-            self._made.add(call.call_id)
-            return make()
-        self._wait(self._journal.begin_call(call, {}), call)
+        self._wait(self._begin(call), call)
         try:
             with _inside(call):
                 result = make()
         except Exception as error:
-            self._wait(self._journal.end_call(call, _describe_failure(call, error), {}), call)
+            self._wait(self._end(call, _describe_failure(call, error), {}), call)
             raise
-        self._wait(self._journal.end_call(call, *self._dump(result)), call)
+        self._wait(self._end(call, *self._dump(result)), call)
         return result
+
+    async def _begin(self, call: JournaledCall) -> None:
+        if call.call_id in self._approved:
+            # The run has stored that it begins.
+            self._made.add(call.call_id)
+        else:
+            await self._journal.begin_call(call, {})
+
+    async def _end(
+        self, call: JournaledCall, outcome: CallOutcome, more: Mapping[str, Any]
+    ) -> None:
+        """Store the end of a call now: its node may still make others."""
+        decision = self._approved.get(call.call_id)
+        if decision is None:
+            await self._journal.end_call(call, outcome, more)
+        elif outcome.pause is None:
+            await self._run.end_approved(decision.approval_id, outcome.text, failed=outcome.failed)
 
     def _wait(self, write: Coroutine[Any, Any, None], call: JournaledCall) -> None:
         try:
