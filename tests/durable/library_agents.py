@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Annotated, Any
 
 import ledger_tools  # type: ignore[import-not-found]  # next to its copy
 from crossings import wait_at  # type: ignore[import-not-found]
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import tool
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.runtime import Runtime
-from langgraph.types import interrupt
+from langgraph.types import Command, interrupt
 from pydantic_ai import Agent, ModelRetry
 from pydantic_ai import RunContext as Run
 
@@ -86,7 +87,19 @@ async def answer(state: MessagesState) -> dict[str, Any]:
     return {"messages": [await model.ainvoke(state["messages"])]}
 
 
-GATE: Any = HumanInTheLoopMiddleware(interrupt_on={"cross": True, "note": True})
+@tool("note")
+def agreed_note(
+    text: str, config: RunnableConfig, tool_call_id: Annotated[str, InjectedToolCallId]
+) -> Command[Any]:
+    """Write a note; ask about one in the middle of the call."""
+    if text == "between":
+        interrupt("Between what?")
+    ledger_tools.record(config["configurable"]["run_context"], "note")
+    return Command(update={"messages": [ToolMessage(f"noted {text}", tool_call_id=tool_call_id)]})
+
+
+AGREED_TOOLS = [graph_cross, graph_look, agreed_note]
+GATE: Any = HumanInTheLoopMiddleware(interrupt_on={"cross": True, "look": True, "note": True})
 
 
 async def ask(state: MessagesState, runtime: Runtime) -> Any:
@@ -98,7 +111,7 @@ def build_nodes(*, is_gated: bool) -> Any:
     """Build a graph in which one node makes all calls of an answer."""
     builder: Any = StateGraph(MessagesState)
     builder.add_node("answer", answer)
-    builder.add_node("tools", ToolNode(TOOLS))
+    builder.add_node("tools", ToolNode(AGREED_TOOLS if is_gated else TOOLS))
     builder.add_edge(START, "answer")
     last = "answer"
     if is_gated:
@@ -112,7 +125,7 @@ def build_nodes(*, is_gated: bool) -> Any:
 
 nodes: Any = build_nodes(is_gated=False)
 
-gated: Any = create_agent(ChatModel(model="plan"), tools=TOOLS, middleware=[GATE])
+gated: Any = create_agent(ChatModel(model="plan"), tools=AGREED_TOOLS, middleware=[GATE])
 """A graph in which each call is a task, and which asks for the approval of some."""
 
 gated_nodes: Any = build_nodes(is_gated=True)

@@ -76,6 +76,7 @@ STARTS = {
     "tool node": Start("agent", "nodes", SINGLE, AT_FIRST, WITH_NOTES),
     "approvals": Start("agent", "gated", SINGLE, AT_FIRST, WITH_NOTES, asks=True),
     "approvals, tool node": Start("agent", "gated-nodes", SINGLE, AT_FIRST, WITH_NOTES, asks=True),
+    "approvals, retry": Start("agent", "gated", SINGLE, AT_FIRST, WITH_NOTES, asks=True),
     "questions": Start(
         "agent", "questions", "go", AT_FIRST, (*AT_SECOND, "note", "note"), asks=True
     ),
@@ -130,7 +131,10 @@ async def finish(moved: Moved, name: str) -> tuple[dict[str, Any], Counter[str]]
         (asked,) = await site.pending(run["run_id"])
         assert (asked.kind, asked.tool_name.removeprefix("bars_")) == ("outcome", "cross")
         assert SECOND in asked.arguments
-        await site.decide(moved.server, run["run_id"], "complete", result="crossed by hand")
+        if name.endswith("retry"):
+            await site.decide(moved.server, run["run_id"], "retry")
+        else:
+            await site.decide(moved.server, run["run_id"], "complete", result="crossed by hand")
         if name.startswith("approvals"):
             await site.wait_for_end(moved.server, run["run_id"], "PAUSED", "ERROR")
             await site.decide(moved.server, run["run_id"], "approve", "note")
@@ -166,6 +170,7 @@ async def test_finished_calls_are_not_made_again(moved: Moved, name: str) -> Non
     results = {tool["tool_call_id"]: tool["result"] for tool in record["tools"]}
     assert results["cross-second"] == "crossed by hand"
     assert results["look-first"] == "looked first"
+    assert results["note-with"] == "noted with" or name == "mcp"
     roles = [message["role"] for message in record["messages"]]
     turns = [role for count in (2, 3, 1, 3, 1) for role in ("assistant", *["tool"] * count)]
     assert roles == ["user", *turns, "assistant"]
@@ -175,10 +180,25 @@ async def test_finished_calls_are_not_made_again(moved: Moved, name: str) -> Non
     # Nothing is published twice after the stop.
     assert started["look-first"] == started["note-good"] == started["note-between"] == 1
     if STARTS[name].asks:
-        asked = await moved.site.approvals(moved.runs[name]["run_id"])
-        assert Counter((row.kind, row.tool_name) for row in asked) == {
-            ("approval", "note"): 6, ("approval", "cross"): 2, ("outcome", "cross"): 1,
-        }  # fmt: skip
+        await check_approvals(moved, name)
+
+
+async def check_approvals(moved: Moved, name: str) -> None:
+    """Check that each call was approved once, and that the end of each is stored."""
+    rows = await moved.site.approvals(moved.runs[name]["run_id"])
+    assert Counter((row.kind, row.tool_name) for row in rows) == {
+        ("approval", "note"): 6, ("approval", "cross"): 2, ("approval", "look"): 2,
+        ("input", "interrupt"): 1, ("outcome", "cross"): 1,
+    }  # fmt: skip
+    assert {row.execution for row in rows if row.kind == "approval"} == {"done"}
+
+
+async def test_approved_call_is_made_again_without_another_approval(moved: Moved) -> None:
+    record, calls = await finish(moved, "approvals, retry")
+    assert calls["cross second"] == 2
+    results = {tool["tool_call_id"]: tool["result"] for tool in record["tools"]}
+    assert results["cross-second"] == "crossed second"
+    await check_approvals(moved, "approvals, retry")
 
 
 async def test_questions_are_not_asked_again(moved: Moved) -> None:

@@ -22,6 +22,7 @@ from langchain_core.tools import BaseTool, ToolException
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import RunControl
+from langgraph.types import Command
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ENDED, Journal, JournaledCall
@@ -69,11 +70,15 @@ class GraphJournal:
         self._control = control
         self._approved = approved
         self._decided = _list_approved_results(run.leg)
-        self._known = {**(state or {}).get("known", {}), **self._decided}
+        self._known = {**self._decided, **(state or {}).get("known", {})}
         self._made = set[str]()
         self._numbers = Counter[str]()
         self._loop = asyncio.get_running_loop()
         self._serializer = JsonPlusSerializer(allowed_msgpack_modules=True)
+
+    def has_made(self, call_id: str) -> bool:
+        """Return True for an approved call whose end this journal stores."""
+        return call_id in self._made
 
     def use(self) -> None:
         """Store the calls of tools in the present context, and in the tasks that it starts."""
@@ -154,11 +159,12 @@ class GraphJournal:
         self, call: JournaledCall, outcome: CallOutcome, more: Mapping[str, Any]
     ) -> None:
         """Store the end of a call now: its node may still make others."""
-        decision = self._approved.get(call.call_id)
-        if decision is None:
-            await self._journal.end_call(call, outcome, more)
-        elif outcome.pause is None:
+        if (decision := self._approved.get(call.call_id)) is not None:
+            if outcome.pause is not None:
+                return
             await self._run.end_approved(decision.approval_id, outcome.text, failed=outcome.failed)
+        # The approval has the text only.
+        await self._journal.end_call(call, outcome, more)
 
     def _wait(self, write: Coroutine[Any, Any, None], call: JournaledCall) -> None:
         try:
@@ -172,13 +178,13 @@ class GraphJournal:
 
     def _describe(self, tool: BaseTool, given: Any, options: Mapping[str, Any]) -> JournaledCall:
         call_id = options.get("tool_call_id") or self._identify(tool, options)
-        idempotent = (tool.metadata or {}).get(IDEMPOTENT) is True
-        return JournaledCall(call_id, tool.name, _to_arguments(given), idempotent)
+        return JournaledCall(call_id, tool.name, _to_arguments(given), is_idempotent(tool))
 
     def _dump(self, result: Any) -> tuple[CallOutcome, dict[str, Any]]:
         kind, data = self._serializer.dumps_typed(result)
-        text = read_text(result) if isinstance(result, ToolMessage) else str(result)
-        return CallOutcome(text), {"returned": [kind, base64.b64encode(data).decode()]}
+        return CallOutcome(_find_text(result)), {
+            "returned": [kind, base64.b64encode(data).decode()]
+        }
 
     def _identify(self, tool: BaseTool, options: Mapping[str, Any]) -> str:
         """Return the id of a call that no answer of a model has requested.
@@ -204,6 +210,18 @@ class GraphJournal:
         if failed:
             raise ToolException(text)
         return text
+
+
+def is_idempotent(tool: BaseTool) -> bool:
+    """Return True if the calls of a tool may be made again with their ids."""
+    return (tool.metadata or {}).get(IDEMPOTENT) is True
+
+
+def _find_text(result: Any) -> str:
+    if isinstance(result, Command) and isinstance(result.update, Mapping):
+        messages = result.update.get("messages") or ()
+        result = next((each for each in messages if isinstance(each, ToolMessage)), result)
+    return read_text(result) if isinstance(result, ToolMessage) else str(result)
 
 
 def find_undone(leg: Leg) -> dict[str, Decision]:
