@@ -13,7 +13,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.prebuilt import InjectedState, ToolNode, tools_condition
 from langgraph.runtime import Runtime
 from langgraph.types import Command, interrupt
 from pydantic_ai import Agent, ModelRetry
@@ -89,13 +89,23 @@ async def answer(state: MessagesState) -> dict[str, Any]:
 
 @tool("note")
 def agreed_note(
-    text: str, config: RunnableConfig, tool_call_id: Annotated[str, InjectedToolCallId]
+    text: str,
+    config: RunnableConfig,
+    state: Annotated[dict[str, Any], InjectedState],
+    tool_call_id: Annotated[str, InjectedToolCallId],
 ) -> Command[Any]:
-    """Write a note; ask about one in the middle of the call."""
+    """Write a note; ask about one in the middle of the call. The last one lists all others."""
+    context: RunContext = config["configurable"]["run_context"]
     if text == "between":
         interrupt("Between what?")
-    ledger_tools.record(config["configurable"]["run_context"], "note")
-    return Command(update={"messages": [ToolMessage(f"noted {text}", tool_call_id=tool_call_id)]})
+    ledger_tools.record(context, "note")
+    artifacts = [getattr(message, "artifact", None) for message in state["messages"]]
+    result = f"noted {text}"
+    if text == "end":
+        result = f"{sorted(filter(None, artifacts))} {sorted(context.state)}"
+    context.state[text] = True
+    message = ToolMessage(result, tool_call_id=tool_call_id, artifact=text)
+    return Command(update={"messages": [message]})
 
 
 AGREED_TOOLS = [graph_cross, graph_look, agreed_note]

@@ -180,6 +180,8 @@ async def test_finished_calls_are_not_made_again(moved: Moved, name: str) -> Non
     # Nothing is published twice after the stop.
     assert started["look-first"] == started["note-good"] == started["note-between"] == 1
     if STARTS[name].asks:
+        notes = ["bad", "beside", "between", "good", "with"]
+        assert results["note-end"] == f"{notes} {notes}"
         await check_approvals(moved, name)
 
 
