@@ -48,6 +48,18 @@ class Client:
         assert answer["status"] == "COMPLETED", answer
         return answer
 
+    def start(self, agent: str, session_id: str, message: str) -> dict[str, Any]:
+        """Start a run in the background and return its record."""
+        fields = {
+            "message": message,
+            "session_id": session_id,
+            "background": "true",
+            "stream": "false",
+        }
+        answer = self._body("POST", f"/agents/{agent}/runs", urlencode(fields))
+        record: dict[str, Any] = json.loads(answer)
+        return record
+
     def first_word(self, path: str, body: str, kind: str, mark: bytes) -> float:
         """Return the seconds from the request until the streamed response contains `mark`."""
         start = time.perf_counter()
