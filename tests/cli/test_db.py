@@ -266,6 +266,37 @@ def test_a_restored_backup_goes_on_with_nothing(
     assert not list(tmp_path.rglob("*.restoring*"))
 
 
+def test_restore_keeps_calls_of_ended_runs_as_they_were(
+    agentctl: Agentctl, config: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text('def refund() -> str:\n    """Pay back."""\n    return ""\n')
+    config.write_text(
+        CONFIG
+        + '[[models]]\nid = "tool"\nprovider = "demo"\nmodel = "tool"\n'
+        + '[[agents]]\nid = "clerk"\nmodel = "tool"\ntools = ["shop:refund"]\n'
+        + 'approve = { refund = "user" }\n'
+    )
+    where, backup = ("--config", str(config)), tmp_path / "b.db"
+    assert agentctl("db", "migrate", *where).code == 0
+    for session in ("ended", "waits"):
+        start = ("runs", "start", "--agent", "clerk", "-m", "refund", "--session", session)
+        assert agentctl(*start, *where).code == 9
+        [approval] = agentctl("approvals", "list", "--session", session, "-o", "name", *where).lines
+        assert agentctl("approvals", "approve", approval, "--yes", *where).code == 0
+    [run] = agentctl("runs", "list", "--session", "ended", "-o", "name", *where).lines
+    assert agentctl("runs", "cancel", run, *where).code == 0
+    assert agentctl("db", "backup", str(backup), *where).code == 0
+    ended = agentctl("db", "restore", str(backup), "--replace", *where, "-o", "json")
+    assert ended.code == 0, ended.stderr
+    restored = json.loads(ended.stdout)
+    assert (restored["ended_runs"], restored["unknown_calls"]) == (1, 1)
+    unknown = ("approvals", "list", "--execution", "unknown", "-o", "tsv")
+    listed = agentctl(*unknown, "--fields", "session_id", *where)
+    assert listed.lines == ["session_id", "waits"]
+    lost = agentctl("runs", "list", "--session", "waits", "-o", "tsv", "--fields", "error", *where)
+    assert "WORKER_LOST" in lost.stdout
+
+
 def test_a_damaged_backup_changes_nothing(
     agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
 ) -> None:
