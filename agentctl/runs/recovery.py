@@ -78,8 +78,8 @@ async def recover_runs(
         may_still_run: True if the worker only stopped its heartbeat
             (`liveness.WorkerDeath.NO_HEARTBEAT`). Its work may continue, so the `stopped_at` of
             its runs stays empty. Otherwise the work of its ended runs is known to have stopped.
-        returns: False to end also the runs that could go on from a checkpoint, and with `owner` None
-            those that wait for any process.
+        returns: False to end also the runs that could go on from a checkpoint, and with `owner`
+            None those that wait for any process.
         on_ended: called for each run that this call has ended.
 
     Returns:

@@ -232,14 +232,15 @@ def test_a_backup_is_a_new_complete_private_file(
 def test_a_restored_backup_goes_on_with_nothing(
     agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
 ) -> None:
+    config.write_text(CONFIG + 'on_busy = "enqueue"\n')
     where, backup = ("--config", str(config)), tmp_path / "b.db"
     environment = base_environment() | {"HOME": str(tmp_path)}
     place = (*where, "--port", "0")
     assert agentctl("db", "migrate", *where).code == 0
     with start_server(*place, log=tmp_path / "log", environment=environment) as server:
-        url = ("--url", server.url)
-        start = ("runs", "start", "--agent", "slow", "-m", "x", "--background", "-o", "json")
-        run_id = json.loads(agentctl(*start, *url).stdout)["run_id"]
+        url = ("--url", server.url, "--session", "busy", "-o", "json")
+        start = ("runs", "start", "--agent", "slow", "-m", "x", "--background")
+        run_id, queued = (json.loads(agentctl(*start, *url).stdout)["run_id"] for _ in range(2))
         made = json.loads(agentctl("db", "backup", str(backup), *where, "-o", "json").stdout)
         later = ("runs", "start", "--agent", "echo", "-m", "later", "--session", "later")
         assert agentctl(*later, *where).code == 0
@@ -255,10 +256,11 @@ def test_a_restored_backup_goes_on_with_nothing(
     assert ended.code == 0, ended.stderr
     restored = json.loads(ended.stdout)
     assert (restored["rows"], restored["sha256"]) == (made["rows"], made["sha256"])
-    assert restored["ended_runs"] == 1
+    assert restored["ended_runs"] == 2
     assert agentctl("db", "check", *where).code == 0
-    run = json.loads(agentctl("runs", "get", run_id, "-o", "json", *where).stdout)
-    assert (run["status"], run["error"]["code"]) == ("ERROR", "WORKER_LOST")
+    for one in (run_id, queued):
+        run = json.loads(agentctl("runs", "get", one, "-o", "json", *where).stdout)
+        assert (run["status"], run["error"]["code"]) == ("ERROR", "WORKER_LOST")
     assert agentctl("sessions", "get", "later", *where).code == 5
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     config.write_text(config.read_text().replace("agentctl.db", Path(restored["moved_to"]).name))

@@ -435,9 +435,7 @@ def list_owners_at_work() -> Work[list[str | None]]:
 def list_live_of_worker(owner: str | None, *, waiting: bool = False) -> Work[list[RunRow]]:
     """Return the live runs of a worker, children before their parents.
 
-    Args:
-        owner: None for the live runs without an owner.
-        waiting: True for those that wait for any process, too: in the queue, or after a decision.
+    `owner` None returns those without an owner, with `waiting` also those that any process begins.
     """
     if owner is None:
         return (_LIVE_OR_WAITING if waiting else _LIVE_WITHOUT_OWNER).rows(RunRow)
