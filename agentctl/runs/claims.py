@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Protocol, cast
 
@@ -252,10 +253,7 @@ class Claims:
         try:
             with self._host.holding_slot():
                 await self._worker.register()
-                # A claim with an unknown outcome is repeated: no one else would execute its leg.
-                claimed = await retry_while_unavailable(
-                    lambda: database.write(legs.claim_leg(run_id, self._worker.id))
-                )
+                claimed = await self._claim_leg(database, run_id)
                 if claimed is None:
                     return None
                 if claimed.lets_begin:
@@ -270,6 +268,17 @@ class Claims:
                 return run
         finally:
             self._claiming.discard(run_id)
+
+    async def _claim_leg(self, database: Database, run_id: str) -> legs.ClaimedLeg | None:
+        """Repeat a claim with an unknown outcome: no one else would execute its leg."""
+        repeated = itertools.chain((False,), itertools.repeat(True))
+
+        def claim() -> Awaitable[legs.ClaimedLeg | None]:
+            return database.write(
+                legs.claim_leg(run_id, self._worker.id, is_repeated=next(repeated))
+            )
+
+        return await retry_while_unavailable(claim)
 
     def _count_wait(self, claimed: legs.ClaimedLeg) -> None:
         state = claimed.state

@@ -249,11 +249,17 @@ class ClaimedLeg:
 
 
 @unit
-def claim_leg(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
-    """Claim the next leg of a root run; None if there is none, or another process has it.
+def claim_leg(
+    run_id: str, worker_id: str, *, is_repeated: bool = False
+) -> Steps[ClaimedLeg | None]:
+    """Claim the next leg of a root run; None if there is none, or it is claimed already.
 
     The leg of a run that waited in the queue is its first one. The `session_state` of its request
     is stored now, and the next run of the session may begin if it waits for the begin only.
+
+    Args:
+        is_repeated: True if the outcome of an attempt of the same claim is unknown: a leg that the
+            worker has was claimed by that attempt.
     """
     yield from lock_queue(run_id)
     state = yield from run_reads.lock_state(run_id)
@@ -264,8 +270,8 @@ def claim_leg(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
     if (yield from runs.claim_leg(run_id, worker_id, at)):
         if state.queue_turn is not None:
             lets_begin = yield from _begin(state, at)
-    elif (state.status, state.owner) != ("RUNNING", worker_id):
-        # Otherwise the commit of an earlier claim had an unknown outcome.
+    elif not is_repeated or (state.status, state.owner) != ("RUNNING", worker_id):
+        # A worker that has read the leg before it claimed it must not execute it twice.
         return None
     claimed = yield from _load_leg(run_id, has_effects=bool(effects))
     return claimed and replace(claimed, lets_begin=lets_begin)

@@ -21,13 +21,13 @@ from tests.benchmarks.measure import Row, at_most, build_ratio_row, format_text
 from tests.benchmarks.seeding import seed_database
 from tests.benchmarks.servers import serve_agentctl, serve_endpoint
 from tests.benchmarks.streams import raise_file_limit
-from tests.benchmarks.tokens import FAST, PACED, Load, Side, build_run, run_load
+from tests.benchmarks.tokens import FAST, FAST_LONG, PACED, Load, Side, build_run, run_load
 from tests.benchmarks.work import create_work, sized_sessions
 from tests.telemetry.receiver import run_collector
 
 ROUNDS = 5
-LONG = FAST._replace(name="40 streams at full speed", streams=40)
-SHORT = Load("400 runs of 20 tokens", 400, 20, 0.0)
+LONG = FAST_LONG._replace(streams=40)
+SHORT = Load(400, 20, 0.0)
 
 TRACING = '\n[tracing]\nenabled = true\nendpoint = "{url}"\n'
 
@@ -54,7 +54,7 @@ def measure_traces(folder: Path, model_url: str, rounds: int = ROUNDS) -> Iterat
             for count in range(rounds):
                 for number in (0, 1) if count % 2 == 0 else (1, 0):
                     found[number].append(uvloop.run(run_load(sides[number], load)).cpu * 1e6)
-            work_name = f"{load.name}: CPU of a token with traces"
+            work_name = f"{load.title}: CPU of a token with traces"
             yield build_ratio_row(work_name, found[1], "without", found[0], " us", at_most(most))
         assert collector.spans
 

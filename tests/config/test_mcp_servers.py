@@ -123,5 +123,5 @@ def test_commented_mcp_servers_of_the_sample_load(tmp_path: Path) -> None:
     assert web.max_sessions == defaults.max_sessions
     shown = {key for key in ("command", "args", "env", "url", "headers") if key in commented}
     assert {field.name for field in dataclasses.fields(McpServer)} == shown | {
-        "id", "allow_tools", "connect_seconds", "call_seconds", "max_sessions",
+        "id", "allow_tools", "idempotent_tools", "connect_seconds", "call_seconds", "max_sessions",
     }  # fmt: skip

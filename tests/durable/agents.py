@@ -45,18 +45,18 @@ async def errand(message, context):
     async def cross_at(barrier):
         return await cross(barrier, context)
 
-    async def both(barrier):
+    async def call_all(barrier):
         return await asyncio.gather(
             context.step("look", look_at, barrier, idempotent=True),
             context.step("cross", cross_at, barrier),
+            context.step("note", note, barrier),
         )
 
     await asyncio.gather(context.step("note", note, 1), context.step("note", note, 2))
-    await both("first")
+    await call_all("first")
+    _, crossed, _ = await call_all("second")
     await context.step("note", note, 3)
-    _, crossed = await both("second")
     await context.step("note", note, 4)
-    await context.step("note", note, 5)
     yield crossed
 """
 
@@ -123,6 +123,21 @@ object = "library_agents:tasks"
 id = "nodes"
 durable = true
 object = "library_agents:nodes"
+
+[[agents]]
+id = "gated"
+durable = true
+object = "library_agents:gated"
+
+[[agents]]
+id = "gated-nodes"
+durable = true
+object = "library_agents:gated_nodes"
+
+[[agents]]
+id = "questions"
+durable = true
+object = "library_agents:questions"
 """
 
 MCP = """

@@ -10,8 +10,9 @@ from tests.durable.agents import DURABLE
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.gated.site import Site, create_site
 from tests.loops import pytest_pyfunc_call
+from tests.postgres import postgres_url
 
-__all__ = ["model_endpoint", "pytest_pyfunc_call"]
+__all__ = ["model_endpoint", "postgres_url", "pytest_pyfunc_call"]
 
 
 @pytest.fixture

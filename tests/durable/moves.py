@@ -6,13 +6,18 @@ import asyncio
 import contextlib
 import json
 import signal
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentctl.records.approvals import Verb
 from agentctl.records.kinds import ComponentKind, find_component
 from agentctl.requests import ResumeRequest, RunRequest
+from agentctl.store.database import Sql
+from agentctl.store.repositories import approvals
+from agentctl.store.repositories.approvals import ApprovalRow
 from tests.gated.site import Site, kill
 from tests.loops import wait_until
 from tests.process import ServerProcess
@@ -21,10 +26,21 @@ FIRST, SECOND = "first", "second"
 """The barriers: the first server stops while calls wait at `FIRST`, and the second one is killed
 while they wait at `SECOND`."""
 
+_AGREE: dict[str, Verb] = {"approval": "approve", "input": "answer"}
+
+_NOTES_UNDER_WAY = Sql(
+    "SELECT (SELECT count(*) FROM run_steps WHERE name LIKE '%note' AND state = 'started')"
+    " + (SELECT count(*) FROM approvals WHERE tool_name = 'note' AND execution = 'executing')"
+)
+
 
 @dataclass(frozen=True)
 class Start:
-    """A run to start, and the calls that it makes at each barrier."""
+    """A run to start, and the calls that it has made when each barrier is reached.
+
+    Attributes:
+        asks: True if it waits for people, who agree to everything.
+    """
 
     kind: ComponentKind
     component_id: str
@@ -32,6 +48,7 @@ class Start:
     first: tuple[str, ...]
     second: tuple[str, ...]
     session_id: str | None = None
+    asks: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +104,18 @@ async def _lose_two(
     def are_at(barrier: str) -> bool:
         wanted = {name: getattr(start, barrier) for name, start in starts.items()}
         called = {name: site.tools_called(run) for name, run in runs.items()}
-        return all(set(wanted[name]) <= set(called[name]) for name in starts)
+        return all(Counter(wanted[name]) <= Counter(called[name]) for name in starts)
+
+    async def agree_until(server: ServerProcess, barrier: str) -> None:
+        asking = [run["run_id"] for name, run in runs.items() if starts[name].asks]
+        async with site.open_database() as database:
+
+            async def has_arrived() -> bool:
+                for run_id in asking:
+                    await _agree(site, server, await database.read(approvals.list_of_root(run_id)))
+                return are_at(barrier) and await database.read(_NOTES_UNDER_WAY.value()) == 0
+
+            await wait_until(has_arrived, 60)
 
     with site.serve("one") as one:
         async with site.connect(one) as operations:
@@ -97,13 +125,22 @@ async def _lose_two(
                 request = RunRequest(text, background=True, session_id=start.session_id)
                 run = await operations.create_run(start.kind, start.component_id, request)
                 runs[name] = dict(run.value)
-        await wait_until(lambda: are_at(FIRST), 60)
+        await agree_until(one, FIRST)
         with site.serve("two") as two:
             one.process.send_signal(signal.SIGTERM)
             log = site.deployment.folder / "one.log"
             await wait_until(lambda: "stopping" in log.read_text().lower())
             first_barrier.unlink()
             assert one.process.wait(40) == 0
-            await wait_until(lambda: are_at(SECOND), 60)
+            await agree_until(two, SECOND)
             kill(two)
     return runs
+
+
+async def _agree(site: Site, server: ServerProcess, rows: list[ApprovalRow]) -> None:
+    """Approve the calls that wait, and answer the questions."""
+    pending = [row for row in rows if row.status == "pending"]
+    for kind, verb in _AGREE.items():
+        fields = {"answer": "left"} if verb == "answer" else {}
+        asked = [row for row in pending if row.kind == kind]
+        await site.decide_rows(server, asked, verb, **fields)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.deployment import SQLITE_DATABASES
 from tests.durable.agents import DURABLE, FUNCTION, FUNCTION_CODE, LIBRARIES, MCP, TOGETHER
 from tests.durable.moves import FIRST, SECOND, Moved, Start, move
 from tests.endpoint import ModelEndpoint
 from tests.gated.site import answer, call, create_site
+from tests.postgres import postgres_schemas
+
+LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
+
+ON_POSTGRESQL = pytest.param(
+    "postgresql", marks=pytest.mark.skipif(not LONG, reason="AGENTCTL_TEST_LONG=1")
+)
 
 
 def cross(barrier: str, name: str = "cross") -> dict[str, Any]:
@@ -48,7 +57,7 @@ SINGLE = [
     answer(note("bad"), note("good")),
     answer(look(FIRST), cross(FIRST), note("beside")),
     answer(note("between")),
-    answer(look(SECOND), cross(SECOND)),
+    answer(look(SECOND), cross(SECOND), note("with")),
     answer(note("end")),
     answer(text="done"),
 ]
@@ -56,14 +65,21 @@ SINGLE = [
 FROM_SERVER = json.loads(json.dumps(SINGLE).replace('"name": "', '"name": "bars_'))
 
 AT_FIRST, AT_SECOND = ("look first", "cross first"), ("look second", "cross second")
+WITH_NOTES = (*AT_SECOND, *["note"] * 5)
 
 STARTS = {
-    "agent": Start("agent", "walker", SINGLE, AT_FIRST, AT_SECOND),
-    "function": Start("agent", "function", "go", AT_FIRST, AT_SECOND),
-    "pydantic-ai": Start("agent", "typed", SINGLE, AT_FIRST, AT_SECOND),
-    "mcp": Start("agent", "client", FROM_SERVER, AT_FIRST, AT_SECOND, "of-the-server"),
-    "langgraph": Start("agent", "tasks", SINGLE, AT_FIRST, AT_SECOND),
-    "tool node": Start("agent", "nodes", SINGLE, AT_FIRST, AT_SECOND),
+    "agent": Start("agent", "walker", SINGLE, AT_FIRST, WITH_NOTES),
+    "function": Start("agent", "function", "go", AT_FIRST, (*AT_SECOND, *["note"] * 4)),
+    "pydantic-ai": Start("agent", "typed", SINGLE, AT_FIRST, WITH_NOTES),
+    "mcp": Start("agent", "client", FROM_SERVER, AT_FIRST, WITH_NOTES, "of-the-server"),
+    "langgraph": Start("agent", "tasks", SINGLE, AT_FIRST, WITH_NOTES),
+    "tool node": Start("agent", "nodes", SINGLE, AT_FIRST, WITH_NOTES),
+    "approvals": Start("agent", "gated", SINGLE, AT_FIRST, WITH_NOTES, asks=True),
+    "approvals, tool node": Start("agent", "gated-nodes", SINGLE, AT_FIRST, WITH_NOTES, asks=True),
+    "approvals, retry": Start("agent", "gated", SINGLE, AT_FIRST, WITH_NOTES, asks=True),
+    "questions": Start(
+        "agent", "questions", "go", AT_FIRST, (*AT_SECOND, "note", "note"), asks=True
+    ),
     "coordinate": Start(
         "team", "heads", [answer(delegate("troop", TROOP, "d0"))], AT_FIRST[:1], AT_SECOND
     ),
@@ -73,9 +89,20 @@ STARTS = {
 }
 
 
+@pytest.fixture(scope="module", params=["sqlite", ON_POSTGRESQL])
+def databases(request: pytest.FixtureRequest) -> Iterator[Mapping[str, str]]:
+    if request.param == "sqlite":
+        yield SQLITE_DATABASES
+        return
+    with postgres_schemas(request.getfixturevalue("postgres_url")) as databases:
+        yield databases
+
+
 @pytest.fixture(scope="module")
 def moved(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+    tmp_path_factory: pytest.TempPathFactory,
+    model_endpoint: ModelEndpoint,
+    databases: Mapping[str, str],
 ) -> Iterator[Moved]:
     folder: Path = tmp_path_factory.mktemp("moves")
     for name in ("crossings.py", "library_agents.py"):
@@ -88,7 +115,8 @@ def moved(
         session=STARTS["mcp"].session_id,
     )
     extra = DURABLE + FUNCTION + TOGETHER + LIBRARIES + mcp
-    with move(create_site(folder, model_endpoint.base_url, extra=extra), STARTS) as moved:
+    site = create_site(folder, model_endpoint.base_url, extra=extra, databases=databases)
+    with move(site, STARTS) as moved:
         yield moved
 
 
@@ -103,7 +131,13 @@ async def finish(moved: Moved, name: str) -> tuple[dict[str, Any], Counter[str]]
         (asked,) = await site.pending(run["run_id"])
         assert (asked.kind, asked.tool_name.removeprefix("bars_")) == ("outcome", "cross")
         assert SECOND in asked.arguments
-        await site.decide(moved.server, run["run_id"], "complete", result="crossed by hand")
+        if name.endswith("retry"):
+            await site.decide(moved.server, run["run_id"], "retry")
+        else:
+            await site.decide(moved.server, run["run_id"], "complete", result="crossed by hand")
+        if name.startswith("approvals"):
+            await site.wait_for_end(moved.server, run["run_id"], "PAUSED", "ERROR")
+            await site.decide(moved.server, run["run_id"], "approve", "note")
         record = await site.wait_for_end(moved.server, run["run_id"])
     assert record["status"] == "COMPLETED", record
     return record, Counter(site.tools_called(run))
@@ -116,30 +150,67 @@ def count_starts(events: list[dict[str, Any]]) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["agent", "mcp", "function", "pydantic-ai", "langgraph", "tool node"]
-)
+    "name",
+    [
+        "agent", "mcp", "function", "pydantic-ai", "langgraph", "tool node", "approvals",
+        "approvals, tool node",
+    ],
+)  # fmt: skip
 async def test_finished_calls_are_not_made_again(moved: Moved, name: str) -> None:
     record, calls = await finish(moved, name)
     # The idempotent call that was under way at the death is made again, and no other one.
     assert calls == {
-        "note": 5, "look first": 1, "cross first": 1, "look second": 2, "cross second": 1,
+        "note": 6, "look first": 1, "cross first": 1, "look second": 2, "cross second": 1,
     }  # fmt: skip
     ids = {entry["call_id"] for entry in moved.site.ledger(moved.runs[name])}
-    assert len(ids) == (1 if name == "mcp" else 9)
+    assert len(ids) == (1 if name == "mcp" else 10)
     if name == "function":
         assert record["content"] == "crossed by hand"
         return
     results = {tool["tool_call_id"]: tool["result"] for tool in record["tools"]}
     assert results["cross-second"] == "crossed by hand"
     assert results["look-first"] == "looked first"
+    assert results["note-with"] == "noted with" or name == "mcp"
     roles = [message["role"] for message in record["messages"]]
-    turns = [role for count in (2, 3, 1, 2, 1) for role in ("assistant", *["tool"] * count)]
+    turns = [role for count in (2, 3, 1, 3, 1) for role in ("assistant", *["tool"] * count)]
     assert roles == ["user", *turns, "assistant"]
     events = await moved.read_events(name)
     assert [event["seq"] for event in events] == sorted({event["seq"] for event in events})
     started = count_starts(events)
     # Nothing is published twice after the stop.
     assert started["look-first"] == started["note-good"] == started["note-between"] == 1
+    if STARTS[name].asks:
+        notes = ["bad", "beside", "between", "good", "with"]
+        assert results["note-end"] == f"{notes} {notes}"
+        await check_approvals(moved, name)
+
+
+async def check_approvals(moved: Moved, name: str) -> None:
+    """Check that each call was approved once, and that the end of each is stored."""
+    rows = await moved.site.approvals(moved.runs[name]["run_id"])
+    assert Counter((row.kind, row.tool_name) for row in rows) == {
+        ("approval", "note"): 6, ("approval", "cross"): 2, ("approval", "look"): 2,
+        ("input", "interrupt"): 1, ("outcome", "cross"): 1,
+    }  # fmt: skip
+    assert {row.execution for row in rows if row.kind == "approval"} == {"done"}
+
+
+async def test_approved_call_is_made_again_without_another_approval(moved: Moved) -> None:
+    record, calls = await finish(moved, "approvals, retry")
+    assert calls["cross second"] == 2
+    results = {tool["tool_call_id"]: tool["result"] for tool in record["tools"]}
+    assert results["cross-second"] == "crossed second"
+    await check_approvals(moved, "approvals, retry")
+
+
+async def test_questions_are_not_asked_again(moved: Moved) -> None:
+    record, calls = await finish(moved, "questions")
+    assert calls == {
+        "note": 2, "look first": 1, "cross first": 1, "look second": 2, "cross second": 1,
+    }  # fmt: skip
+    asked = await moved.site.approvals(record["run_id"])
+    assert [row.kind for row in asked] == ["input", "input", "outcome"]
+    assert record["content"].endswith("left crossed by hand")
 
 
 async def test_members_of_members_go_on(moved: Moved) -> None:

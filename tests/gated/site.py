@@ -21,7 +21,7 @@ from agentctl.store.database import Database, Sql
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals
 from agentctl.store.repositories.approvals import ApprovalRow
-from tests.deployment import Deployment, create_deployment
+from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.loops import wait_until
 from tests.process import ServerProcess, start_server
 
@@ -241,10 +241,20 @@ def answer(*calls: dict[str, Any], text: str = "") -> dict[str, Any]:
     return {**message, "tool_calls": list(calls)} if calls else message
 
 
-def create_site(folder: Path, model_url: str, *, extra: str = "", server: str = "") -> Site:
-    """Create a deployment whose agents have gated tools; `server` as for `create_deployment`."""
+def create_site(
+    folder: Path,
+    model_url: str,
+    *,
+    extra: str = "",
+    server: str = "",
+    databases: Mapping[str, str] = SQLITE_DATABASES,
+) -> Site:
+    """Create a deployment whose agents have gated tools; the options as of `create_deployment`."""
     source = Path(__file__).with_name("ledger_tools.py")
     (folder / source.name).write_text(source.read_text())
     (folder / "open_file.json").write_text(json.dumps(OPEN_FILE))
     config = _CONFIG.format(url=model_url)
-    return Site(create_deployment(folder, model_url, extra=f"{config}\n{extra}", server=server))
+    extra = f"{config}\n{extra}"
+    return Site(
+        create_deployment(folder, model_url, extra=extra, server=server, databases=databases)
+    )

@@ -32,6 +32,7 @@ from agentctl.runs.live import LiveRun, _begin_call
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending
+from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.pauses import NewApproval
 from agentctl.runtime.transcript import Transcript
@@ -136,6 +137,8 @@ class Scene:
             databases=self.service.hosting.databases,
             limits=self.service.settings.limits,
             members=NoMembers(),
+            cause_reader=CauseReader(self.service.settings),
+            budgets=self.service.hosting.budgets,
         )
         row = build_approval(run, NewApproval("approval", "c", "pay"), 3, Approvals())
         return replace(row, approval_id=self.id(f"ask-{name}"), arguments_hash="h", expires_at=9)
@@ -200,6 +203,8 @@ class Scene:
             databases=self.service.hosting.databases,
             limits=self.service.settings.limits,
             members=NoMembers(),
+            cause_reader=CauseReader(self.service.settings),
+            budgets=self.service.hosting.budgets,
         )
         run.recorder = Recorder(run.run_id, run.attempt, run.stream, self.database)
         run.transcript.add_user("hello")

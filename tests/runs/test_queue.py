@@ -24,7 +24,7 @@ from agentctl.runtime.components import execute
 from agentctl.runtime.events import Content
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
-from agentctl.store.repositories import approvals
+from agentctl.store.repositories import approvals, run_reads
 from tests.loops import wait_until
 from tests.postgres import drop_schema
 from tests.runs.components import build_settings
@@ -334,6 +334,29 @@ async def test_background_runs_wait_for_a_slot(settings: Settings, worker: Worke
     # The session with one run did not wait for all of the other session.
     assert worker.begun[:3] == ["1", "a", "z"]
     assert worker.begun == ["1", "a", "z", "b", "c", "now"]
+
+
+async def test_a_state_read_before_the_claim_begins_no_run_again(
+    settings: Settings, worker: Worker
+) -> None:
+    worker.held = {"1", "2"}
+    async with serve(add_agents(settings)) as (service,):
+        claims = service.hosting.engine.claims
+        database = service.hosting.databases.system
+        first, second = [await start(service, "lined", message) for message in "12"]
+        claims.is_serving = False
+        worker.held.remove("1")
+        await wait_for(service, first["run_id"], "COMPLETED")
+        state = await database.read(run_reads.get_state(second["run_id"]))
+        assert state is not None
+        assert state.queue_turn
+        assert await claims.claim(database, second["run_id"], state) is not None
+        await wait_until(lambda: worker.begun == ["1", "2"])
+        # Two looks at the queue, one of the sweep, may have read the run before the claim.
+        assert await claims.claim(database, second["run_id"], state) is None
+        worker.held.clear()
+        await wait_for(service, second["run_id"], "COMPLETED")
+        assert worker.begun == ["1", "2"]
 
 
 async def test_another_server_begins_a_queued_run(

@@ -420,11 +420,11 @@ def test_no_secret_is_found_anywhere(scene: Scene) -> None:
 
 
 def test_canary_mark_is_not_found_either(scene: Scene) -> None:
-    """Exceptions for the mark: the log has errors of tools, and explain shows administrators the
-    names and key ids of the tokens that they sent.
+    """Exceptions for the mark: the log and the causes of failures have errors of tools, and explain
+    shows administrators the names and key ids of the tokens that they sent.
     """
     places = {place: said for place, said in scene.places.items() if "explain" not in place}
-    assert found({"mark": MARK}, places) == ["mark in log"]
+    assert {place.split()[-1] for place in found({"mark": MARK}, places)} == {"log", "main.db"}
     lines = [line for line in scene.log.splitlines() if MARK in line]
     assert all(f"{MARK}-tool-text" in line for line in lines)
 

@@ -416,8 +416,9 @@ async def test_large_documents_are_built_outside_of_the_event_loop(
         watch(session_documents, "build_session_document")
         watch(finish, "build_run_end")
         watch(lookups, "read_run_documents")
-        request = RunRequest("x" * 200_000, session_id="large")
-        run = (await operations.create_run("agent", "echo", request)).value
+        request = RunRequest("x" * 250_000, session_id="large")
+        for _ in range(3):
+            run = (await operations.create_run("agent", "echo", request)).value
         await operations.get_run(run["run_id"])
         await operations.get_session_by_id("large")
         await operations.get_session_runs("large")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,17 +25,23 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.history import CANCELLED_RESULT
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.journal import Parked
-from agentctl.runtime.pauses import Paused
+from agentctl.runtime.pauses import Decision, Paused
 from agentctl.runtime.runners.default_values import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
 from agentctl.runtime.runners.langgraph_input import MESSAGES, read_graph_input
-from agentctl.runtime.runners.langgraph_journal import DurableSaver, GraphJournal, find_undone
+from agentctl.runtime.runners.langgraph_journal import (
+    DurableSaver,
+    GraphJournal,
+    find_undone,
+    is_idempotent,
+)
 from agentctl.runtime.runners.langgraph_messages import find_open_calls, to_langchain_messages
 from agentctl.runtime.runners.langgraph_pauses import (
     Answers,
     OpenInterrupt,
     build_answers,
+    list_tools,
     read_interrupt,
     read_tool_schemas,
 )
@@ -169,6 +175,7 @@ class LangGraphRunner:
             runtime_context = self._build_context(run.context)
             if inspect.isawaitable(runtime_context):
                 runtime_context = await runtime_context
+        unfinished = set(approved)
         for decision in approved.values():
             if decision.execution is None:
                 await run.begin_approved(decision.approval_id)
@@ -187,8 +194,10 @@ class LangGraphRunner:
                 async for event in events:
                     await report.add(event)
                     for call in report.take_ended():
-                        approval_id = approved[call.call_id].approval_id
-                        await run.end_approved(approval_id, call.text, failed=call.failed)
+                        unfinished.discard(call.call_id)
+                        if journal is None or not journal.has_made(call.call_id):
+                            approval_id = approved[call.call_id].approval_id
+                            await run.end_approved(approval_id, call.text, failed=call.failed)
                     await run.take_turn()
         except GraphRecursionError as error:
             raise ExecutionError(
@@ -205,7 +214,7 @@ class LangGraphRunner:
         except Exception as error:
             raise report.classify(error) from error
         if report.interrupts:
-            await self._pause(run, saved, report)
+            await self._pause(run, saved, report, unfinished)
         await report.end()
 
     async def _open_thread(self, message: str, run: HostedRun) -> _Thread:
@@ -254,7 +263,7 @@ class LangGraphRunner:
         thread: _Thread,
         control: RunControl,
         report: GraphReport,
-        approved: Collection[str],
+        approved: Mapping[str, Decision],
     ) -> GraphJournal | None:
         """Return the journal of a durable run, which stores the calls of its task; else None."""
         if run.journal is None or not isinstance(thread.saver, DurableSaver):
@@ -283,13 +292,19 @@ class LangGraphRunner:
         new = [HumanMessage(message)] if self._takes_messages and not is_object else []
         return given, new
 
-    async def _pause(self, run: HostedRun, thread: _Thread, report: GraphReport) -> None:
+    async def _pause(
+        self, run: HostedRun, thread: _Thread, report: GraphReport, unfinished: Iterable[str]
+    ) -> None:
         """Raise `Paused` with what the interrupts of a graph ask for.
+
+        Args:
+            unfinished: ids of the approved calls without an end: they may wait in the middle.
 
         Raises:
             ExecutionError: the state is too large, or cannot be stored.
         """
         leg, schemas = run.leg, self._tool_schemas
+        idempotent = {tool.name for tool in list_tools(self._graph) if is_idempotent(tool)}
         known = {decision.tool_call_id for decision in leg.decisions} if leg is not None else ()
         interrupts = [
             read_interrupt(found.value, found.calls, schemas, known)
@@ -298,6 +313,7 @@ class LangGraphRunner:
         state: dict[str, Any] = {
             "interrupts": [interrupt.to_json() for interrupt in interrupts],
             "report": report.to_json(),
+            "approved": sorted(unfinished),
         }
         if thread.saver is not None:
             state["saver"] = thread.saver.to_json()
@@ -307,7 +323,8 @@ class LangGraphRunner:
             found = current.config["configurable"]
             state["thread"] = {name: found[name] for name in names if name in found}
         run.reserve(len(orjson.dumps(state)))
-        raise Paused([ask.to_approval() for each in interrupts for ask in each.asks], state)
+        asks = [ask for interrupt in interrupts for ask in interrupt.asks]
+        raise Paused([ask.to_approval(idempotent=ask.name in idempotent) for ask in asks], state)
 
     @cached_property
     def _tool_schemas(self) -> dict[str, dict[str, Any]]:

@@ -11,7 +11,7 @@ import asyncio
 import base64
 import functools
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -22,6 +22,7 @@ from langchain_core.tools import BaseTool, ToolException
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import RunControl
+from langgraph.types import Command
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ENDED, Journal, JournaledCall
@@ -48,7 +49,8 @@ class GraphJournal:
 
     Args:
         state: the state of the earlier legs; None in the first one.
-        approved: ids of the calls that a person has approved; the run stores these.
+        approved: the calls that a person has approved, by their ids; the run stores that these
+            begin.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class GraphJournal:
         journal: Journal,
         control: RunControl,
         state: Mapping[str, Any] | None,
-        approved: Collection[str],
+        approved: Mapping[str, Decision],
         saver: RunSaver,
         report: GraphReport,
     ) -> None:
@@ -68,11 +70,15 @@ class GraphJournal:
         self._control = control
         self._approved = approved
         self._decided = _list_approved_results(run.leg)
-        self._known = {**(state or {}).get("known", {}), **self._decided}
+        self._known = {**self._decided, **(state or {}).get("known", {})}
         self._made = set[str]()
         self._numbers = Counter[str]()
         self._loop = asyncio.get_running_loop()
         self._serializer = JsonPlusSerializer(allowed_msgpack_modules=True)
+
+    def has_made(self, call_id: str) -> bool:
+        """Return True for an approved call whose end this journal stores."""
+        return call_id in self._made
 
     def use(self) -> None:
         """Store the calls of tools in the present context, and in the tasks that it starts."""
@@ -115,17 +121,14 @@ class GraphJournal:
         call = self._describe(tool, given, options)
         if call.call_id in self._known:
             return self._load(call, options.get("tool_call_id"))
-        if call.call_id in self._approved:
-            self._made.add(call.call_id)
-            return await make()
-        await self._journal.begin_call(call, {})
+        await self._begin(call)
         try:
             with _inside(call):
                 result = await make()
         except Exception as error:
-            await self._journal.end_call(call, _describe_failure(call, error), {})
+            await self._end(call, _describe_failure(call, error), {})
             raise
-        await self._journal.end_call(call, *self._dump(result))
+        await self._end(call, *self._dump(result))
         return result
 
     def call_in_thread(
@@ -135,18 +138,33 @@ class GraphJournal:
         call = self._describe(tool, given, options)
         if call.call_id in self._known:
             return self._load(call, options.get("tool_call_id"))
-        if call.call_id in self._approved:
-            self._made.add(call.call_id)
-            return make()
-        self._wait(self._journal.begin_call(call, {}), call)
+        self._wait(self._begin(call), call)
         try:
             with _inside(call):
                 result = make()
         except Exception as error:
-            self._wait(self._journal.end_call(call, _describe_failure(call, error), {}), call)
+            self._wait(self._end(call, _describe_failure(call, error), {}), call)
             raise
-        self._wait(self._journal.end_call(call, *self._dump(result)), call)
+        self._wait(self._end(call, *self._dump(result)), call)
         return result
+
+    async def _begin(self, call: JournaledCall) -> None:
+        if call.call_id in self._approved:
+            # The run has stored that it begins.
+            self._made.add(call.call_id)
+        else:
+            await self._journal.begin_call(call, {})
+
+    async def _end(
+        self, call: JournaledCall, outcome: CallOutcome, more: Mapping[str, Any]
+    ) -> None:
+        """Store the end of a call now: its node may still make others."""
+        if (decision := self._approved.get(call.call_id)) is not None:
+            if outcome.pause is not None:
+                return
+            await self._run.end_approved(decision.approval_id, outcome.text, failed=outcome.failed)
+        # The approval has the text only.
+        await self._journal.end_call(call, outcome, more)
 
     def _wait(self, write: Coroutine[Any, Any, None], call: JournaledCall) -> None:
         try:
@@ -160,13 +178,13 @@ class GraphJournal:
 
     def _describe(self, tool: BaseTool, given: Any, options: Mapping[str, Any]) -> JournaledCall:
         call_id = options.get("tool_call_id") or self._identify(tool, options)
-        idempotent = (tool.metadata or {}).get(IDEMPOTENT) is True
-        return JournaledCall(call_id, tool.name, _to_arguments(given), idempotent)
+        return JournaledCall(call_id, tool.name, _to_arguments(given), is_idempotent(tool))
 
     def _dump(self, result: Any) -> tuple[CallOutcome, dict[str, Any]]:
         kind, data = self._serializer.dumps_typed(result)
-        text = read_text(result) if isinstance(result, ToolMessage) else str(result)
-        return CallOutcome(text), {"returned": [kind, base64.b64encode(data).decode()]}
+        return CallOutcome(_find_text(result)), {
+            "returned": [kind, base64.b64encode(data).decode()]
+        }
 
     def _identify(self, tool: BaseTool, options: Mapping[str, Any]) -> str:
         """Return the id of a call that no answer of a model has requested.
@@ -192,6 +210,18 @@ class GraphJournal:
         if failed:
             raise ToolException(text)
         return text
+
+
+def is_idempotent(tool: BaseTool) -> bool:
+    """Return True if the calls of a tool may be made again with their ids."""
+    return (tool.metadata or {}).get(IDEMPOTENT) is True
+
+
+def _find_text(result: Any) -> str:
+    if isinstance(result, Command) and isinstance(result.update, Mapping):
+        messages = result.update.get("messages") or ()
+        result = next((each for each in messages if isinstance(each, ToolMessage)), result)
+    return read_text(result) if isinstance(result, ToolMessage) else str(result)
 
 
 def find_undone(leg: Leg) -> dict[str, Decision]:

@@ -45,7 +45,7 @@ class Ask:
     def is_call(self) -> bool:
         return "approve" in self.allowed or "edit" in self.allowed
 
-    def to_approval(self) -> NewApproval:
+    def to_approval(self, *, idempotent: bool) -> NewApproval:
         """Return the approval that the pause creates.
 
         Arguments that the graph does not let anyone edit have a schema that only they match.
@@ -56,7 +56,13 @@ class Ask:
             )
         schema = self.schema if "edit" in self.allowed else {"const": self.arguments}
         return NewApproval(
-            "approval", self.key, self.name, self.arguments, question=self.question, schema=schema
+            "approval",
+            self.key,
+            self.name,
+            self.arguments,
+            question=self.question,
+            schema=schema,
+            idempotent=idempotent,
         )
 
 
@@ -81,20 +87,25 @@ class OpenInterrupt:
         return cls(stored["id"], [Ask(**ask) for ask in stored["asks"]], stored["is_list"])
 
 
-def read_tool_schemas(graph: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the names of the tools of a graph and of its subgraphs, with their JSON Schemas."""
+def list_tools(graph: Any) -> Iterator[Any]:
+    """Yield the tools of a graph and of its subgraphs."""
     for node in graph.nodes.values():
         for subgraph in node.subgraphs:
-            yield from read_tool_schemas(subgraph)
+            yield from list_tools(subgraph)
         if isinstance(node.bound, Pregel):
-            yield from read_tool_schemas(node.bound)
-        for name, tool in (getattr(node.bound, "tools_by_name", None) or {}).items():
-            schema = tool.tool_call_schema
-            try:
-                yield name, schema if isinstance(schema, dict) else schema.model_json_schema()
-            except Exception:
-                # A schema of another form, or with a type without JSON: any object is taken.
-                continue
+            yield from list_tools(node.bound)
+        yield from (getattr(node.bound, "tools_by_name", None) or {}).values()
+
+
+def read_tool_schemas(graph: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the names of the tools of a graph and of its subgraphs, with their JSON Schemas."""
+    for tool in list_tools(graph):
+        schema = tool.tool_call_schema
+        try:
+            yield tool.name, schema if isinstance(schema, dict) else schema.model_json_schema()
+        except Exception:
+            # A schema of another form, or with a type without JSON: any object is taken.
+            continue
 
 
 def read_interrupt(
