@@ -49,7 +49,7 @@ def load_statement_key(path: Path) -> StatementKey:
     from agentctl.auth.keys.signing import load_signing_key
     from agentctl.auth.tokens.algorithms import get_algorithm
 
-    key = load_signing_key(read_private_key(path), get_algorithm(ALGORITHM))
+    key = load_signing_key(read_private_key(path), get_algorithm(ALGORITHM), f"The key file {path}")
     return StatementKey(key, key_thumbprint(key))
 
 

@@ -196,6 +196,21 @@ def read_text_or_stdin(value: str, noun: str) -> str:
         raise UsageError(f"the {noun} on stdin is not UTF-8 text") from None
 
 
+def read_file_or_stdin(source: str) -> bytes:
+    """Return the content of a file, for `-` that of stdin.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    if source == "-":
+        return current_io().stdin.buffer.read()
+    try:
+        return Path(source).read_bytes()
+    except OSError as failure:
+        cause = (failure.strerror or "reading failed").lower()
+        raise UsageError(f"{source} cannot be read", cause=cause) from None
+
+
 def resolve_token(token_file: str | None) -> str | None:
     """Return the token of `--token-file` (`-` is stdin), else of AGENTCTL_TOKEN, else None.
 

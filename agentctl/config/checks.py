@@ -66,6 +66,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_console,
         _check_bounds,
         _check_metrics,
+        _check_audit,
         *(extension.check_settings for extension in load_extensions()),
         _check_databases,
         _check_agents,
@@ -151,6 +152,14 @@ def _check_metrics(settings: Settings, places: Places) -> None:
         places["metrics.listen"].refuse(
             f"accepts connections from other machines at {host}, without a token",
             hint='set listen = "127.0.0.1:9464", or allow_remote = true in [metrics]',
+        )
+
+
+def _check_audit(settings: Settings, places: Places) -> None:
+    if settings.audit.heads_file is not None and settings.audit.key_file is None:
+        places["audit.heads_file"].refuse(
+            "has no effect without key_file",
+            hint="create a key with: agentctl keys generate --algorithm EdDSA --out keys/audit.pem",
         )
 
 

@@ -78,7 +78,8 @@ async def recover_runs(
         may_still_run: True if the worker only stopped its heartbeat
             (`liveness.WorkerDeath.NO_HEARTBEAT`). Its work may continue, so the `stopped_at` of
             its runs stays empty. Otherwise the work of its ended runs is known to have stopped.
-        returns: False to end also the runs that could go on from a checkpoint.
+        returns: False to end also the runs that could go on from a checkpoint, and with `owner`
+            None those that wait for any process.
         on_ended: called for each run that this call has ended.
 
     Returns:
@@ -88,7 +89,8 @@ async def recover_runs(
         Unavailable: the database does not answer; the runs before that are ended.
     """
     ended: list[str] = []
-    lost = await database.read(run_reads.list_live_of_worker(owner), size="large")
+    listed = run_reads.list_live_of_worker(owner, waiting=not returns)
+    lost = await database.read(listed, size="large")
     kept = set[str]()
     if lost and returns:
         kept |= set(await database.read(approvals.list_checkpoints_of_owner(owner)))

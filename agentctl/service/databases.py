@@ -339,12 +339,13 @@ async def restore(
 async def _settle(db_id: str, path: Path) -> _Settled:
     database = open_sqlite(db_id, path, create=False)
     try:
+        unknown = await database.write(approvals.mark_all_unknown())  # before the runs end
         ended = 0
         for owner in {None, *await database.read(run_reads.list_owners_at_work(), size="large")}:
             ended += len(await recover_runs(database, owner, returns=False))
         return _Settled(
             ended,
-            await database.write(approvals.mark_all_unknown()),
+            unknown,
             await database.write(webhooks.hold_waiting("held by the restore of a backup")),
         )
     finally:

@@ -299,3 +299,5 @@ def test_receipt_states_a_decision_to_others(
     token = file.read_text().replace(".", ".e30", 1)
     forged = agentctl("approvals", "verify-receipt", "-", "--key", str(key), input=token)
     assert (forged.code, "signed statement is not valid" in forged.stderr) == (1, True)
+    missing = agentctl("approvals", "verify-receipt", "none.jwt", "--key", str(key))
+    assert (missing.code, "none.jwt cannot be read" in missing.stderr) == (2, True)

@@ -232,14 +232,15 @@ def test_a_backup_is_a_new_complete_private_file(
 def test_a_restored_backup_goes_on_with_nothing(
     agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
 ) -> None:
+    config.write_text(CONFIG + 'on_busy = "enqueue"\n')
     where, backup = ("--config", str(config)), tmp_path / "b.db"
     environment = base_environment() | {"HOME": str(tmp_path)}
     place = (*where, "--port", "0")
     assert agentctl("db", "migrate", *where).code == 0
     with start_server(*place, log=tmp_path / "log", environment=environment) as server:
-        url = ("--url", server.url)
-        start = ("runs", "start", "--agent", "slow", "-m", "x", "--background", "-o", "json")
-        run_id = json.loads(agentctl(*start, *url).stdout)["run_id"]
+        url = ("--url", server.url, "--session", "busy", "-o", "json")
+        start = ("runs", "start", "--agent", "slow", "-m", "x", "--background")
+        run_id, queued = (json.loads(agentctl(*start, *url).stdout)["run_id"] for _ in range(2))
         made = json.loads(agentctl("db", "backup", str(backup), *where, "-o", "json").stdout)
         later = ("runs", "start", "--agent", "echo", "-m", "later", "--session", "later")
         assert agentctl(*later, *where).code == 0
@@ -255,15 +256,47 @@ def test_a_restored_backup_goes_on_with_nothing(
     assert ended.code == 0, ended.stderr
     restored = json.loads(ended.stdout)
     assert (restored["rows"], restored["sha256"]) == (made["rows"], made["sha256"])
-    assert restored["ended_runs"] == 1
+    assert restored["ended_runs"] == 2
     assert agentctl("db", "check", *where).code == 0
-    run = json.loads(agentctl("runs", "get", run_id, "-o", "json", *where).stdout)
-    assert (run["status"], run["error"]["code"]) == ("ERROR", "WORKER_LOST")
+    for one in (run_id, queued):
+        run = json.loads(agentctl("runs", "get", one, "-o", "json", *where).stdout)
+        assert (run["status"], run["error"]["code"]) == ("ERROR", "WORKER_LOST")
     assert agentctl("sessions", "get", "later", *where).code == 5
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     config.write_text(config.read_text().replace("agentctl.db", Path(restored["moved_to"]).name))
     assert agentctl("sessions", "get", "later", *where).code == 0
     assert not list(tmp_path.rglob("*.restoring*"))
+
+
+def test_restore_keeps_calls_of_ended_runs_as_they_were(
+    agentctl: Agentctl, config: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text('def refund() -> str:\n    """Pay back."""\n    return ""\n')
+    config.write_text(
+        CONFIG
+        + '[[models]]\nid = "tool"\nprovider = "demo"\nmodel = "tool"\n'
+        + '[[agents]]\nid = "clerk"\nmodel = "tool"\ntools = ["shop:refund"]\n'
+        + 'approve = { refund = "user" }\n'
+    )
+    where, backup = ("--config", str(config)), tmp_path / "b.db"
+    assert agentctl("db", "migrate", *where).code == 0
+    for session in ("ended", "waits"):
+        start = ("runs", "start", "--agent", "clerk", "-m", "refund", "--session", session)
+        assert agentctl(*start, *where).code == 9
+        [approval] = agentctl("approvals", "list", "--session", session, "-o", "name", *where).lines
+        assert agentctl("approvals", "approve", approval, "--yes", *where).code == 0
+    [run] = agentctl("runs", "list", "--session", "ended", "-o", "name", *where).lines
+    assert agentctl("runs", "cancel", run, *where).code == 0
+    assert agentctl("db", "backup", str(backup), *where).code == 0
+    ended = agentctl("db", "restore", str(backup), "--replace", *where, "-o", "json")
+    assert ended.code == 0, ended.stderr
+    restored = json.loads(ended.stdout)
+    assert (restored["ended_runs"], restored["unknown_calls"]) == (1, 1)
+    unknown = ("approvals", "list", "--execution", "unknown", "-o", "tsv")
+    listed = agentctl(*unknown, "--fields", "session_id", *where)
+    assert listed.lines == ["session_id", "waits"]
+    lost = agentctl("runs", "list", "--session", "waits", "-o", "tsv", "--fields", "error", *where)
+    assert "WORKER_LOST" in lost.stdout
 
 
 def test_a_damaged_backup_changes_nothing(

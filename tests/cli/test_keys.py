@@ -60,6 +60,14 @@ def test_the_suggested_configuration_works_from_any_directory(
     assert agentctl("keys", "list", "-o", "name", env=below).code == 0
 
 
+def test_an_ed25519_key_is_suggested_for_the_audit_log(agentctl: Agentctl, home: Path) -> None:
+    config = make_project(home / "project")
+    out = ("keys", "generate", "--algorithm", "EdDSA", "--out", "project/keys/audit.pem")
+    notes = agentctl(*out, env={"AGENTCTL_CONFIG": str(config)}).stderr
+    alternative = notes.partition("or, to sign the audit log instead of tokens:\n")[2]
+    assert tomllib.loads(alternative) == {"audit": {"key_file": "keys/audit.pem"}}
+
+
 def test_a_key_id_can_be_given(agentctl: Agentctl) -> None:
     ended = agentctl("keys", "generate", "--algorithm", "ES256", "--key-id", "2026-a")
     assert ended.lines == ["2026-a"]

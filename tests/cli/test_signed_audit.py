@@ -97,3 +97,12 @@ def test_changed_log_and_export_are_reported(
     assert (cut.code, "HEAD_UNKNOWN: " in cut.stderr) == (1, True)
     unsigned = agentctl("audit", "verify", *copied[:2], *place)
     assert (unsigned.code, "set [audit] key_file" in unsigned.stderr) == (1, True)
+
+
+def test_key_of_another_algorithm_stops_the_server(agentctl: Agentctl, tmp_path: Path) -> None:
+    config = tmp_path / "agentctl.toml"
+    config.write_text(TABLES + CONFIG)
+    write_key_pair(tmp_path / "audit.pem", "RS256")
+    ended = agentctl("serve", "--config", str(config), "--port", "0")
+    assert ended.code == 2
+    assert f"key file {tmp_path / 'audit.pem'} is not a key for EdDSA" in ended.stderr

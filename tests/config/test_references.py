@@ -188,6 +188,7 @@ WRONG = {
     database("main", "postgresql://me@host/name") + "listen_url = 'postgresql://me@host/name'\n": (
         "databases.main.listen_url: is the url"
     ),
+    "[audit]\nheads_file = 'heads.jwt'\n": "audit.heads_file: has no effect without key_file",
     database("main", "sqlite:///a.db") + "listen_url = 'postgresql://me@host/name'\n": (
         "databases.main.listen_url: has no effect for SQLite"
     ),

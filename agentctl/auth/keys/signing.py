@@ -54,7 +54,7 @@ class SigningKey:
         return self.material.public_key()
 
 
-def load_signing_key(data: bytes, spec: AlgorithmSpec) -> SigningKey:
+def load_signing_key(data: bytes, spec: AlgorithmSpec, label: str = _LABEL) -> SigningKey:
     """Load the key of a key file, with the same rules as for verification keys.
 
     Raises:
@@ -62,7 +62,7 @@ def load_signing_key(data: bytes, spec: AlgorithmSpec) -> SigningKey:
     """
     if spec.family == "oct":
         secret = encode_secret(data.decode("utf-8", "surrogateescape"))
-        check_secret(secret, spec, _LABEL)
+        check_secret(secret, spec, label)
         return SigningKey(spec, secret)
     try:
         # Skip the full check of an RSA key (36 ms): OpenSSL verifies each RSA signature it makes.
@@ -70,10 +70,10 @@ def load_signing_key(data: bytes, spec: AlgorithmSpec) -> SigningKey:
             data, password=None, unsafe_skip_rsa_key_validation=True
         )
     except TypeError:
-        raise InvalidKey(f"{_LABEL} is encrypted", hint="store it without a password") from None
+        raise InvalidKey(f"{label} is encrypted", hint="store it without a password") from None
     except (ValueError, UnsupportedAlgorithm):
-        raise InvalidKey(f"{_LABEL} is not a readable PEM private key") from None
-    check_public_key(key.public_key(), spec, _LABEL)
+        raise InvalidKey(f"{label} is not a readable PEM private key") from None
+    check_public_key(key.public_key(), spec, label)
     assert isinstance(key, PrivateKey)
     return SigningKey(spec, key)
 

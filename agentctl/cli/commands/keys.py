@@ -346,6 +346,10 @@ def generate_key(
     note(f"  key_file = {_toml_string(_relative_to_config(file, pair.private))}")
     if key_id:
         note(f"  key_id = {_toml_string(key_id)}")
+    if algorithm == "EdDSA":
+        note("or, to sign the audit log instead of tokens:")
+        note("  [audit]")
+        note(f"  key_file = {_toml_string(_relative_to_config(file, pair.private))}")
     write_line(key_id or pair.key_id)
 
 

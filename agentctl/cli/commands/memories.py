@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ import typer
 from agentctl.cli.files import creating_file
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import ShortId
-from agentctl.cli.io import current_io, read_text_or_stdin
+from agentctl.cli.io import read_file_or_stdin, read_text_or_stdin
 from agentctl.cli.options import Fields, Output, ToFile, UserId, Yes, complete_values
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.output import resolve_format, show_page, show_record, write_json, write_line
@@ -235,7 +234,7 @@ async def import_memories(
     """
     memories = [
         memory if user is None else replace(memory, user_id=user)
-        for memory in _parse_lines(_read_source(source))
+        for memory in _parse_lines(read_file_or_stdin(source))
     ]
     counter = Counter("memories imported", len(memories))
     known: dict[str | None, set[str]] = {}
@@ -269,17 +268,6 @@ def _dump(memory: Record) -> bytes:
     import orjson
 
     return orjson.dumps(memory)
-
-
-def _read_source(source: str) -> bytes:
-    if source == "-":
-        return current_io().stdin.buffer.read()
-    try:
-        return Path(source).read_bytes()
-    except OSError as failure:
-        raise UsageError(
-            f"{source} cannot be read", cause=(failure.strerror or "reading failed").lower()
-        ) from None
 
 
 def _parse_lines(data: bytes) -> Iterator[NewMemory]:

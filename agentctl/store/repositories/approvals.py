@@ -158,7 +158,8 @@ _MARK_UNKNOWN = Sql(
 )
 _MARK_ALL_UNKNOWN = Sql(
     "UPDATE approvals SET execution = 'unknown' WHERE execution = 'executing'"
-    " OR (status = 'approved' AND execution IS NULL) RETURNING approval_id"
+    " OR (status = 'approved' AND execution IS NULL AND EXISTS (SELECT 1 FROM runs"
+    " WHERE runs.run_id = approvals.run_id AND runs.finished_at IS NULL)) RETURNING approval_id"
 )
 _CANCEL = Sql(
     "UPDATE approvals SET status = 'cancelled', decided_at = :at, decided_by = :actor"
@@ -324,7 +325,10 @@ def mark_unknown(run_id: str) -> Work[None]:
 
 
 def mark_all_unknown() -> Work[int]:
-    """Mark the approved calls that have no end as unknown. Return their number."""
+    """Mark the approved calls that have no end as unknown. Return their number.
+
+    A call that did not begin before its run ended was not made, and is not marked.
+    """
     return _MARK_ALL_UNKNOWN.count_rows()
 
 

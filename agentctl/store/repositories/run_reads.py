@@ -169,6 +169,9 @@ _LIVE_WITHOUT_OWNER = Sql(
     f"SELECT {RUN_COLUMNS} FROM runs WHERE owner IS NULL AND {IS_LIVE} AND attempt = 1"
     f" AND queue_turn IS NULL {_CHILDREN_FIRST}"
 )
+_LIVE_OR_WAITING = Sql(
+    f"SELECT {RUN_COLUMNS} FROM runs WHERE owner IS NULL AND {IS_LIVE} {_CHILDREN_FIRST}"
+)
 
 _CHILDREN_USAGE = Sql(
     f"SELECT parent_run_id, run_id, metrics FROM runs WHERE parent_run_id IN ({ID_GROUP})"
@@ -429,13 +432,13 @@ def list_owners_at_work() -> Work[list[str | None]]:
     return _OWNERS_AT_WORK.column()
 
 
-def list_live_of_worker(owner: str | None) -> Work[list[RunRow]]:
+def list_live_of_worker(owner: str | None, *, waiting: bool = False) -> Work[list[RunRow]]:
     """Return the live runs of a worker, children before their parents.
 
-    `owner` None returns the live runs without an owner.
+    `owner` None returns those without an owner, with `waiting` also those that any process begins.
     """
     if owner is None:
-        return _LIVE_WITHOUT_OWNER.rows(RunRow)
+        return (_LIVE_OR_WAITING if waiting else _LIVE_WITHOUT_OWNER).rows(RunRow)
     return _LIVE_OF.rows(RunRow, owner=owner)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agentctl.cli.io import read_text_or_stdin
+from agentctl.cli.io import read_file_or_stdin
 from agentctl.cli.options import Fields, Output
 from agentctl.cli.show.output import resolve_format, show_record
 from agentctl.cli.show.table import plain_columns
@@ -26,10 +26,7 @@ def verify_receipt(
 
     output_format = resolve_format(output)
     keys = load_verification_keys(key)
-    if str(file) == "-":
-        receipt = read_text_or_stdin("-", "receipt")
-    else:
-        receipt = file.read_bytes().decode("ascii", "replace")
+    receipt = read_file_or_stdin(str(file)).decode("ascii", "replace")
     content = verify_statement(receipt.strip(), "approval-receipt", keys)
     columns = plain_columns(*content)
     show_record(content, columns, output_format, id_field="approval_id", fields=fields)

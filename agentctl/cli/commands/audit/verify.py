@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentctl.cli.audit import read_audit_pages, read_head_pages
+from agentctl.cli.io import read_file_or_stdin
 from agentctl.cli.options import Output
 from agentctl.cli.paging import Row, check_row_count
 from agentctl.cli.show.output import Format, resolve_format, show_record
@@ -90,10 +91,9 @@ def read_heads_file(file: Path) -> list[str]:
         UsageError: it cannot be read.
     """
     try:
-        return file.read_text("ascii").split()
-    except (OSError, UnicodeDecodeError) as failure:
-        cause = failure.strerror if isinstance(failure, OSError) else "it is not a file of heads"
-        raise UsageError(f"{file} cannot be read", cause=(cause or "").lower()) from None
+        return read_file_or_stdin(str(file)).decode("ascii").split()
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} cannot be read", cause="it is not a file of heads") from None
 
 
 def report_verification(result: Verification, output_format: Format) -> None:
