@@ -246,6 +246,8 @@ def test_a_restored_backup_goes_on_with_nothing(
         assert agentctl(*later, *where).code == 0
         refused = agentctl("db", "restore", str(backup), "--replace", *where)
         assert (refused.code, "a process works with the database" in refused.stderr) == (6, True)
+        server.process.kill()
+        server.process.wait()
     refused = agentctl("db", "restore", str(backup), *where)
     assert (refused.code, "--replace" in refused.stderr) == (6, True)
     wrong = agentctl("db", "restore", str(backup), "--replace", "--sha256", "0", *where)
