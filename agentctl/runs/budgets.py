@@ -29,15 +29,12 @@ from agentctl.runtime.transcript import Transcript
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import live_usage
 from agentctl.store.repositories.live_usage import Used
-from agentctl.store.repositories.usage import CostOf
+from agentctl.store.repositories.usage import NANODOLLARS, CostOf
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.visibility import EVERYONE, Visibility
 
 if TYPE_CHECKING:
     from agentctl.store.database import Database, Work
-
-NANODOLLARS = 1_000_000_000
-"""Units of the sums of a cost in a US dollar."""
 
 FORGET_REPORTS = 64
 """Reports after which the rows of ended runs are deleted."""

@@ -22,6 +22,9 @@ StepKind = Literal["answer", "tool", "step", "member"]
 ENDED = ("done", "failed")
 """The states of a step that is never made again."""
 
+IDEMPOTENT = "idempotent"
+"""The key of the metadata of a tool whose calls may be made again with their id."""
+
 MEMBER_PREFIX = "member-"
 """The id of a member that no call has started begins with it, and ends with its component."""
 

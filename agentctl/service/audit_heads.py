@@ -76,11 +76,15 @@ class HeadSigner:
     async def _sign_next(self, newest: HeadRow | None, last: int) -> HeadRow | None:
         """Sign the next head up to an entry, if it is due. Return it, or None."""
         after = 0 if newest is None else newest.last_seq
-        limit = self._table.head_entries
+        oldest = await self._database.read(audit_heads.list_entries(after, last, 1))
+        moment, limit = now(), self._table.head_entries
+        if not oldest:
+            return None
+        is_old = moment - oldest[0].at >= self._table.head_seconds * 1_000_000
+        if not is_old and last - after < limit:  # numbers have gaps, so there may be fewer entries
+            return None
         rows = await self._database.read(audit_heads.list_entries(after, last, limit), size="large")
-        moment = now()
-        age = moment - (rows[0].at if rows else moment)
-        if not rows or (len(rows) < limit and age < self._table.head_seconds * 1_000_000):
+        if not is_old and len(rows) < limit:
             return None
         expired = await self._find_expired_seq(newest, moment)
         number = 1 if newest is None else newest.number + 1

@@ -11,13 +11,14 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_texts
 from agentctl.runs.admission import Submission
-from agentctl.runs.budgets import NANODOLLARS, Period, build_scope, find_limit, find_period, measure
+from agentctl.runs.budgets import Period, build_scope, find_limit, find_period, measure
 from agentctl.service.family import OperationFamily
 from agentctl.service.hosting import Hosting
 from agentctl.service.keyed_requests import find_repeated
 from agentctl.store.database import Database
 from agentctl.store.repositories import live_usage
 from agentctl.store.repositories.live_usage import Used
+from agentctl.store.repositories.usage import NANODOLLARS
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.visibility import EVERYONE, Visibility
 

@@ -33,12 +33,7 @@ class RateLimiter:
         Raises:
             RateLimited: the caller has sent too many.
         """
-        seconds = self._requests.take(caller)
-        if seconds:
-            limit = self._requests.per_minute
-            raise RateLimited(
-                f"This caller has sent more than {limit:,} requests a minute", seconds=seconds
-            )
+        _take(self._requests, caller, "sent more than {:,} requests")
 
     def take_run(self, caller: str) -> None:
         """Count a run that a caller starts.
@@ -46,12 +41,7 @@ class RateLimiter:
         Raises:
             RateLimited: the caller has started too many.
         """
-        seconds = self._runs.take(caller)
-        if seconds:
-            limit = self._runs.per_minute
-            raise RateLimited(
-                f"This caller has started more than {limit:,} runs a minute", seconds=seconds
-            )
+        _take(self._runs, caller, "started more than {:,} runs")
 
 
 class Buckets:
@@ -78,3 +68,9 @@ class Buckets:
         if len(self._buckets) > MAXIMUM_CALLERS:
             self._buckets.popitem(last=False)
         return 0 if taken else (1 - left) / rate
+
+
+def _take(buckets: Buckets, caller: str, excess: str) -> None:
+    if seconds := buckets.take(caller):
+        detail = f"This caller has {excess.format(buckets.per_minute)} a minute"
+        raise RateLimited(detail, seconds=seconds)

@@ -25,7 +25,15 @@ from agentctl.records.validation import check_texts
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, Value, unit
 from agentctl.store.repositories import usage_reads
-from agentctl.store.repositories.usage import COUNTERS, DAY, PERIODS, CostOf, SumKey, Sums
+from agentctl.store.repositories.usage import (
+    COUNTERS,
+    DAY,
+    NANODOLLARS,
+    PERIODS,
+    CostOf,
+    SumKey,
+    Sums,
+)
 from agentctl.store.repositories.usage_reads import UsageScope, WaitingApprovals
 from agentctl.usage_requests import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
 
@@ -62,8 +70,7 @@ class UsageOperations(OperationFamily):
             groups, total = await self.hosting.prices.run(
                 lambda cost_of: _read_report(scope, columns, cost_of), database.read
             )
-            largest = sorted(groups, key=lambda group: _sort_key(group, groups[group]))
-            listed = largest[: filter.limit]
+            listed = _select(groups, filter.limit)
             if "day" in by:
                 listed.sort(key=lambda group: cast(int, group[columns.index("start")]))
             report = UsageReport(
@@ -215,7 +222,7 @@ def _build_counts(sums: Sums) -> UsageCounts:
     counters: dict[str, Any] = {name: getattr(sums, name) for name in COUNTERS}
     # A price that is not known is no price of 0.
     is_unknown = sums.unpriced_tokens > 0 and sums.unpriced_tokens == sums.total_tokens
-    counters["cost"] = None if is_unknown else sums.cost / 1_000_000_000
+    counters["cost"] = None if is_unknown else sums.cost / NANODOLLARS
     runs = sums.completed + sums.failed + sums.cancelled
     return cast(UsageCounts, {"runs": runs, **counters})
 

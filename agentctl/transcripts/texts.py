@@ -243,6 +243,4 @@ def describe_details(run: Record) -> Iterator[tuple[str, str]]:
         yield "member runs", clean_line(", ".join(map(str, run["member_runs"])))
     if run.get("trace_id"):
         yield "trace", clean_line(run.get(TRACE_URL) or run["trace_id"])
-    if run.get("trace_id"):
-        yield "trace", clean_line(run.get(TRACE_URL) or run["trace_id"])
     yield from describe_objects(run, SESSION_OBJECTS[1:])

@@ -25,7 +25,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.journal import ENDED, Journal, JournaledCall
+from agentctl.runtime.journal import ENDED, IDEMPOTENT, Journal, JournaledCall
 from agentctl.runtime.json_values import NotSerializable, clean_json_value, to_json_value
 from agentctl.runtime.pauses import CallOutcome, CallPause, Decision, Leg
 from agentctl.runtime.runners.hosted_run import HostedRun
@@ -33,9 +33,6 @@ from agentctl.runtime.runners.langgraph_messages import read_text
 from agentctl.runtime.runners.langgraph_report import GraphReport
 from agentctl.runtime.runners.langgraph_saver import RunSaver
 from agentctl.runtime.spans import CurrentCall, current_call
-
-IDEMPOTENT = "idempotent"
-"""The key of the metadata of a tool whose calls may be made again with their id."""
 
 _STATE_FACTOR = 2
 """The state of a graph has its messages, and so has its report: together at most this multiple of

@@ -18,14 +18,11 @@ from pydantic_ai.usage import RunUsage
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.journal import Journal, JournaledCall
+from agentctl.runtime.journal import IDEMPOTENT, Journal, JournaledCall
 from agentctl.runtime.json_values import clean_json_value
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.pauses import CallOutcome, CallPause
 from agentctl.runtime.runners.hosted_run import HostedRun
-
-IDEMPOTENT = "idempotent"
-"""The key of the metadata of a tool whose calls may be made again with their id."""
 
 usage_adapter = TypeAdapter(RunUsage)
 

@@ -34,6 +34,9 @@ LARGEST = 2**62
 
 TABLES: Mapping[Step, str] = {"hour": "usage_hourly", "day": "usage_daily"}
 
+NANODOLLARS = 1_000_000_000
+"""Units of the sums of a cost in a US dollar."""
+
 CostOf = Callable[[str, Mapping[str, int]], int | None]
 """The cost of the tokens of a model in billionths of a US dollar; None if its price is unknown."""
 

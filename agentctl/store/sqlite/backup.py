@@ -121,19 +121,24 @@ def _compare(
         Unavailable: the copy is damaged, or differs.
     """
     report("pages checked", 0, 0)
-    damage = copy.execute("PRAGMA integrity_check(1)").fetchall()[0][0]
+    is_whole = not is_damaged(copy)
     total = 2 * sum(_count(source, name) for name in _tables(source))
     read = hash_rows(source, lambda done: report("rows compared", done, total))
     half = sum(read[0].values())
     written = hash_rows(copy, lambda done: report("rows compared", half + done, total))
-    if damage == "ok" and read == written:
+    if is_whole and read == written:
         return written
-    problem = "differs from the database" if damage == "ok" else "is damaged"
+    problem = "differs from the database" if is_whole else "is damaged"
     raise errors.Unavailable(
         "The backup failed: the copy is not correct",
         cause=f"the copy {problem}",
         hint="check the disk, and the database with `agentctl db check`",
     )
+
+
+def is_damaged(connection: apsw.Connection) -> bool:
+    """Read every page of a database. Return True if one is damaged."""
+    return bool(connection.execute("PRAGMA integrity_check(1)").fetchall()[0][0] != "ok")
 
 
 def hash_rows(connection: apsw.Connection, report: Callable[[int], None]) -> CopiedRows:

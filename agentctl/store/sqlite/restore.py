@@ -16,7 +16,7 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import format_rfc3339, now
-from agentctl.store.sqlite.backup import CopiedRows, flush, hash_rows
+from agentctl.store.sqlite.backup import CopiedRows, flush, hash_rows, is_damaged
 from agentctl.store.sqlite.thread import run_on_thread
 
 LOG_FILES = ("-wal", "-shm", "-journal")
@@ -90,8 +90,7 @@ def _copy_file(backup: Path, copy: Path) -> None:
 
 
 def _check(connection: apsw.Connection, backup: Path, report: Callable[[int], None]) -> CopiedRows:
-    damage = connection.execute("PRAGMA integrity_check(1)").fetchall()[0][0]
-    if damage != "ok":
+    if is_damaged(connection):
         raise errors.Unavailable(
             "The backup is damaged", cause=f"{backup}", hint="restore another one"
         )
