@@ -28,6 +28,7 @@ from agentctl.store.schema import (
 from agentctl.store.sqlite.schema import expected_columns, expected_indexes
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('agentctl ' || current_schema()))"
+_SCHEMA_LOCK = "SELECT pg_advisory_xact_lock(hashtext('agentctl schema'))"
 _TABLE_NAMES = """
 SELECT relname FROM pg_class
 WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')
@@ -112,7 +113,10 @@ async def apply_pending(
     """
     # IF NOT EXISTS requires the privilege on the database even if the schema exists.
     if entry.search_path and await connection.fetchval("SELECT current_schema() IS NULL"):
-        await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{entry.search_path}"')
+        async with connection.transaction():
+            # Of two servers that create the schema at once, one would get an error.
+            await connection.execute(_SCHEMA_LOCK)
+            await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{entry.search_path}"')
     while True:
         async with connection.transaction():
             # Local: a connection pooler gives the session to others after the transaction.
