@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any
 
 from agentctl.declarations import Header, Option, Query
+from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import (
     ApprovalExecution,
     ApprovalKind,

@@ -16,10 +16,11 @@ import operator
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from types import EllipsisType
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import Route, operation_ids
 
@@ -44,13 +45,18 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Declaration of a query parameter, with the bounds that the OpenAPI document shows."""
+    """Declaration of a query parameter, with the bounds that the OpenAPI document shows.
+
+    `max_items` is the maximum number of values of a parameter that may be repeated; a tuple without
+    it is one text with commas.
+    """
 
     description: str
     ge: float | None = None
     le: float | None = None
     min_length: int | None = None
     max_length: int | None = None
+    max_items: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,17 @@ class NeedsConfirmation(Conflict):
         return {**super().body(), "plan": self.plan}
 
 
+class Held(Conflict):
+    """A session that an administrator holds, so that it is not deleted (409)."""
+
+    error_code = "HELD"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(
+            detail, hint="an administrator can end the hold with: agentctl sessions release"
+        )
+
+
 class TooLarge(AgentctlError):
     """A body or a field over its limit (413)."""
 
@@ -310,6 +321,15 @@ class Unavailable(AgentctlError):
 
     def headers(self) -> dict[str, str]:
         return {"Retry-After": "1"}
+
+
+class DatabaseMoved(Unavailable):
+    """A write to a database that has moved, or moves now, to another place (503)."""
+
+    error_code = "DATABASE_MOVED"
+
+    def headers(self) -> dict[str, str]:
+        return {"Retry-After": "5"}
 
 
 class OutcomeUnknown(Unavailable):
@@ -441,7 +461,7 @@ def error_from_response(status: int, body: Mapping[str, object]) -> AgentctlErro
     if body.get("error_code") == NeedsConfirmation.error_code:
         plan = body.get("plan")
         return NeedsConfirmation(text, plan=plan if isinstance(plan, Mapping) else {})
-    for refusal in (QuotaExceeded, RateLimited, BudgetExceeded):
+    for refusal in (Held, QuotaExceeded, RateLimited, BudgetExceeded):
         if body.get("error_code") == refusal.error_code:
             return refusal(text)
     by_status = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from agentctl.declarations import Option, Query
+from agentctl.light_dataclass import dataclass
 from agentctl.requests import Page, UserId
 
 MAXIMUM_MEMORIES_DELETED = 100

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from agentctl.declarations import Path, Query, component_operation, list_declarations, operation
 from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
+from agentctl.personal_data_operations import PersonalDataDeclarations
 from agentctl.records.accounts import AccountPage, NewAccountRecord
 from agentctl.records.audit import AuditHeadPage, AuditPage
 from agentctl.records.authorization import ExplainRecord
@@ -27,10 +28,12 @@ from agentctl.records.document import Document
 from agentctl.records.items import RunViews
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.memories import MemoryPage, MemoryRecord
+from agentctl.records.retention import IdlePage, PruneRecord
 from agentctl.records.routes import PAGE_ROUTES, Route, RouteTable
 from agentctl.records.runs import RunRecord
 from agentctl.records.sessions import (
     ExportFormat,
+    HoldRecord,
     SessionDetail,
     SessionHead,
     SessionPage,
@@ -66,6 +69,7 @@ from agentctl.requests import (
     SessionRunsQuery,
     UserId,
 )
+from agentctl.retention_requests import PRUNE_WAIT, IdleFilter, PruneRequest
 from agentctl.run_operations import ComponentId, RunDeclarations, RunId
 from agentctl.usage_requests import OverviewFilter, UsageFilter
 from agentctl.webhook_requests import DeliveryFilter
@@ -79,7 +83,7 @@ _SESSION = "/sessions/{session_id}"
 _MEMORY = "/memories/{memory_id}"
 
 
-class Operations(RunDeclarations):
+class Operations(RunDeclarations, PersonalDataDeclarations):
     """The operations of one principal. They raise `errors.AgentctlError`.
 
     The docstring of a method is its text in the OpenAPI document.
@@ -245,6 +249,21 @@ class Operations(RunDeclarations):
         Summarizes the runs that are not part of the summary yet, and returns the session.
         """
 
+    @operation("POST", f"{_SESSION}/hold", tag="Sessions", errors=(409,))
+    async def hold_session(
+        self, session_id: SessionId, reason: str, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> Document[HoldRecord]:
+        """Hold a session.
+
+        A held session is not deleted, neither by a request nor for its age.
+        """
+
+    @operation("DELETE", f"{_SESSION}/hold", tag="Sessions", errors=(409,))
+    async def release_session(
+        self, session_id: SessionId, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> None:
+        """End the hold of a session."""
+
     @operation("GET", f"{_SESSION}/export", tag="Sessions")
     def export_session(
         self,
@@ -254,6 +273,21 @@ class Operations(RunDeclarations):
         format: Annotated[ExportFormat, Query("Format of the file")] = "jsonl",
     ) -> AsyncIterator[bytes]:
         """Export a session with all its runs as a file."""
+
+    @operation("GET", "/retention/sessions", tag="Sessions")
+    async def get_idle_sessions(self, filter: IdleFilter) -> Document[IdlePage]:
+        """List idle sessions.
+
+        One page of the sessions that were not used for some days, with their sizes.
+        """
+
+    @operation("POST", "/retention/sessions/prune", tag="Sessions", wait=PRUNE_WAIT)
+    async def prune_sessions(self, request: PruneRequest) -> Document[PruneRecord]:
+        """Remove idle sessions.
+
+        Removes those of the given sessions that are still idle, with everything that belongs to
+        them, and names the others. Held sessions and those with a live or paused run stay.
+        """
 
     @operation("GET", f"{_SESSION}/runs", tag="Sessions", summaries=list[RunViews])
     async def get_session_runs(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from agentctl.errors import Unsupported
+from agentctl.light_dataclass import dataclass
 from agentctl.operations import Operations
 
 

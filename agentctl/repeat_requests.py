@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from agentctl.approval_requests import IdempotencyKey
+from agentctl.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

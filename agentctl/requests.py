@@ -1,16 +1,26 @@
 """Requests of operations: filters, pages, new resources and changes, with their bounds.
 
-Both backends use these classes: the local one executes them, the remote one sends them. The server
-builds them from HTTP requests, the command line from options. A field that is a query parameter is
-declared as one, with its description; the others are in the body.
+Both backends use these classes. The server builds them from HTTP requests, the command line from
+options. A field that is a query parameter is declared as one; the others are in the body.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from agentctl.declarations import Option, Query
+from agentctl.light_dataclass import dataclass
+from agentctl.list_filters import (
+    STATUS_OPTION,
+    CreatedAfter,
+    CreatedBefore,
+    ErrorFilter,
+    MetadataFilter,
+    TagFilter,
+    UpdatedAfter,
+    UpdatedBefore,
+)
 from agentctl.records.kinds import AuditOutcome, ComponentKind, RunStatus
 from agentctl.records.times import ParsedTimestamp
 
@@ -178,6 +188,21 @@ class SessionFilter:
     ] = None
     page: Page = field(default_factory=Page)
     id_prefix: IdPrefix = None
+    status: Annotated[
+        RunStatus | None, Query("Only sessions whose newest run has this status"), STATUS_OPTION
+    ] = None
+    created_after: CreatedAfter = None
+    created_before: CreatedBefore = None
+    updated_after: UpdatedAfter = None
+    updated_before: UpdatedBefore = None
+    metadata: MetadataFilter = ()
+    tag: TagFilter = ()
+    error: ErrorFilter = None
+    search: Annotated[
+        str | None,
+        Query("Only sessions with all these words in a run or the name; sorted by `created_at`"),
+        Option("--search", "WORDS", "Find sessions by words of messages, answers and names"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,16 +212,7 @@ class RunFilter:
     A live run is one without a final status. Times are microseconds UTC.
     """
 
-    status: Annotated[
-        RunStatus | None,
-        Query("Only runs with this status"),
-        Option(
-            "--status",
-            "STATUS",
-            "Filter by status: PENDING, RUNNING, PAUSED, COMPLETED, ERROR or CANCELLED",
-            any_case=True,
-        ),
-    ] = None
+    status: Annotated[RunStatus | None, Query("Only runs with this status"), STATUS_OPTION] = None
     component_type: Annotated[
         ComponentKind | None, Query("Only runs of this kind of component"), _KIND
     ] = None
@@ -240,6 +256,9 @@ class RunFilter:
         Option("--model", "ID", "Filter ended runs by the model that they called first"),
     ] = None
     parent: ParentFilter = None
+    metadata: MetadataFilter = ()
+    tag: TagFilter = ()
+    error: ErrorFilter = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from agentctl.declarations import Option, Query
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import ParsedTimestamp
 from agentctl.records.usage import Step, UsageKey

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from agentctl.declarations import Option, Query
+from agentctl.light_dataclass import dataclass
 from agentctl.records.times import ParsedTimestamp
 from agentctl.records.webhooks import DeliveryState
 from agentctl.requests import DatabaseId, IdPrefix, Page

@@ -16,6 +16,7 @@ from unittest.mock import patch
 from agentctl.cli import root
 from agentctl.cli.app import main
 from agentctl.cli.io import IO
+from tests.user_modules import forget_user_modules
 
 __all__ = ["Result", "run_command", "shift_clock"]
 
@@ -85,17 +86,10 @@ def shift_clock(seconds: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _forget_tools() -> Iterator[None]:
-    """Forget the modules of tools, which a command imports from the folder of a configuration.
-
-    The next command may have another folder with modules of the same names.
-    """
+    """Forget the modules of tools, which a command imports from the folder of a configuration."""
     path, loaded = sys.path.copy(), set(sys.modules)
-    permanent = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
     try:
         yield
     finally:
         sys.path[:] = path
-        for name in set(sys.modules) - loaded:
-            file = getattr(sys.modules[name], "__file__", None)
-            if file is not None and not file.startswith(permanent):
-                del sys.modules[name]
+        forget_user_modules(loaded)

@@ -8,13 +8,15 @@ import itertools
 import os
 import signal
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import httpcore2
 import hypothesis
 import pytest
+from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 
 from tests.forking import stop_templates
+from tests.user_modules import forget_user_modules
 
 _OURS = ("AGENTCTL_", "JWT_")
 _KEPT = "AGENTCTL_TEST_"
@@ -25,6 +27,9 @@ _SCRUBBED = frozenset({
 })  # fmt: skip
 _FIXED = {"NO_COLOR": "1", "TERM": "dumb", "TZ": "UTC", "NO_PROXY": "*", "no_proxy": "*"}
 
+
+REQUEST_SECONDS = 60.0
+"""Default timeout of requests in tests: a busy machine may not respond within the usual 5."""
 
 _numbers = itertools.count()
 
@@ -46,6 +51,8 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     httpcore2.default_ssl_context = _share_trust(httpcore2.default_ssl_context)
+    for name in vars(DEFAULT_TIMEOUT_CONFIG):
+        setattr(DEFAULT_TIMEOUT_CONFIG, name, REQUEST_SECONDS)
     hypothesis.settings.register_profile("agentctl", deadline=None)
     hypothesis.settings.load_profile("agentctl")
 
@@ -82,6 +89,14 @@ def pytest_collection_finish() -> None:
     # With the default of 700 new objects, the collections took 5% of the CPU time of all tests.
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Forget the modules of users after each file: which file is the next one differs."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        forget_user_modules()
 
 
 def pytest_unconfigure() -> None:

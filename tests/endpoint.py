@@ -24,7 +24,7 @@ from tests.endpoint_server import Body
 
 __all__ = ["ModelEndpoint", "model_endpoint", "start_endpoint", "vendor_endpoint"]
 
-START_SECONDS = 10.0
+START_SECONDS = 60.0
 
 
 class ModelEndpoint:
@@ -48,7 +48,7 @@ class ModelEndpoint:
         """Return the number of model calls that are open now."""
         return int(self._request("GET", "/open")["open"])
 
-    def wait_for_open(self, count: int, seconds: float = 5.0) -> None:
+    def wait_for_open(self, count: int, seconds: float = 30.0) -> None:
         """Wait until `count` calls are open; fail after `seconds`."""
         deadline = time.monotonic() + seconds
         while (open_now := self.open_calls()) != count:

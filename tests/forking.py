@@ -59,6 +59,9 @@ _OF_ONE_PROCESS = "agentctl.store.postgres.connection"
 _READ_AT_START = ("PYTHON", "LANG", "LC_")
 """Beginnings of the names of variables that an interpreter reads only when it starts."""
 
+_READ_BY_WORKERS = "PYTHONFAULTHANDLER"
+"""One of them that is only for the programs that a server starts: its workers."""
+
 _LIBRARY = re.compile(
     r"^ *(?:from|import) ((?:agents|agno|langchain|langgraph|mcp|openai|pydantic_ai)\b[\w.]*)", re.M
 )
@@ -70,10 +73,13 @@ _OPTIONS = frozenset({"stdin", "stdout", "stderr", "text", "cwd", "start_new_ses
 def is_forkable(environment: Mapping[str, str], options: Mapping[str, Any]) -> bool:
     """Return True if `ForkedProcess` supports these options of `subprocess.Popen`.
 
-    A measurement of the coverage starts with the interpreter.
+    Benchmarks, outside of pytest, measure the program as users start it. A measurement of the
+    coverage starts with the interpreter.
     """
-    return _OPTIONS.issuperset(options) and not any(
-        name.startswith("COVERAGE_") for name in environment
+    return (
+        "PYTEST_VERSION" in os.environ
+        and _OPTIONS.issuperset(options)
+        and not any(name.startswith("COVERAGE_") for name in environment)
     )
 
 
@@ -168,7 +174,11 @@ _starting = threading.Lock()
 def _start_template(environment: Mapping[str, str], libraries: tuple[str, ...] = ()) -> str:
     """Start the template for an environment, unless it runs; return the path of its socket."""
     given = tuple(
-        sorted(each for each in environment.items() if each[0].startswith(_READ_AT_START))
+        sorted(
+            (name, value)
+            for name, value in environment.items()
+            if name.startswith(_READ_AT_START) and name != _READ_BY_WORKERS
+        )
     )
     with _starting:
         for key in ((given, ()), (given, libraries)):

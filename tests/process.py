@@ -30,7 +30,7 @@ __all__ = [
 AGENTCTL = (sys.executable, "-m", "agentctl")
 
 START_SECONDS = 180.0
-STOP_SECONDS = 30.0
+STOP_SECONDS = 60.0
 
 _LISTENS = re.compile(r"listens on (http://[^\s,]+)")
 _PASSED_ON = ("PATH", "LANG", "LC_ALL")
@@ -111,12 +111,10 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def serve_config(
-    config: Path, *options: str, program: Sequence[str] | None = None
-) -> Iterator[ServerProcess]:
-    """Serve a configuration on a free port; `program` as for `start_server`."""
+def serve_config(config: Path, *options: str, **more: Any) -> Iterator[ServerProcess]:
+    """Serve a configuration on a free port; `more` as for `start_server`."""
     log, place = config.parent / "server.log", ("--config", str(config), "--port", "0")
-    with start_server(*place, *options, log=log, program=program) as server:
+    with start_server(*place, *options, log=log, **more) as server:
         yield server
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentctl.auth.statements import StatementKey, verify_statement
 from agentctl.errors import InvalidStatement
+from agentctl.light_dataclass import dataclass
 from agentctl.records.audit import AuditRecord
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ scopes an operation needs. `build_scope_table` is the reverse view: scopes with 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from agentctl.auth.principal import Principal
@@ -24,6 +23,7 @@ from agentctl.auth.scopes import (
     sufficient_scopes,
 )
 from agentctl.errors import Forbidden, MethodNotAllowed, NotFound, Unauthenticated, Unavailable
+from agentctl.light_dataclass import dataclass
 from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, RouteTable, is_valid_segment, operation_ids
@@ -41,7 +41,7 @@ class Authenticated:
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """The admin scope: the operation shows data of the operator."""
+    """The admin scope: the operation is for operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,10 @@ POLICY: dict[str, Requirement] = {
     "rename_session": _WRITE_SESSION,
     "delete_session": NeedsScope("sessions", "delete", "session_id"),
     "summarize_session": _WRITE_SESSION,
+    "hold_session": Admin(),
+    "release_session": Admin(),
+    "get_idle_sessions": Admin(),
+    "prune_sessions": Admin(),
     "export_session": _READ_SESSION,
     "get_session_runs": _READ_SESSION,
     "get_session_run": _READ_SESSION,
@@ -139,6 +143,9 @@ POLICY: dict[str, Requirement] = {
     "update_memory": NeedsScope("memories", "write", "memory_id"),
     "delete_memory": NeedsScope("memories", "delete", "memory_id"),
     "get_memory_topics": NeedsScope("memories", "read"),
+    "get_user_data": Admin(),
+    "get_user_rows": Admin(),
+    "erase_user_data": Admin(),
     "get_budgets": NeedsScope("usage", "read"),
     "get_usage": NeedsScope("usage", "read"),
     "get_usage_overview": NeedsScope("usage", "read"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from agentctl.light_dataclass import dataclass
 
 Via = Literal["http", "local"]
 

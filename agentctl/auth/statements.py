@@ -8,11 +8,11 @@ A statement is a compact JWS with EdDSA (RFC 7515, RFC 8037), so any JOSE librar
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentctl.errors import InvalidStatement, InvalidToken
+from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from agentctl.auth.keys.material import VerificationKey

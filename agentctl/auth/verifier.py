@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from agentctl.auth.keys.fetch import FETCH_SECONDS
@@ -22,6 +22,7 @@ from agentctl.auth.tokens.account_tokens import account_token_prefix
 from agentctl.auth.tokens.claims import ClaimRules, check_claims
 from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.errors import InvalidToken, Unauthenticated, Unavailable
+from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from agentctl.auth.tokens.account_lookup import AccountTokens

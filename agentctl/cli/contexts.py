@@ -18,11 +18,12 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from agentctl import errors
+from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import is_component_id
 
 _LINE_NUMBER = re.compile(r"line (\d+)")

@@ -13,6 +13,13 @@ _SPAN_PART = re.compile(r"([0-9]+)([smhdw])")
 _MOMENT_PATTERN = re.compile(
     r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
+_MISTAKES = (
+    (re.compile(r"\s*\d+\s*"), "a bare number has no unit"),
+    (re.compile(r"-.*"), "a time span has no sign"),
+    (re.compile(r"\d{4}-\d\d-\d\d(?:[Tt ][\d:.]*)?"), "the time of day or the zone is missing"),
+)
+"""Frequent mistakes, and the cause that an error names."""
+
 _LONGEST = timedelta(days=36_500)
 _HINT = "write 15m, 2h, 7d, 1h30m, or a time like 2030-01-31T12:00:00Z"
 _HINT_AGO = "write 15m, 2h, 7d, 1h30m, or a time like 2020-01-31T12:00:00Z"
@@ -35,6 +42,19 @@ def parse_until(text: str, *, now: datetime) -> timedelta:
     return span
 
 
+def parse_days(text: str) -> int:
+    """Return the number of days of a time span such as `90d`, `12w` or `48h`.
+
+    Raises:
+        UsageError: it is no span of whole days, from one to a hundred years.
+    """
+    day = timedelta(days=1)
+    span = _parse_span(text) if _SPAN_PATTERN.fullmatch(text) else timedelta(0)
+    if not day <= span <= _LONGEST or span % day:
+        raise UsageError(f"{text!r} is not a number of days", hint="write 90d, or 12w")
+    return span // day
+
+
 def parse_ago(text: str, *, now: datetime) -> datetime:
     """Return the time that `text` names: a span before `now`, or a timestamp of RFC 3339.
 
@@ -49,11 +69,25 @@ def parse_ago(text: str, *, now: datetime) -> datetime:
     return now - span
 
 
-def microseconds_ago(option: str | None) -> int | None:
-    """Parse an option with `parse_ago` into microseconds since the epoch; None stays None."""
-    if option is None:
+def microseconds_ago(flag: str, text: str | None) -> int | None:
+    """Parse the text of an option with `parse_ago`; None stays None.
+
+    Args:
+        flag: the option, such as `--older-than`, for the error.
+
+    Returns:
+        Microseconds since the epoch.
+
+    Raises:
+        UsageError: as `parse_ago`.
+    """
+    if text is None:
         return None
-    since = parse_ago(option, now=datetime.now(UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    try:
+        since = parse_ago(text, now=datetime.now(UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    except UsageError as failure:
+        failure.detail = f"{flag}: {failure.detail}"
+        raise
     return since // timedelta(microseconds=1)
 
 
@@ -66,7 +100,7 @@ def _parse_span(text: str) -> timedelta:
 
 def _parse_moment(text: str, hint: str) -> datetime:
     if not _MOMENT_PATTERN.fullmatch(text):
-        cause = "a bare number has no unit" if text.strip().isdigit() else None
+        cause = next((cause for pattern, cause in _MISTAKES if pattern.fullmatch(text)), None)
         raise UsageError(f"{text!r} is not a time span", cause=cause, hint=hint)
     try:
         return datetime.fromisoformat(text.upper()).astimezone(UTC)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from agentctl.errors import Conflict, UsageError
+from agentctl.light_dataclass import dataclass
 
 
 def create_directory(directory: Path, mode: int = 0o777) -> None:
@@ -129,6 +129,23 @@ def creating_file(path: Path) -> Iterator[BinaryIO]:
         if isinstance(failure, OSError):
             raise _unwritable_file(path, failure) from None
         raise
+
+
+def publish_file(part: Path, path: Path) -> None:
+    """Give a whole file its name; return when the name is on the disk.
+
+    Raises:
+        UsageError: it cannot be renamed.
+    """
+    try:
+        part.rename(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as failure:
+        raise _unwritable_file(path, failure) from None
 
 
 def _unwritable_file(path: Path, failure: OSError) -> UsageError:

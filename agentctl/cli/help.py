@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from agentctl.cli.common import PANEL, common_options
+from agentctl.cli.plain_values import convert_plainly
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,6 +31,10 @@ class Command(TyperCommand):
             help_option.rich_help_panel = PANEL
         return [*own, *common_options(), *last]
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        convert_plainly(self.get_params(ctx))
+        return super().parse_args(ctx, args)
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the pieces of `--message TEXT [OPTIONS] RUN_ID... [NAME]`."""
         return _usage_pieces(self.get_params(ctx))
@@ -44,6 +49,10 @@ class Command(TyperCommand):
 
 class HelpGroup(TyperGroup):
     """A group of commands, listed with the first sentence of their help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        convert_plainly(self.get_params(ctx))
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the pieces of `[OPTIONS] COMMAND ...`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -72,8 +73,8 @@ def _id_argument(noun: str, help: str) -> Any:
     )
 
 
-def _age_option(flag: str, comparison: str) -> Any:
-    text = f"Filter by age: created {comparison} than AGE ago, such as 10m, 2h or 7d"
+def _age_option(flag: str, what: str) -> Any:
+    text = f"Filter by age: {what} than AGE ago, such as 10m, 2h or 7d"
     return typer.Option(flag, metavar="AGE", help=text)
 
 
@@ -110,6 +111,7 @@ Every = Annotated[
         help="Seconds between two reads with --watch (default: 2)",
     ),
 ]
+AllPages = Annotated[bool, typer.Option("--all", help="List every page, in the order of creation")]
 Full = Annotated[bool, typer.Option("--full", help="Show whole tool calls, prompts and reasoning")]
 Members = Annotated[bool, typer.Option("--members", help="Show the work of every member and step")]
 Raw = Annotated[bool, typer.Option("--raw", help="Show answers as sent, not as Markdown")]
@@ -182,6 +184,7 @@ ToFile = Annotated[
         help="New file to write to, readable only by its owner (- is stdout)",
     ),
 ]
+UserOfData = Annotated[str, typer.Argument(metavar="USER", help="User id: the `sub` of tokens")]
 ForeignDatabase = Annotated[
     str | None,
     _target_option(
@@ -203,8 +206,37 @@ OptionalSessionIds = Annotated[
 RunId = Annotated[str, ShortId("run"), _id_argument("run", "Run id")]
 RunIds = Annotated[list[str], ShortId("run"), _id_argument("run", "Run ids")]
 OptionalRunIds = Annotated[list[str] | None, ShortId("run"), _id_argument("run", "Run ids")]
-OlderThan = Annotated[str | None, _age_option("--older-than", "more")]
-NewerThan = Annotated[str | None, _age_option("--newer-than", "less")]
+OlderThan = Annotated[str | None, _age_option("--older-than", "created more")]
+NewerThan = Annotated[str | None, _age_option("--newer-than", "created less")]
+Idle = Annotated[str | None, _age_option("--idle", "last used more")]
+UsedWithin = Annotated[str | None, _age_option("--used-within", "last used less")]
+
+
+def check_list_options(context: typer.Context) -> None:
+    """Check the options of a list that has `--all`.
+
+    Raises:
+        UsageError: with `--all`, an option selects one page, or an order in which rows change their
+            places; with `--search`, an option selects another order than that of creation.
+    """
+    source = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name for name, each in source.items() if each and each.name == "COMMANDLINE"}
+    is_by_use = "sort_by" in given and context.params["sort_by"] == "updated_at"
+    if is_by_use and context.params.get("search") is not None:
+        raise UsageError(
+            "--search and --sort-by updated_at exclude each other",
+            cause="a search finds sessions in the order of their creation",
+        )
+    if not context.params["all_pages"]:
+        return
+    for name in ("limit", "page", "watch"):
+        if name in given:
+            raise UsageError(f"--all and --{name} exclude each other")
+    if is_by_use:
+        raise UsageError(
+            "--all and --sort-by updated_at exclude each other",
+            cause="a row that changes meanwhile would change its place in the list",
+        )
 
 
 def resolve_component(
@@ -220,6 +252,21 @@ def resolve_component(
     if len(components) > 1:
         raise UsageError("--agent, --team and --workflow exclude each other")
     return components[0] if components else None
+
+
+def select_component(
+    filter: requests.RunFilter, component: ComponentRef | None
+) -> requests.RunFilter:
+    """Return the filter for the runs of a component, of which `resolve_component` has the name.
+
+    Raises:
+        UsageError: the filter names a type or a component, too.
+    """
+    if component is None:
+        return filter
+    if filter.component_type is not None or filter.component_id is not None:
+        raise UsageError("--agent, --team and --workflow exclude --type and --component")
+    return replace(filter, component_type=component[0], component_id=component[1])
 
 
 def parse_object(option: str, text: str | None) -> dict[str, Any] | None:

@@ -58,7 +58,7 @@ class CommandSignature:
         for parameter, option in self._options.values():
             value = values[_name_of(option)]
             if _is_time(parameter):
-                value = microseconds_ago(value)
+                value = microseconds_ago(option.flag, value)
             elif parameter.default == ():
                 value = tuple(value or ())
             fields[parameter.name] = value

@@ -14,7 +14,7 @@ import os
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,12 +32,14 @@ from agentctl.cli.options import (
     Timeout,
     TokenFile,
     Url,
+    check_list_options,
 )
 from agentctl.cli.request_options import CommandSignature
 from agentctl.cli.show.terminal import note, note_detail
 from agentctl.declarations import Order
 from agentctl.errors import AgentctlError, NotFound, UsageError
 from agentctl.extensions import list_layouts
+from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from agentctl.cli.log import LocalLog
@@ -82,6 +84,8 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
         # The event loop itself handles SIGINT.
         stopping = [number for number in stop_signals() if number != signal.SIGINT]
         with handle_signals({number: functools.partial(stop, number) for number in stopping}):
+            # SIGINT cancels this task only once the event loop waits for it.
+            await asyncio.sleep(0)
             await work
 
     try:
@@ -253,6 +257,9 @@ def with_target(
         @functools.wraps(body)
         def command(**values: Any) -> None:
             options = TargetOptions(**{name: values.pop(name) for name in common.parameters})
+            invocation = values.pop("invocation", None)
+            if invocation is not None:
+                check_list_options(invocation)
             server_flags = tuple(name for name in needs_server if values[name])
             opened = open_target(options, LocalRules(create, server_flags, only_locally))
             if has_database:
@@ -274,6 +281,10 @@ def with_target(
                 inspect.Parameter(
                     "database", keyword_only, default=None, annotation=ForeignDatabase
                 )
+            )
+        if any(parameter.name == "all_pages" for parameter in parameters):
+            parameters.append(
+                inspect.Parameter("invocation", keyword_only, annotation=typer.Context)
             )
         # Typer reads the parameters of the command from these two.
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

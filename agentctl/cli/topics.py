@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from agentctl.light_dataclass import dataclass
 
 EXIT_CODES = {
     0: "done; an empty list too",

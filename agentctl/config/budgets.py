@@ -1,12 +1,12 @@
-"""The tables `[[budgets]]` and `[rate_limits]` (docs/budgets.md)."""
+"""The tables `[[budgets]]` and `[rate_limits]` (docs/budgets.md), and `[quotas]`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from agentctl.config.names import Id
 from agentctl.config.types import Reference
+from agentctl.light_dataclass import dataclass
 from agentctl.records.value_types import Range
 
 BudgetSubject = Literal["user", "agent", "server"]
@@ -46,3 +46,12 @@ class RateLimits:
 
     requests_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
     runs_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """The table `[quotas]`: bounds for the stored data of one user in one database; 0 for none."""
+
+    sessions_per_user: Annotated[int, Range(0, 1 << 40)] = 0
+    memories_per_user: Annotated[int, Range(0, 1 << 40)] = 0
+    bytes_per_user: Annotated[int, Range(0, 1 << 50)] = 0

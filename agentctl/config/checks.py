@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentctl.config.databases import is_loopback_host, is_sqlite_url, split_address
+from agentctl.config.databases import is_loopback_host, is_sqlite_url, split_address, sqlite_path
 from agentctl.config.mcp_servers import check_mcp_servers
 from agentctl.config.places import Place
 from agentctl.config.providers import check_models, find_cycle
@@ -69,6 +69,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_audit,
         *(extension.check_settings for extension in load_extensions()),
         _check_databases,
+        _check_backup,
         _check_agents,
         _check_references,
         check_models,
@@ -77,6 +78,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_durable,
         check_mcp_servers,
         _check_approvers,
+        _check_search,
         _check_budgets,
         _check_webhooks,
     )
@@ -182,6 +184,33 @@ def _check_databases(settings: Settings, places: Places) -> None:
             )
         if database.tls_ca_file and not database.tls.startswith("verify"):
             places[f"{key}.tls_ca_file"].refuse(f'has no effect with tls = "{database.tls}"')
+
+
+def _check_backup(settings: Settings, places: Places) -> None:
+    table = settings.backup
+    ids = {"databases": [database.id for database in settings.databases]}
+    _check_entry(table, "backup", ids, places)
+    if not table.keep:
+        places["backup.keep"].refuse("must have at least one rule", hint='"30d daily" is one')
+    backed_up = [database for database in settings.databases if table.includes(database.id)]
+    for database in backed_up:
+        if not is_sqlite_url(database.url):
+            key = "databases" if table.databases else "every"
+            places[f"backup.{key}"].refuse(
+                f'the database "{database.id}" is PostgreSQL, which the server does not back up',
+                hint="docs/guides/recover-postgresql.md has backups of PostgreSQL; databases ="
+                " [...] in [backup] names those of SQLite",
+            )
+        path = sqlite_path(database.url)
+        if table.folder == path.parent:
+            places["backup.folder"].refuse(
+                f'is the folder of the database "{database.id}"', hint="name a separate folder"
+            )
+        parts = {path, path.with_name(f"{path.name}.workers")}
+        if parts & {table.folder, *table.folder.parents}:
+            places["backup.folder"].refuse(
+                f'is a part of the database "{database.id}"', hint="name a separate folder"
+            )
 
 
 def _check_agents(settings: Settings, places: Places) -> None:
@@ -299,6 +328,15 @@ def _check_approvers(settings: Settings, places: Places) -> None:
                         'must not be "other" while authorization is off: no one is another user',
                         hint='set it to "user", or own = true in [approvals]',
                     )
+
+
+def _check_search(settings: Settings, places: Places) -> None:
+    server = next((each for each in settings.databases if not is_sqlite_url(each.url)), None)
+    if settings.search.tokenizer == "trigram" and server is not None:
+        places["search.tokenizer"].refuse(
+            f'must be "words": the database {server.id} is on PostgreSQL',
+            hint="trigrams are in SQLite only",
+        )
 
 
 def _check_budgets(settings: Settings, places: Places) -> None:

@@ -115,10 +115,16 @@ def _parse_toml(text: str, file: Path) -> dict[str, Any]:
         where = f" at line {at[1]}, column {at[2]}" if at else ""
         if position and not at:
             where = f" at its end, line {len(text.splitlines())}"
+        cause = words if isinstance(error, tomllib.TOMLDecodeError) else None
+        hint = "write text in quotes, numbers, true and false without: https://toml.io"
+        twice = re.fullmatch(r"Cannot declare \('([\w-]+)',\) twice", words)
+        first = twice and re.search(rf"^ *\[{twice[1]}\]", text, re.MULTILINE)
+        if twice and first:
+            # As after an example was appended to a file of `agentctl init`.
+            line = text.count("\n", 0, first.start()) + 1
+            cause, hint = f"[{twice[1]}] is also at line {line}", "add the keys to the first one"
         raise InvalidConfiguration(
-            f"{file}: is not valid TOML{where}",
-            cause=words if isinstance(error, tomllib.TOMLDecodeError) else None,
-            hint="write text in quotes, numbers, true and false without: https://toml.io",
+            f"{file}: is not valid TOML{where}", cause=cause, hint=hint
         ) from None
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from agentctl.config.types import Repeats, Secret
+from agentctl.light_dataclass import dataclass
 from agentctl.records.value_types import Pattern, Range
 
 BaseUrl = Annotated[

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from agentctl.errors import InvalidConfiguration
+from agentctl.light_dataclass import dataclass
 from agentctl.records.text import quote_text, suggest_name
 
 

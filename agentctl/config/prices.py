@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.value_types import Range
 
 

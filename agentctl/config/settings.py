@@ -7,11 +7,12 @@ compares with these defaults. docs/contract.md "Configuration" has the rules of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from agentctl.config.budgets import Budget, RateLimits
+from agentctl.config.backup import Backup
+from agentctl.config.budgets import Budget, Quotas, RateLimits
 from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
 from agentctl.config.names import (
     AdminScope,
@@ -35,8 +36,11 @@ from agentctl.config.names import (
 )
 from agentctl.config.observability import Log, Metrics, TracedParts, Tracing
 from agentctl.config.prices import ModelPrice
+from agentctl.config.retention import Retention, RetentionDays
+from agentctl.config.search import Search
 from agentctl.config.types import Reference, Secret
 from agentctl.config.webhooks import Webhook
+from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.value_types import Pattern, Range
 
@@ -177,15 +181,6 @@ class Limits:
     concurrent_members: Annotated[int, Range(1, 100_000)] = 256
     members_per_run: Annotated[int, Range(1, 100_000)] = 16
     followed_runs: Annotated[int, Range(1, 100_000)] = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Quotas:
-    """The table `[quotas]`: bounds for the stored data of one user in one database; 0 for none."""
-
-    sessions_per_user: Annotated[int, Range(0, 1 << 40)] = 0
-    memories_per_user: Annotated[int, Range(0, 1 << 40)] = 0
-    bytes_per_user: Annotated[int, Range(0, 1 << 50)] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +380,7 @@ class Agent:
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
     durable: bool = False
+    retention_days: RetentionDays = 0
     trace: TracedParts = "calls"
 
 
@@ -416,6 +412,7 @@ class Team:
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
     durable: bool = False
+    retention_days: RetentionDays = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,6 +439,7 @@ class Workflow:
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
     durable: bool = False
+    retention_days: RetentionDays = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,7 +463,10 @@ class Settings:
     approvals: Approvals = field(default_factory=Approvals)
     quotas: Quotas = field(default_factory=Quotas)
     rate_limits: RateLimits = field(default_factory=RateLimits)
+    search: Search = field(default_factory=Search)
     audit: Audit = field(default_factory=Audit)
+    backup: Backup = field(default_factory=Backup)
+    retention: Retention = field(default_factory=Retention)
     log: Log = field(default_factory=Log)
     metrics: Metrics = field(default_factory=Metrics)
     tracing: Tracing = field(default_factory=Tracing)

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentctl.config import budgets, mcp_table, observability, settings, webhooks
+from agentctl.config import backup, budgets, mcp_table, observability, retention, settings, webhooks
 from agentctl.config.places import KeyPath, Place
+from agentctl.config.search import Search
 from agentctl.config.types import convert_value, parse_variable
 from agentctl.extensions import insert_after, load_extensions
 from agentctl.records.text import quote_text, suggest_name
@@ -32,9 +33,12 @@ SECTIONS: dict[str, type] = {
     "runs": settings.Runs,
     "limits": settings.Limits,
     "approvals": settings.Approvals,
-    "quotas": settings.Quotas,
+    "quotas": budgets.Quotas,
     "rate_limits": budgets.RateLimits,
+    "search": Search,
     "audit": settings.Audit,
+    "backup": backup.Backup,
+    "retention": retention.Retention,
     "log": observability.Log,
     "metrics": observability.Metrics,
     "tracing": observability.Tracing,

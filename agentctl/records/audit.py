@@ -16,17 +16,22 @@ AUTHENTICATE = "authenticate"
 EXPIRE = "expire_audit"
 """The operation of an entry that counts deleted entries, older than the setting allows."""
 
+EXPIRE_SESSIONS, EXPIRE_APPROVALS = "expire_sessions", "expire_approvals"
+"""The operations of an entry that counts sessions or approvals which were deleted for their age."""
+
 
 class AuditRecord(TypedDict):
     """One audit entry, which never changes.
 
     `principal` is the authenticated caller, null if no caller was identified. `operation` is an
-    operation id, `authenticate` or `expire_audit`. `resource` names the resources,
-    `agent:writer,run:019a...`: ids only, percent-encoded, cut at 1,000 characters. `outcome` is
+    operation id, `authenticate`, `expire_audit`, `expire_sessions` or `expire_approvals`.
+    `resource` names the resources, `agent:writer,run:019a...`: ids only, percent-encoded, cut at
+    1,000 characters; many of them have a hash of their ids, `sessions:sha256:...`. `outcome` is
     `allowed`; `denied`, by the policy; or `failed`, for another reason. `status` is that of the
     response; `reason` has the required scopes or the error code. An operation whose entry was
     committed before its change, and that failed, has two entries. `count` is the number of
-    requests: denials and rejected credentials of one minute are one entry. `resource` and `reason`
+    requests: denials and rejected credentials of one minute are one entry; or that of the resources
+    with a hash. `resource` and `reason`
     of such an entry are null if they differ, and `request_id` and `trace_id` are null. `trace_id`
     is that of the caller, or of the run that the request has started.
     """

@@ -6,11 +6,12 @@ parses the record.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, NotRequired, TypeVar, cast
 
 import orjson
 from typing_extensions import TypedDict
+
+from agentctl.light_dataclass import dataclass
 
 Record = TypeVar("Record", covariant=True)
 Built = TypeVar("Built")

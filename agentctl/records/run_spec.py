@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from typing import Any, Literal
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
 
 Purpose = Literal["summary", "memory"]

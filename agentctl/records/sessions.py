@@ -33,6 +33,14 @@ TOKEN_COUNTERS: tuple[str, ...] = tuple(SessionMetrics.__annotations__)
 """The names of the counters, in this order."""
 
 
+class HoldRecord(TypedDict):
+    """The hold of a session: an administrator has decided that it is not deleted."""
+
+    held_at: Timestamp
+    held_by: str
+    reason: str
+
+
 class AgentSessionDetailSchema(TypedDict):
     """One agent session with metadata, configuration and history."""
 
@@ -50,6 +58,7 @@ class AgentSessionDetailSchema(TypedDict):
     chat_history: NotRequired[list[dict[str, Any]] | None]
     created_at: NotRequired[Timestamp | None]
     updated_at: NotRequired[Timestamp | None]
+    hold: NotRequired[HoldRecord]
 
 
 class TeamSessionDetailSchema(TypedDict):
@@ -68,6 +77,7 @@ class TeamSessionDetailSchema(TypedDict):
     created_at: NotRequired[Timestamp | None]
     updated_at: NotRequired[Timestamp | None]
     total_tokens: NotRequired[int | None]
+    hold: NotRequired[HoldRecord]
 
 
 class WorkflowSessionDetailSchema(TypedDict):
@@ -84,6 +94,7 @@ class WorkflowSessionDetailSchema(TypedDict):
     metadata: NotRequired[dict[str, Any] | None]
     created_at: NotRequired[Timestamp | None]
     updated_at: NotRequired[Timestamp | None]
+    hold: NotRequired[HoldRecord]
 
 
 SessionDetail = AgentSessionDetailSchema | TeamSessionDetailSchema | WorkflowSessionDetailSchema
@@ -104,12 +115,25 @@ class LastRun(TypedDict):
     phase: PhaseRecord
 
 
+class SearchMatch(TypedDict):
+    """The text that a search found: of a run of the session, or its name (`run_id` is null).
+
+    `snippet` is one line of the text, without HTML and control characters; `highlights` are the
+    [start, end) of the found words in it, in characters (code points).
+    """
+
+    run_id: str | None
+    snippet: str
+    highlights: list[list[int]]
+
+
 class SessionSummary(TypedDict):
     """A session in a list: only columns whose cost does not depend on the history.
 
     The one of `agent_id`, `team_id` and `workflow_id` that `session_type` names is filled.
     `run_count` counts all runs, also of members and steps, and background work; `history_bytes` is
-    the size of the stored history, `last_status` the status of `last_run`.
+    the size of the stored history, `last_status` the status of `last_run`. `match` is in
+    the results of a search only. Only administrators see `hold`, of a session that is held.
     """
 
     session_id: str
@@ -126,6 +150,8 @@ class SessionSummary(TypedDict):
     last_run: LastRun | None
     created_at: Timestamp
     updated_at: Timestamp
+    hold: NotRequired[HoldRecord]
+    match: NotRequired[SearchMatch]
 
 
 class SessionHead(SessionSummary):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -25,6 +25,7 @@ from typing import (
     get_type_hints,
 )  # fmt: skip
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import parse_json
 from agentctl.records.text import is_storable, quote_text
 from agentctl.records.times import ParsedTimestamp, Timestamp, parse_rfc3339

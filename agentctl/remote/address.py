@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from agentctl import errors
 from agentctl.config.databases import is_loopback_host
+from agentctl.light_dataclass import dataclass
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _HOST = re.compile(r"[a-z0-9_.-]+|\[[0-9a-f:.]+\]")

@@ -8,11 +8,11 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 from agentctl import errors
+from agentctl.light_dataclass import dataclass
 from agentctl.operations import ROUTES
 from agentctl.records.document import Document
 from agentctl.records.routes import INTERFACE_HEADER

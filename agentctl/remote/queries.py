@@ -138,6 +138,9 @@ def body_of(value: DataclassInstance) -> dict[str, Any]:
 def _query_pairs(parameter: Parameter, value: Any) -> Pairs:
     if ParsedTimestamp in get_args(get_args(parameter.annotation)[0]):
         value = format_rfc3339(value)
+    query = find_declared(parameter.annotation, Query)
+    if query is not None and query.max_items is not None:
+        return tuple((parameter.name, each) for each in value)
     return build_query(**{parameter.name: ",".join(value) if isinstance(value, tuple) else value})
 
 

@@ -5,12 +5,13 @@ work starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from agentctl import errors
+from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import cut_text
 from agentctl.records.times import now

@@ -8,12 +8,13 @@ servers. Work that a dead worker has left is done again after the next run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import orjson
 
 from agentctl import errors
 from agentctl.config.settings import Agent, Team
+from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import Purpose, RunSpec
 from agentctl.records.times import format_rfc3339, now

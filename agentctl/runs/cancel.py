@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 
 from agentctl import errors
+from agentctl.light_dataclass import dataclass
 from agentctl.records.runs import CancelOutcome
 from agentctl.records.times import now
 from agentctl.runs.changes import DatabaseChanges
@@ -36,6 +36,10 @@ LEAVE_SECONDS = 1.0
 
 OWNER_CHECK_SECONDS = 0.5
 """Interval of the checks of a run's worker while a cancel waits for the final status."""
+
+READ_SECONDS, EARLY_SECONDS = 0.1, 1.0
+"""Interval of the reads of that status, in case its notification was lost, and the time after which
+they are as rare as the checks: a worker that answers finds the request before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +68,22 @@ class Canceller:
         reason: str | None,
         wait: float,
         extra_write: Callable[[], Work[None]] | None = None,
+        known: RunState | None = None,
     ) -> CancelResult:
         """Request a cancel and wait up to `wait` seconds for the final status.
 
-        `extra_write` builds further writes for the transaction of the request.
+        Args:
+            extra_write: builds further writes for the transaction of the request.
+            known: the state of the run, if it was read before.
 
         Raises:
             NotFound: there is no such run; nothing is stored.
         """
+        if known is not None and is_final(known.status):
+            # A final status is never replaced.
+            if extra_write is not None:
+                await database.write(extra_write())
+            return CancelResult("already_final", known)
         before, state = await database.write(
             _request_cancel(database.outbox, run_id, actor, reason, extra_write)
         )
@@ -108,8 +120,8 @@ class Canceller:
         self, database: Database, state: RunState, wait: float
     ) -> RunState:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
-        next_check = loop.time()
+        began = next_check = loop.time()
+        deadline = began + wait
         changes = self._changes.track(database, run_topic(state.run_id))
         while True:
             if loop.time() >= next_check:
@@ -127,7 +139,9 @@ class Canceller:
             left = deadline - loop.time()
             if is_final(state.status) or left <= 0:
                 return state
-            await changes.wait_for_change(min(left, OWNER_CHECK_SECONDS))
+            is_early = loop.time() - began < EARLY_SECONDS
+            pause = READ_SECONDS if is_early else OWNER_CHECK_SECONDS
+            await changes.wait_for_change(min(left, pause))
 
 
 @unit

@@ -7,9 +7,9 @@ notifications of each run and of each worker.
 
 Cancel requests are read from the rows. While this process executes runs, it queries for requests
 when it is notified. In case a notification was lost, the heartbeat of the worker asks for requests
-in the system database, and databases without a heartbeat are asked every second. A process without
+in the system database, and databases without a heartbeat are asked as often. A process without
 a run and without a waiting caller polls nothing (docs/decisions/0050), except for runs that any
-server may claim: a serving process compares a number every 100 ms.
+server may claim: a serving process is notified, and compares a number every 0.5 s.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from agentctl.store.repositories.workers import Heartbeat
 
 POLL_SECONDS = 0.02
 
-QUERY_SECONDS = 1.0
+QUERY_SECONDS = 0.75
 """Maximum time between two queries for the cancel requests of a database without a heartbeat."""
 
-LEGS_SECONDS, FILE_LEGS_SECONDS = 0.1, 0.5
-"""Intervals of the checks for runs that any server may claim: of a notified topic, and of a file,
-whose number changes with every write."""
+LEGS_SECONDS, LEGS_PAUSE_SECONDS = 0.5, 0.1
+"""Maximum time between two checks for runs that any server may claim, for files, which notify of
+nothing; and the time after a notification in which others cause no check."""
 
 RETRY_SECONDS = 1.0
 """Pause after a database did not answer."""
@@ -56,15 +56,18 @@ class DatabaseChanges:
         self._pollers: dict[str, _Poller] = {}
         self.hub = Hub()
 
-    def track(self, database: Database, topic: str) -> ChangeTracker:
+    def track(
+        self, database: Database, topic: str, notify: Callable[[], None] | None = None
+    ) -> ChangeTracker:
         """Return a tracker. Create it before the first read, so that no later write is missed.
 
         Args:
             topic: `run_topic` or `worker_topic`; writes that do not concern it may be left out.
+            notify: see `Database.watch`.
         """
         if database.id not in self._pollers:
             self._pollers[database.id] = _Poller()
-        return ChangeTracker(self._pollers[database.id], database.watch(topic))
+        return ChangeTracker(self._pollers[database.id], database.watch(topic, notify))
 
 
 class ChangeTracker:
@@ -203,21 +206,21 @@ async def _stop_cancelled_runs(engine: Engine, database: Database) -> None:
 async def watch_legs(engine: Engine, databases: Databases, changes: DatabaseChanges) -> None:
     """Claim the runs that other processes let begin. Loop until cancelled."""
     trackers: dict[str, ChangeTracker] = {}
-    due: dict[str, float] = {}
-    clock = asyncio.get_running_loop().time
+    notified = asyncio.Event()
     while True:
-        await asyncio.sleep(LEGS_SECONDS)
+        pause = 0.0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEGS_SECONDS):
+                await notified.wait()
+                pause = LEGS_PAUSE_SECONDS
+        notified.clear()
         for database_id, database in databases.get_open().items():
-            if clock() < due.get(database_id, 0.0):
-                continue
             try:
-                if database.watch(LEGS_TOPIC) == database.changes:
-                    due[database_id] = clock() + FILE_LEGS_SECONDS
                 if database_id not in trackers:
-                    trackers[database_id] = changes.track(database, LEGS_TOPIC)
+                    trackers[database_id] = changes.track(database, LEGS_TOPIC, notified.set)
                 elif trackers[database_id].has_changed():
                     engine.claims.wake(database)
             except errors.AgentctlError:
                 _rate_limited.log("changes of database %s could not be read", database_id)
                 trackers.pop(database_id, None)
-                due[database_id] = clock() + RETRY_SECONDS
+        await asyncio.sleep(pause)

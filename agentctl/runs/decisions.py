@@ -8,13 +8,13 @@ in the same transaction (docs/decisions/0079).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 
 from agentctl import errors
 from agentctl.approval_requests import NewDecision
+from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import (
     MAXIMUM_NOTE_LENGTH,
     VERBS,

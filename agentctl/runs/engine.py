@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from agentctl import errors
 from agentctl.config.settings import Settings
+from agentctl.light_dataclass import dataclass
 from agentctl.records.log_context import add_log_context
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.trace_context import parse_run_trace

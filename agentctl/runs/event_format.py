@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
 
 from agentctl.records.events import END_KINDS, EVENT_NAMES, EventKind
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import Origin
 from agentctl.records.runs import FinalStatus
 from agentctl.records.times import format_rfc3339, now, whole_seconds
+from agentctl.runs.event_rows import Piece, RunIdentity, find_frame
 from agentctl.runs.states import Ending
 from agentctl.runtime.events import Content, RunEvent, ThinkingDelta
 from agentctl.runtime.pauses import Decision
@@ -23,38 +23,6 @@ from agentctl.store.repositories.sessions import NO_USAGE
 LOST_SEQ_STEP = 1_000_000
 """Distance between the number of the last stored event of an orphaned run and that of its end.
 Event numbers only grow, and the dead worker may have delivered events that were never stored."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunIdentity:
-    """The fields that every event of a run has."""
-
-    run_id: str
-    session_id: str
-    parent_run_id: str | None
-    kind: ComponentKind
-    component_id: str
-    component_name: str
-    _content_frame: tuple[str, bytes, bytes, bytes] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        fields = {"content": "", "content_type": "str"}
-        name, data = _format(self, EventKind.CONTENT, fields, 0)
-        times = b'"created_at":0,"at":"%b",' % format_rfc3339(0).encode()
-        head, _, rest = data.partition(times)
-        rest, _, tail = rest.rpartition(b'""')
-        object.__setattr__(self, "_content_frame", (name, head, rest, tail))
-
-    def format_content(self, text: str, at: int) -> tuple[str, bytes]:
-        """Return name and data of a content event, from parts that were encoded once.
-
-        Args:
-            at: time in microseconds.
-        """
-        name, head, rest, tail = self._content_frame
-        data = b'%b"created_at":%d,"at":"%b",%b%b%b'
-        time = format_rfc3339(at).encode()
-        return name, data % (head, whole_seconds(at), time, rest, orjson.dumps(text), tail)
 
 
 def identify_run(run: RunRow, component_name: str | None) -> RunIdentity:
@@ -132,16 +100,19 @@ def format_continued(
     return _format(run, EventKind.CONTINUED, values)
 
 
-def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes]:
-    """Return name and data of an event of the component."""
-    if isinstance(event, Content):
-        if event.origin is not None:
-            fields = {"content": event.delta, "content_type": "str", **event.origin}
-            return _format(run, event.kind, fields)
-        return run.format_content(event.delta, now())
+def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes, Piece | None]:
+    """Return name and data of an event of the component, and its piece if it has one of a text."""
+    if not isinstance(event, Content | ThinkingDelta):
+        fields = {name: getattr(event, name) for name in event.__slots__}
+        return *_format(run, event.kind, fields), None
     if isinstance(event, ThinkingDelta):
-        return _format(run, event.kind, {"reasoning_content": event.delta})
-    return _format(run, event.kind, {name: getattr(event, name) for name in event.__slots__})
+        frame = find_frame(run, event.kind, ())
+    elif event.origin is not None:
+        frame = find_frame(run, event.kind, tuple(event.origin.items()))
+    else:
+        frame = run.content_frame
+    piece = Piece(frame, now(), event.delta)
+    return frame.name, frame.format(event.delta, piece.at), piece
 
 
 def format_end(
@@ -177,7 +148,8 @@ def format_stored_run(
     identity = identify_run(run, component_name)
     content = run.content or ""
     at = (run.paused_at if run.status == "PAUSED" else run.finished_at) or now()
-    before = [(0, *identity.format_content(content, at))] if content else []
+    frame = identity.content_frame
+    before = [(0, frame.name, frame.format(content, at))] if content else []
     if run.status == "PAUSED":
         return [*before, (1, *format_paused(identity, approvals, at))]
     ending = Ending(
@@ -213,18 +185,9 @@ def _format_final(
 def _format(
     run: RunIdentity, kind: EventKind, fields: dict[str, Any], at: int | None = None
 ) -> tuple[str, bytes]:
-    names, name = KINDS[run.kind], EVENT_NAMES[run.kind][kind]
+    name = EVENT_NAMES[run.kind][kind]
     at = now() if at is None else at
-    body: dict[str, Any] = {
-        "event": name,
-        "created_at": whole_seconds(at),
-        "at": format_rfc3339(at),
-        names.id_field: run.component_id,
-        f"{names.kind}_name": run.component_name,
-        "run_id": run.run_id,
-        "session_id": run.session_id,
-    }
-    if run.parent_run_id is not None:
-        body["parent_run_id"] = run.parent_run_id
+    times = {"created_at": whole_seconds(at), "at": format_rfc3339(at)}
+    body = {"event": name, **times, **run.list_members(), **fields}
     # Copy the bytes: events stay in memory, and the result of orjson keeps its 4 KB buffer alive.
-    return name, bytes(memoryview(orjson.dumps(body | fields)))
+    return name, bytes(memoryview(orjson.dumps(body)))

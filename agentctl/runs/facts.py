@@ -14,7 +14,7 @@ from agentctl.records.ids import new_id
 from agentctl.records.times import format_rfc3339, now
 from agentctl.store.database import Steps, unit
 from agentctl.store.outbox import Outbox
-from agentctl.store.repositories import approvals, webhooks
+from agentctl.store.repositories import approvals, search, webhooks
 from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.sessions import parse_counters
 
@@ -34,9 +34,11 @@ _RUN_EVENTS = {
 
 @unit
 def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
-    """Store the event of a root run that has ended or paused in this transaction."""
+    """Store the event and the text of a root run that has ended or paused in this transaction."""
     if not outbox:
         return
+    if outbox.tokenizer is not None:
+        yield from search.add_run(run_id, outbox.tokenizer)
     run = yield from webhooks.get_reported_run(run_id)
     if run is None or run.parent_run_id is not None or run.status not in _RUN_EVENTS:
         return

@@ -20,7 +20,8 @@ from agentctl.requests import StreamEvent
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
 from agentctl.runs.event_format import format_stored_run
-from agentctl.runs.hub import FollowedRun, parse_batch
+from agentctl.runs.event_rows import decode_events
+from agentctl.runs.hub import FollowedRun
 from agentctl.runs.legs import describe
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import HandOver, is_settled
@@ -182,6 +183,7 @@ class _Follower:
             self._done = True
         elif not in_memory:
             await self._stream.wait_for_change()
+            in_memory = self._stream.events_from(self._position + 1) or []
         return limit_size(in_memory, PORTION_BYTES)
 
     async def _read_hub(self, followed: FollowedRun) -> list[StreamEvent]:
@@ -221,7 +223,7 @@ class _Follower:
             return [
                 event
                 for batch in batches
-                for event in parse_batch(batch)
+                for event in decode_events(batch)
                 if event.seq > self._position
             ]
         self._done = final

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.requests import StreamEvent
+from agentctl.runs.event_rows import decode_events
 from agentctl.runs.states import is_settled
 from agentctl.runs.tasks import RETRY_LIMIT_SECONDS
 from agentctl.store.database import Database, run_topic
@@ -100,8 +101,8 @@ class _Run:
 
     def add(self, row: EventRow) -> None:
         """Keep the events of a batch after `position`."""
-        size = len(row.events)
-        added = [event for event in parse_batch(row) if event.seq > self.position]
+        added = [event for event in decode_events(row) if event.seq > self.position]
+        size = sum(len(event.data) for event in added)
         self.kept.append(_Kept(row.last_seq, size, added))
         self.position, self.size = row.last_seq, self.size + size
         while self.size > KEPT_BYTES and len(self.kept) > 1:
@@ -111,15 +112,6 @@ class _Run:
     def wake(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
-
-
-def parse_batch(row: EventRow) -> list[StreamEvent]:
-    """Return the events of a stored batch."""
-    return [
-        StreamEvent(seq, name, data.encode())
-        for seq, line in enumerate(row.events.split("\n")[:-1], row.first_seq)
-        for name, _, data in [line.partition(" ")]
-    ]
 
 
 class FollowedRun:

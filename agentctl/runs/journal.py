@@ -16,11 +16,11 @@ from agentctl.runs.results import to_json
 from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.journal import JournaledCall, dump_outcome
+from agentctl.runtime.journal import ApprovedEnd, JournaledCall, dump_outcome
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.session_state import SessionState
-from agentctl.store.database import Database, Work
-from agentctl.store.repositories import steps
+from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.repositories import approvals, steps
 from agentctl.store.repositories.steps import StepRow
 
 
@@ -154,9 +154,13 @@ class RunJournal:
             await self._keep([row])
 
     async def end_call(
-        self, call: JournaledCall, outcome: CallOutcome, more: Mapping[str, Any] | None = None
+        self,
+        call: JournaledCall,
+        outcome: CallOutcome,
+        more: Mapping[str, Any] | None = None,
+        approved: ApprovedEnd | None = None,
     ) -> None:
-        """Store the result of a call, or that it waits in the middle."""
+        """Store the result of a call and its approval's, or that it waits in the middle."""
         row, at = self._begun.get(call.call_id), now()
         body = None
         if row is not None and (more is not None or row.kind == "member"):
@@ -169,20 +173,26 @@ class RunJournal:
             # A function makes its changes again when it runs again.
             if call.kind != "step" and (changes := self._run.state.find_changes()) is not None:
                 body["session_state"] = asdict(changes)
-        if row is not None and (row.state, row.attempt) == ("started", self._run.attempt):
-            row.state, row.ended_at = state, at
-            row.body = None if body is None else to_json(body)
-            await self._write(lambda: steps.end(row))
-            return
-        # Its begin is stored elsewhere, or it has no effects.
-        if body is not None:
-            body["arguments"] = call.arguments
-        new = self._build_row(call.kind, call, state, at, None if body is None else to_json(body))
-        if row is not None:
-            new.seq, new.started_at = row.seq, row.started_at
-        new.ended_at = at
-        self._begun[call.call_id] = new
-        await self._keep([new])
+        stored = None if body is None else to_json(body)
+        run_id, attempt = self._run.run_id, self._run.attempt
+        if row is not None and (row.state, row.attempt) == ("started", attempt):
+            row.state, row.ended_at, row.body = state, at, stored
+            end = steps.end(row)
+        else:
+            # Its begin is stored elsewhere, or it has no effects.
+            if body is not None:
+                stored = to_json({**body, "arguments": call.arguments})
+            new = self._build_row(call.kind, call, state, at, stored)
+            if row is not None:
+                new.seq, new.started_at = row.seq, row.started_at
+            new.ended_at = at
+            self._begun[call.call_id] = new
+            end = steps.keep(run_id, attempt, [new])
+        if approved is not None and outcome.pause is None:
+            text = orjson.dumps(approved.text).decode()
+            ended = approvals.end_execution(approved.approval_id, run_id, state, text, at)
+            end = _end_both(ended, end)
+        await self._write(lambda: end)
 
     def _begin(self, call: JournaledCall, at: int) -> StepRow:
         before = self._begun.get(call.call_id)
@@ -227,3 +237,10 @@ class RunJournal:
         )
         if not stored:
             raise asyncio.CancelledError
+
+
+@unit
+def _end_both(approval: Work[bool], step: Work[bool]) -> Steps[bool]:
+    """Store the end of an approved call in its approval, and in the journal."""
+    yield from approval
+    return (yield from step)

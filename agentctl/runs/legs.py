@@ -7,12 +7,13 @@ with it. Every transition is one transaction (docs/decisions/0079).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Literal, cast
 
 import orjson
 
 from agentctl.config.settings import Approvals
+from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import hash_call
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import orjson
@@ -12,12 +12,14 @@ import orjson
 from agentctl.config.settings import Limits
 from agentctl.errors import OutcomeUnknown
 from agentctl.event_loop import retrieve_exception
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.admission import AdmittedRun
 from agentctl.runs.budgets import Budgets
+from agentctl.runs.event_rows import RunIdentity
 from agentctl.runs.journal import RunJournal
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.run_memories import RunMemories
@@ -158,9 +160,11 @@ class LiveRun:
         self.limits = limits
         self.root: LiveRun = parent.root if parent is not None else self
         self.stream: Stream = (
-            parent.stream if parent else Stream(recorded=spec.recorded, first=first_event)
+            parent.stream
+            if parent
+            else Stream(spec.run_id, recorded=spec.recorded, first=first_event)
         )
-        self.identity = event_format.RunIdentity(
+        self.identity = RunIdentity(
             spec.run_id,
             spec.session_id,
             spec.parent_run_id,
@@ -300,7 +304,9 @@ class LiveRun:
 
     def emit(self, event: RunEvent) -> None:
         if self.stream.recorded and not self.has_ended:
-            self.stream.publish(*event_format.format_event(self.identity, event))
+            name, data, piece = event_format.format_event(self.identity, event)
+            as_text = self.root.database.version.allows_text_rows
+            self.stream.publish(name, data, piece if as_text else None)
 
     def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
         if not self.has_ended:

@@ -9,6 +9,7 @@ statements instead of more of them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from weakref import WeakKeyDictionary
 
@@ -17,11 +18,15 @@ from agentctl.records.events import CONTENT_NAMES
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.runs.stream import BATCH_BYTES, Stream
 from agentctl.store.database import Database
+from agentctl.store.migrating import read_current_version
 from agentctl.store.repositories import events
 
 BATCH_SECONDS = 0.1
 """Interval of the writes. All runs of a process write at the same ticks of its clock, so that their
 batches share one statement."""
+
+VERSION_SECONDS = 60.0
+"""Interval of the reads of the schema version until the upgrade of the database is finished."""
 
 RETRY_SECONDS = 1.0
 """Pause after a write that failed because the database was unavailable."""
@@ -36,6 +41,7 @@ class _EventWriter:
     def __init__(self) -> None:
         self._waiting: list[tuple[events.Batch, asyncio.Future[bool]]] = []
         self._task: asyncio.Task[None] | None = None
+        self._next_look = 0.0
 
     async def append(self, database: Database, batch: events.Batch) -> bool:
         """Store a batch; return False if its run has ended, was deleted, or has another attempt.
@@ -66,7 +72,17 @@ class _EventWriter:
                 for batch, waiter in group:
                     if not waiter.done():
                         waiter.set_result(batch.run_id in stored)
+            await self._look_at_version(database)
         self._task = None
+
+    async def _look_at_version(self, database: Database) -> None:
+        """Notice that the operator has finished the upgrade of a database."""
+        clock = asyncio.get_running_loop().time
+        if database.version.allows_text_rows or clock() < self._next_look:
+            return
+        self._next_look = clock() + VERSION_SECONDS
+        with contextlib.suppress(errors.AgentctlError):
+            database.version = await database.read(read_current_version())
 
 
 _writers: WeakKeyDictionary[Database, _EventWriter] = WeakKeyDictionary()

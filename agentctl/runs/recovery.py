@@ -232,7 +232,7 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     if not asked and (has_effects or returns > MAXIMUM_RETURNS):
         return False
     if asked:
-        yield from _append_pause_event(root_id, asked)
+        yield from append_pause_event(root_id, asked)
     yield from runs.return_leg(root_id, root.attempt, "PAUSED" if asked else "PENDING")
     if has_effects:
         # The run can only end once a person has reported what happened to its call.
@@ -247,7 +247,8 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
 
 
 @unit
-def _append_pause_event(root_id: str, asked: list[ApprovalRow]) -> Steps[None]:
+def append_pause_event(root_id: str, asked: Sequence[ApprovalRow]) -> Steps[None]:
+    """Store the event that a root run waits for answers about lost calls, for its followers."""
     run = yield from run_reads.get_for_update(root_id)
     last = yield from events.get_last_seq(root_id)
     checkpoint = yield from approvals.load_checkpoint(root_id)
@@ -274,32 +275,35 @@ def _ask_about_lost_calls(rows: list[ApprovalRow]) -> Steps[list[ApprovalRow]]:
             yield from approvals.forget_execution(row.approval_id)
             continue
         yield from approvals.mark_unknown(row.run_id)
-        asked.append(
-            replace(
-                row,
-                approval_id=new_id(),
-                kind="outcome",
-                status="pending",
-                execution=None,
-                arguments=row.approved_arguments or row.arguments,
-                arguments_hash=row.approved_hash or row.arguments_hash,
-                approved_arguments=None,
-                approved_hash=None,
-                question=OUTCOME_QUESTION,
-                created_at=at,
-                expires_at=None,
-                decided_at=None,
-                decided_by=None,
-                executing_at=None,
-                executed_at=None,
-                note=None,
-                schema=None,
-                answer=None,
-                result=None,
-            )
-        )
+        asked.append(build_outcome_question(row, OUTCOME_QUESTION, at))
     yield from approvals.create(asked)
     return asked
+
+
+def build_outcome_question(row: ApprovalRow, question: str, at: int) -> ApprovalRow:
+    """Build the approval that asks what happened to an approved call."""
+    return replace(
+        row,
+        approval_id=new_id(),
+        kind="outcome",
+        status="pending",
+        execution=None,
+        arguments=row.approved_arguments or row.arguments,
+        arguments_hash=row.approved_hash or row.arguments_hash,
+        approved_arguments=None,
+        approved_hash=None,
+        question=question,
+        created_at=at,
+        expires_at=None,
+        decided_at=None,
+        decided_by=None,
+        executing_at=None,
+        executed_at=None,
+        note=None,
+        schema=None,
+        answer=None,
+        result=None,
+    )
 
 
 @unit

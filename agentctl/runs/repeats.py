@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.items import DELEGATIONS
 from agentctl.records.repeats import (
     MAXIMUM_SHOWN_ARGUMENTS,

@@ -13,10 +13,11 @@ from contextlib import suppress
 from typing import Any
 
 from agentctl.errors import InvalidResponse
-from agentctl.records.events import TEXT_KINDS, Event, EventKind, find_event_kind, parse_event
+from agentctl.records.events import Event, EventKind, find_event_kind, parse_event
 from agentctl.records.kinds import find_component
 from agentctl.records.run_reader import RunReader
 from agentctl.records.times import parse_rfc3339, whole_seconds
+from agentctl.runs.event_rows import decode_events
 from agentctl.runtime.history import CANCELLED_RESULT
 from agentctl.runtime.spans import SPAN_STATUSES, Spans
 from agentctl.runtime.transcript import Transcript
@@ -119,22 +120,21 @@ def _get_time(event: Event) -> int:
 
 @unit
 def _replay(
-    root_id: str, apply: Callable[[Event], object], needs: Callable[[EventKind, str], bool]
+    root_id: str, apply: Callable[[Event], object], *, run_id: str = "", texts: bool = True
 ) -> Steps[None]:
-    """Apply the stored events of a root run that are needed, batch by batch.
+    """Apply the stored events of a root run, batch by batch. Unreadable events are skipped.
 
-    Unreadable events are skipped. `needs` receives the kind and the data of an event.
+    Args:
+        run_id: leaves out the events that do not name this run.
+        texts: False leaves out the pieces of texts.
     """
-    seq = -1
+    named, seq = run_id.encode(), -1
     while batches := (yield from events.list_after(root_id, seq)):
         for batch in batches:
-            # Not `splitlines`: JSON text may contain line separators other than the line feed.
-            for line in batch.events.split("\n"):
-                name, _, data = line.partition(" ")
-                kind = find_event_kind(name)
-                if kind is not None and needs(kind, data):
+            for event in decode_events(batch, texts=texts):
+                if find_event_kind(event.name) is not None and named in event.data:
                     with suppress(InvalidResponse, ValueError, TypeError, KeyError):
-                        apply(parse_event(name, data))
+                        apply(parse_event(event.name, event.data))
         seq = batches[-1].last_seq
 
 
@@ -146,11 +146,7 @@ def replay_stored_events(run: RunRow, root_id: str, *, content: bool = True) -> 
         content: False leaves out the text of the run and of its members, most of a stream.
     """
     replayed = ReplayedRun(run)
-
-    def needs(kind: EventKind, data: str) -> bool:
-        return run.run_id in data and (content or kind not in TEXT_KINDS)
-
-    yield from _replay(root_id, replayed.apply, needs)
+    yield from _replay(root_id, replayed.apply, run_id=run.run_id, texts=content)
     return replayed
 
 
@@ -169,7 +165,7 @@ def read_stored_spans(run: RunRow) -> Steps[list[dict[str, Any]]]:
 def read_stored_items(root_id: str) -> Steps[RunReader]:
     """Read the items of a live run and of the runs below it from its stored events."""
     reader = RunReader()
-    yield from _replay(root_id, reader.apply, lambda _kind, _data: True)
+    yield from _replay(root_id, reader.apply)
     return reader
 
 

@@ -12,6 +12,7 @@ from agentctl import errors
 from agentctl.config.settings import Limits
 from agentctl.records.run_spec import RunSpec
 from agentctl.runs import event_format
+from agentctl.runs.event_rows import RunIdentity, encode_event
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import approvals, events, queue
 from agentctl.store.repositories.approvals import Checkpoint
@@ -64,9 +65,9 @@ def enqueue(spec: RunSpec, component_name: str, at: int) -> Steps[bool]:
         True if a server may claim a run of the session now.
     """
     places = yield from queue.list_positions([spec.run_id])
-    identity = event_format.RunIdentity(
+    identity = RunIdentity(
         spec.run_id, spec.session_id, None, spec.component_type, spec.component_id, component_name
     )
     event, data = event_format.format_queued(identity, places[spec.run_id], at)
-    yield from events.append_batch(spec.run_id, 1, 0, 0, f"{event} {data.decode()}\n")
+    yield from events.append_batch(spec.run_id, 1, 0, 0, encode_event(event, data))
     return (yield from queue.add(spec.session_id, at))

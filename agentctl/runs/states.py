@@ -13,9 +13,10 @@ succeeds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Literal
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.runs import FINAL_STATUSES, FinalStatus
 from agentctl.runtime.pauses import NewApproval
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple
 
 from agentctl.requests import StreamEvent
+from agentctl.runs.event_rows import Piece, encode_events
 
 WINDOW_BYTES = 262_144
 """Maximum size of the stored events that stay in memory for followers."""
@@ -32,7 +34,7 @@ class Batch(NamedTuple):
 
     Attributes:
         first, last: numbers of the first and the last event.
-        lines: the stored form, one line `<name> <data>` for each event.
+        lines: their stored form (`runs.event_rows`).
     """
 
     first: int
@@ -54,6 +56,7 @@ class Stream:
     """The events of a root run and of its members, for any number of followers.
 
     Args:
+        run_id: the root run.
         recorded: False for a plain run: no client can follow it while it executes, so its events
             are not created at all (docs/decisions/0013).
         first: number of the first event: those of earlier legs of the run are stored.
@@ -65,7 +68,8 @@ class Stream:
         on_publish: callback after each event, with the name of the event; set by the recorder.
     """
 
-    def __init__(self, *, recorded: bool, first: int = 0) -> None:
+    def __init__(self, run_id: str, *, recorded: bool, first: int = 0) -> None:
+        self._run_id = run_id
         self.recorded = recorded
         self.next = first
         self.closed = False
@@ -74,16 +78,21 @@ class Stream:
         self._sealed = False
         self._abandoned = False
         self._events: list[StreamEvent] = []
+        self._pieces: list[Piece | None] = []  # of the events that are not stored
         self._first = first
         self._bytes = 0
         self._stored = first
         self._waiting: set[asyncio.Future[None]] = set()
 
-    def publish(self, name: str, data: bytes) -> None:
-        """Add an event. After `seal`, do nothing: the last event stays the last one."""
+    def publish(self, name: str, data: bytes, piece: Piece | None = None) -> None:
+        """Add an event. After `seal`, do nothing: the last event stays the last one.
+
+        Args:
+            piece: the piece of text to store instead of the data; None to store the data.
+        """
         if not self.recorded or self._sealed:
             return
-        self._add(name, data)
+        self._add(name, data, piece)
         if self.on_publish is not None:
             self.on_publish(name)
         self._notify()
@@ -120,7 +129,7 @@ class Stream:
         return self._events[start : start + PORTION_EVENTS]
 
     async def wait_for_change(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
+        waiter = self._loop.create_future()
         self._waiting.add(waiter)
         try:
             await waiter
@@ -131,7 +140,7 @@ class Stream:
         """Return the oldest events that are not stored, at least one; None if all are stored."""
         start = self._stored - self._first
         batch = limit_size(self._events[start : start + PORTION_EVENTS], BATCH_BYTES)
-        return Batch(batch[0].seq, batch[-1].seq, _encode_lines(batch)) if batch else None
+        return self._build_batch(batch, self._pieces[: len(batch)]) if batch else None
 
     def last_batch(self, last: tuple[str, bytes]) -> Batch:
         """Return all events that are not stored, followed by the last event.
@@ -140,17 +149,22 @@ class Stream:
         """
         end = StreamEvent(self._first + len(self._events), *last)
         waiting = [*self._events[self._stored - self._first :], end]
-        return Batch(waiting[0].seq, end.seq, _encode_lines(waiting))
+        return self._build_batch(waiting, [*self._pieces, None])
 
     def unstored_batch(self) -> Batch | None:
         """Return all events that are not stored, however large; None if all are."""
         waiting = self._events[self._stored - self._first :]
-        return Batch(waiting[0].seq, waiting[-1].seq, _encode_lines(waiting)) if waiting else None
+        return self._build_batch(waiting, self._pieces) if waiting else None
+
+    def _build_batch(self, portion: list[StreamEvent], pieces: list[Piece | None]) -> Batch:
+        lines = encode_events(self._run_id, portion, pieces)
+        return Batch(portion[0].seq, portion[-1].seq, lines)
 
     def mark_stored(self, last: int) -> None:
         """Mark the events up to number `last` as stored and drop those outside the window."""
         for event in self._events[self._stored - self._first : last + 1 - self._first]:
             self.unstored_bytes -= len(event.data)
+        del self._pieces[: max(0, last + 1 - self._stored)]
         self._stored = max(self._stored, last + 1)
         dropped = 0
         while self._bytes > WINDOW_BYTES and self._first + dropped < self._stored:
@@ -160,18 +174,19 @@ class Stream:
             del self._events[:dropped]
             self._first += dropped
 
-    def _add(self, name: str, data: bytes) -> None:
+    def _add(self, name: str, data: bytes, piece: Piece | None = None) -> None:
         self._events.append(StreamEvent(self.next, name, data))
+        self._pieces.append(piece)
         self._bytes += len(data)
         self.unstored_bytes += len(data)
         self.next += 1
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        # Kept as in `Turns`.
+        return asyncio.get_running_loop()
 
     def _notify(self) -> None:
         for waiter in self._waiting:
             if not waiter.done():
                 waiter.set_result(None)
-
-
-def _encode_lines(portion: list[StreamEvent]) -> str:
-    """Return the stored form of events. JSON has no raw line feeds, and names have no spaces."""
-    return "".join(f"{event.name} {event.data.decode()}\n" for event in portion)

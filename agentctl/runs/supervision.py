@@ -79,6 +79,7 @@ class RunCounters:
         decided: decisions that this process has stored, by the status that they gave.
         wait_seconds: from the pause of a run to a decision about what it waits for.
         queue_seconds: from the time at which a run began to wait in the queue to its begin.
+        deleted: rows that this process has deleted for their age, by their kind.
         cancel_seconds: from the cancel request, on the clock of the process that recorded it, to
             the stored final status.
     """
@@ -89,6 +90,7 @@ class RunCounters:
         self.cancel_seconds = DurationHistogram(CANCEL_BUCKETS)
         self.waiting: dict[str, WaitingCounts] = {}
         self.decided = Counter[ApprovalStatus]()
+        self.deleted = Counter[str]()
         self.wait_seconds = DurationHistogram(WAIT_BUCKETS)
         self.queue_seconds = DurationHistogram(WAIT_BUCKETS)
 

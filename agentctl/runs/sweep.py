@@ -2,69 +2,39 @@
 
 Every process that executes runs asks for the lease of the sweep (`runs/lease.py`); one has it. A
 sweep ends the runs of dead workers, removes the workers and rejects expired approvals. The cleanup
-deletes data with a limited lifetime: events of finished runs, idempotency keys, stale lock files,
-audit entries and the sums of single hours.
+(`runs/cleanup.py`) deletes data with a limited lifetime.
 
 A clock that is wrong for a minute would delete all of that data, and nothing brings it back. So a
-process deletes rows only by a clock that it has no reason to doubt (`ClockGuard`).
+process deletes only by a clock that it has no reason to doubt (`clock_guard`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from agentctl import errors
-from agentctl.records.audit import EXPIRE
-from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import process
 from agentctl.runs.claims import Claims
+from agentctl.runs.cleanup import CLEANUP_SECONDS, CLEANUP_SHARE, NO_AGES, delete_expired
+from agentctl.runs.clock_guard import ClockGuard
 from agentctl.runs.decisions import expire_approvals
 from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
+from agentctl.runs.retention import Ages
 from agentctl.runs.supervision import RunCounters
 from agentctl.runs.tasks import Tasks
-from agentctl.runs.usage import KEEP_HOURS, UsageSums
+from agentctl.runs.usage import UsageSums
 from agentctl.runs.worker import Worker
-from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import (
-    approvals,
-    audit,
-    audit_heads,
-    events,
-    idempotency,
-    run_reads,
-    usage,
-    webhooks,
-    workers,
-)
-from agentctl.store.repositories.usage import HOUR
+from agentctl.store.repositories import approvals, audit, run_reads, workers
 from agentctl.store.repositories.workers import Heartbeat
 
 SWEEP_SECONDS = 2.0
 """Time between two sweeps."""
-
-CLEANUP_SECONDS = 60.0
-"""Time between two cleanups."""
-
-CLEANUP_SHARE = 0.1
-"""Maximum share of its time that the process which sweeps spends on the rows of one kind."""
-
-DAY_MICROSECONDS = 24 * 60 * 60 * 1_000_000
-
-EVENT_RETENTION = DAY_MICROSECONDS
-"""Time that the events of a run are kept after its end, in microseconds."""
-
-DELIVERY_DAYS = 7, 30
-"""Days that webhook deliveries are kept: delivered ones; those that wait or are dead."""
-
-MAXIMUM_DELIVERIES = 100_000
-"""Maximum number of webhook deliveries in one database; the oldest delivered ones are deleted
-first, ones that wait last."""
 
 COUNT_SECONDS = 30.0
 """Time between two counts of what waits, for the metrics."""
@@ -78,6 +48,18 @@ _CLOCK_JUMPED = (
 _log = logging.getLogger("agentctl.runs")
 
 
+class Backups(Protocol):
+    """The backups that this process makes while it has the lease."""
+
+    def look(self, *, has_lease: bool, may_delete: bool) -> None:
+        """Start the backups that are due.
+
+        Args:
+            may_delete: False if the clock is doubtful.
+        """
+        ...
+
+
 async def watch_workers(
     databases: Databases,
     monitor: WorkerMonitor,
@@ -85,26 +67,37 @@ async def watch_workers(
     *,
     sweep_seconds: float = SWEEP_SECONDS,
     cleanup_seconds: float = CLEANUP_SECONDS,
-    audit_days: int | None = None,
+    ages: Ages = NO_AGES,
     sign_audit: Callable[[], Awaitable[None]] | None = None,
     claims: Claims | None = None,
     counters: RunCounters | None = None,
     sums: UsageSums | None = None,
+    backups: Backups | None = None,
 ) -> None:
     """Sweep and clean up in a loop until cancelled, while this process has the lease.
 
     Failures are logged and retried later.
 
     Args:
-        audit_days: days that audit entries are kept; None for no limit.
+        ages: the ages at which data is deleted.
         sign_audit: signs the entries of the audit log that are due; None signs none.
         claims: those of the engine of this process; None if it executes no runs.
         counters: receive the expired approvals and, every `COUNT_SECONDS`, the numbers of what
             waits; None for no counts.
         sums: those that ended runs are added to; None to leave that to others.
+        backups: made by the process that has the lease; None for none.
     """
     sweeper = _Sweeper(
-        databases, monitor, worker, cleanup_seconds, audit_days, sign_audit, claims, counters, sums
+        databases,
+        monitor,
+        worker,
+        cleanup_seconds,
+        ages,
+        sign_audit,
+        claims,
+        counters,
+        sums,
+        backups,
     )
     try:
         while True:
@@ -133,21 +126,23 @@ class _Sweeper:
         monitor: WorkerMonitor,
         worker: Worker,
         cleanup_seconds: float,
-        audit_days: int | None,
+        ages: Ages,
         sign_audit: Callable[[], Awaitable[None]] | None,
         claims: Claims | None,
         counters: RunCounters | None,
         sums: UsageSums | None,
+        backups: Backups | None,
     ) -> None:
         self._databases = databases
         self._monitor = monitor
         self._worker = worker
         self._cleanup_seconds = cleanup_seconds
-        self._audit_days = audit_days
+        self._ages = ages
         self._sign_audit = sign_audit
         self._claims = claims
         self._counters = counters
         self._sums = sums
+        self._backups = backups
         self._clock = asyncio.get_running_loop().time
         self._guard = ClockGuard()
         self._compared = False
@@ -167,7 +162,10 @@ class _Sweeper:
             self._guard.compare(await databases.system.read(audit.get_newest_time()))
             self._compared = True
         monitor.observe(worker.heartbeat, worker.beat_at)
-        if await self._lease.acquire():
+        has_lease = await self._lease.acquire()
+        if self._backups is not None:
+            self._backups.look(has_lease=has_lease, may_delete=self._guard.is_trusted)
+        if has_lease:
             async with self._lease.extended():
                 await sweep_dead_workers(databases, monitor, worker.id)
                 await reject_expired_approvals(databases, self._counters)
@@ -202,9 +200,11 @@ class _Sweeper:
         seconds = self._cleanup_seconds * CLEANUP_SHARE
         await delete_expired(
             self._databases,
-            audit_days=self._audit_days,
+            ages=self._ages,
             rows=self._guard.is_trusted,
+            at=self._guard.present,  # the clock may have been set since
             seconds=seconds,
+            deleted=None if self._counters is None else self._counters.deleted,
         )
         if self._sums is not None:
             await self._sums.count_earlier_runs(seconds)
@@ -324,155 +324,3 @@ async def _recover_database(
             "a run of database %s could not be ended", database_id, cause=error
         )
     return None
-
-
-async def delete_expired(
-    databases: Databases,
-    *,
-    audit_days: int | None = None,
-    rows: bool = True,
-    seconds: float = CLEANUP_SECONDS * CLEANUP_SHARE,
-) -> None:
-    """Clean up the open databases once.
-
-    Args:
-        audit_days: days that audit entries are kept; None for no limit.
-        rows: False to delete no rows, only stale lock files.
-        seconds: maximum time for the rows of each kind; later cleanups delete the rest.
-
-    Raises:
-        Unavailable: a database does not answer.
-    """
-    for database in databases.get_open().values() if rows else ():
-        # The earlier of two clocks: one server with a wrong clock must not delete for all.
-        moment = min(now(), await database.clock())
-        before = moment - EVENT_RETENTION
-        has_older = events.has_older(before)
-        await _delete_older(database, has_older, events.delete_older(before), seconds)
-        before = moment - idempotency.KEY_LIFETIME
-        has_older = idempotency.has_older(before)
-        await _delete_older(database, has_older, idempotency.delete_older(before), seconds)
-        before = moment - KEEP_HOURS * HOUR
-        has_older = usage.has_older_hours(before)
-        await _delete_older(database, has_older, usage.delete_older_hours(before), seconds)
-        delivered, others = (moment - days * DAY_MICROSECONDS for days in DELIVERY_DAYS)
-        has_older = webhooks.has_older(delivered, others)
-        delete = webhooks.delete_older(delivered, others)
-        await _delete_older(database, has_older, delete, seconds)
-        if database is databases.system and audit_days is not None:
-            before = moment - audit_days * DAY_MICROSECONDS
-            has_older = audit.has_older(before - DAY_MICROSECONDS)
-            await _delete_older(database, has_older, _delete_and_record(before), seconds)
-    for database in databases.get_open().values() if databases.outbox else ():
-        if await database.read(webhooks.count()) > MAXIMUM_DELIVERIES:
-            lost = await database.write(webhooks.drop_surplus(MAXIMUM_DELIVERIES))
-            if lost:
-                _log.warning("%d webhook deliveries were dropped: too many wait", lost)
-    present = await databases.system.read(workers.list_workers())
-    process.remove_stale_locks(databases.system.lock_folder, {row.worker_id for row in present})
-
-
-async def _delete_older(
-    database: Database, has_older: Work[bool], delete: Work[int], seconds: float
-) -> None:
-    """Delete unit by unit, so that other writers get their turn in between.
-
-    A read first finds out whether there is anything to delete: it blocks no writer.
-    """
-    clock = asyncio.get_running_loop().time
-    end = clock() + seconds
-    if not await database.read(has_older, size="large"):
-        return
-    while await database.write(delete) and clock() < end:
-        pass
-
-
-@unit
-def _delete_and_record(before: int) -> Steps[int]:
-    # Of a signed audit log, only what a signed head allows: verifiers miss everything else.
-    head = yield from audit_heads.get_newest()
-    last = audit.LAST_NUMBER if head is None else head.expired_seq
-    deleted = yield from audit.delete_older(before, last)
-    if deleted:
-        entry = audit.NewAuditEntry(
-            at=now(),
-            principal="system:cleanup",
-            via="local",
-            operation=EXPIRE,
-            resource=None,
-            outcome="allowed",
-            status=None,
-            reason=f"older than {format_rfc3339(before)}",
-            request_id=None,
-            count=deleted,
-        )
-        yield from audit.append_entry(entry)
-    return deleted
-
-
-JUMP = 60 * 60 * 1_000_000
-"""Microseconds that the wall clock may advance beyond the steady clock between two looks."""
-
-HOLD = 24 * 60 * 60 * 1_000_000
-"""Microseconds of the steady clock for which a doubtful clock must run on before it is trusted, and
-the age of the newest row from which the clock of a new process is doubtful."""
-
-
-def read_steady_clock() -> int:
-    """Return the time since the start of the machine in microseconds, with suspensions if known."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000
-    return time.monotonic_ns() // 1_000
-
-
-class ClockGuard:
-    """The wall clock of this process, compared with its steady clock.
-
-    The clock of a new process is doubtful until `compare` is called. A clock that jumps ahead
-    becomes doubtful; it is trusted again when it jumps back, or after a day without a jump.
-
-    Args:
-        wall: the wall clock in microseconds.
-        steady: a clock that is never set, in microseconds.
-    """
-
-    def __init__(
-        self, *, wall: Callable[[], int] = now, steady: Callable[[], int] = read_steady_clock
-    ) -> None:
-        self._wall = wall
-        self._steady = steady
-        self._seen = steady()
-        self._offset = wall() - self._seen
-        self._before_jump: int | None = None
-        self._trusted_from = self._seen + HOLD
-
-    @property
-    def is_trusted(self) -> bool:
-        return self._seen >= self._trusted_from
-
-    def compare(self, newest: int | None) -> None:
-        """Trust the clock of a new process if it is at most a day ahead of `newest`.
-
-        That is the time of the newest row; None without rows.
-        """
-        if newest is not None and self._wall() - newest <= HOLD:
-            self._trusted_from = self._seen
-
-    def observe(self) -> bool:
-        """Look at the clocks; call it every few seconds. Return True if a jump ahead was found."""
-        steady = self._steady()
-        offset, passed = self._wall() - steady, steady - self._seen
-        self._seen = steady
-        if offset - self._offset > JUMP or passed > HOLD:
-            if self._before_jump is None:
-                self._before_jump = self._offset
-            self._offset = offset
-            self._trusted_from = steady + HOLD
-            return True
-        self._offset = offset
-        if self._before_jump is not None and offset - self._before_jump <= JUMP:
-            self._before_jump = None
-            self._trusted_from = steady
-        elif self._before_jump is not None and self.is_trusted:
-            self._before_jump = None
-        return False

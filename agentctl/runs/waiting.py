@@ -6,6 +6,7 @@ import orjson
 
 from agentctl.records.times import now
 from agentctl.runs import event_format
+from agentctl.runs.event_rows import encode_event
 from agentctl.runs.facts import publish_run
 from agentctl.runs.results import build_run_end, build_unfinished_transcript
 from agentctl.runs.states import Ending, is_final
@@ -94,9 +95,7 @@ def end_overdue_run(outbox: Outbox, run_id: str, before: int) -> Steps[bool]:
 
 def append_event(run: RunRow, seq: int, event: tuple[str, bytes]) -> Work[bool]:
     """Store one event of a run that no process executes."""
-    name, data = event
-    line = f"{name} {data.decode()}\n"
-    return events.append_batch(run.run_id, run.attempt, seq, seq, line)
+    return events.append_batch(run.run_id, run.attempt, seq, seq, encode_event(*event))
 
 
 @unit

@@ -22,14 +22,15 @@ from agentctl.runs.tasks import Tasks
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
+from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.threads import call_in_thread
 
 HEARTBEAT_SECONDS = 3.0
 """Interval of the heartbeat of an idle worker."""
 
-LIVE_SECONDS = 0.9
+LIVE_SECONDS = 0.75
 """Interval of the heartbeat of a worker with live runs, which reads their cancel requests: each is
-found within a second without any notification."""
+found within a second without any notification, also if a heartbeat takes 0.2 seconds."""
 
 REGISTRATION_WAIT_SECONDS = 10.0
 """Maximum time that `unregister` waits for a registration in progress."""
@@ -47,8 +48,9 @@ class Worker:
         heartbeat: the last stored heartbeat, a new object each time; None before the first one.
         beat_at: the time after which it was stored, on the monotonic clock.
         id: the owner of new runs. It changes when the worker was declared dead.
-        on_lost: called on the event loop with the old id after other processes declared this
-            worker dead and ended its runs. The worker is already registered under a new id.
+        on_lost: called on the event loop with an id whose runs this process must stop: other
+            processes declared the worker dead, which is already registered under a new id, or the
+            database has moved, and servers of the new one recover the runs.
     """
 
     def __init__(
@@ -118,6 +120,8 @@ class Worker:
                     self.heartbeat, self.beat_at = heartbeat, started
             except errors.AgentctlError as error:
                 self._rate_limited.log("the heartbeat could not be written: %s", error.detail)
+                if isinstance(error, errors.DatabaseMoved):
+                    self._report_lost(loop, self.id)
             except Exception as error:
                 self._rate_limited.log("the heartbeat failed", cause=error)
 
@@ -141,10 +145,13 @@ class Worker:
         _remove_lock(self._lock)
         self.id, self._lock = new, lock
         _log.warning("worker %s was declared dead; it continues as %s", old, new)
+        self._report_lost(loop, old)
+
+    def _report_lost(self, loop: asyncio.AbstractEventLoop, worker_id: str) -> None:
         if self.on_lost is not None:
             # A closed event loop has no runs any more.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self.on_lost, old)
+                loop.call_soon_threadsafe(self.on_lost, worker_id)
 
     async def unregister(self) -> None:
         """Stop the heartbeat and remove the row and the lock file; the worker ends for good.
@@ -172,7 +179,9 @@ class Worker:
 def _build_row(worker_id: str) -> workers.WorkerRow:
     process = identify_this_process()
     at = now()
-    return workers.WorkerRow(worker_id, *process, beat=at, started_at=at)
+    return workers.WorkerRow(
+        worker_id, *process, beat=at, started_at=at, schema_version=SCHEMA_VERSION
+    )
 
 
 def _acquire_lock(database: Database, worker_id: str) -> WorkerLock | None:

@@ -11,6 +11,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
+from functools import cached_property
 from typing import TypeVar
 
 from agentctl.runtime.failures import ExecutionError
@@ -59,9 +60,14 @@ class Turns:
         now = time.perf_counter()
         if self._begun is None:
             self._begun = now
-            asyncio.get_running_loop().call_soon(self._renew)
+            self._loop.call_soon(self._renew)
         elif now - self._begun >= STEP_SECONDS:
             await asyncio.sleep(0)
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        # Kept: in Python 3.11 a system call is necessary to find the running event loop.
+        return asyncio.get_running_loop()
 
     def _renew(self) -> None:
         self._begun = None

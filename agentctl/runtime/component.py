@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
+
+from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Agent, OnBusy, Team, Workflow

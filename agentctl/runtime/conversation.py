@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import orjson
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.bounds import check_parts
 from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.history import format_summary
-from agentctl.runtime.journal import JournaledCall, load_outcome
+from agentctl.runtime.journal import ApprovedEnd, JournaledCall, load_outcome
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.pauses import CallOutcome, NewApproval, WaitingCall, perform_decided
 from agentctl.runtime.spans import CurrentCall, Span, current_call
@@ -355,12 +356,14 @@ class Conversation:
         if not waiting.has_begun:
             self._open_call(call_id, name, decision.arguments)
         perform = partial(self._perform, call_id, name, is_decided=True)
-        outcome = await perform_decided(self.context, decision, perform)
+        stores_end = self._journal is None
+        outcome = await perform_decided(self.context, decision, perform, stores_end=stores_end)
+        approved = ApprovedEnd(decision.approval_id, outcome.text)
         if decision.is_edited and decision.is_approved and outcome.pause is None:
             changed = orjson.dumps(decision.arguments).decode()
             note = f"The arguments were changed before the call: {changed}"
             outcome = replace(outcome, text=f"{note}\n{outcome.text}")
-        return await self._end_call(call_id, name, decision.arguments, outcome, is_gated=True)
+        return await self._end_call(call_id, name, decision.arguments, outcome, approved)
 
     def take_state(self) -> Any:
         """Return the state of the current call if it goes on after a pause, else None."""
@@ -436,14 +439,14 @@ class Conversation:
         name: str,
         arguments: Mapping[str, Any],
         outcome: CallOutcome,
-        *,
-        is_gated: bool = False,
+        approved: ApprovedEnd | None = None,
     ) -> str | None:
         pause = outcome.pause
-        if self._journal is not None and not (pause and (is_gated or pause.is_parked)):
+        if self._journal is not None and not (pause and (approved or pause.is_parked)):
             outcome = replace(outcome, text=replace_unstorable(outcome.text))
-            await self._journal.end_call(self._describe(call_id, name, arguments), outcome)
-        return self._close_call(call_id, name, outcome, is_gated=is_gated)
+            call = self._describe(call_id, name, arguments)
+            await self._journal.end_call(call, outcome, approved=approved)
+        return self._close_call(call_id, name, outcome, is_gated=approved is not None)
 
     def _close_call(
         self,

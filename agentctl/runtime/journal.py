@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import asdict
+from typing import Any, Literal, NamedTuple, Protocol
 
 import orjson
 
+from agentctl.light_dataclass import dataclass
 from agentctl.runtime.pauses import CallOutcome, WaitingCall
 from agentctl.runtime.transcript import Transcript
 
@@ -55,6 +56,13 @@ class JournaledCall:
     kind: StepKind = "tool"
 
 
+class ApprovedEnd(NamedTuple):
+    """The end of an approved call in its approval: the result without notes for the model."""
+
+    approval_id: str
+    text: str
+
+
 class Journal(Protocol):
     """The journal of one durable run, as its component writes it.
 
@@ -86,9 +94,17 @@ class Journal(Protocol):
         ...
 
     async def end_call(
-        self, call: JournaledCall, outcome: CallOutcome, more: Mapping[str, Any] | None = None
+        self,
+        call: JournaledCall,
+        outcome: CallOutcome,
+        more: Mapping[str, Any] | None = None,
+        approved: ApprovedEnd | None = None,
     ) -> None:
-        """Store the result of a call, or that it waits in the middle."""
+        """Store the result of a call, or that it waits in the middle.
+
+        Args:
+            approved: of a call that was approved: its end is stored in the same transaction.
+        """
         ...
 
 

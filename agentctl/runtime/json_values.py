@@ -11,8 +11,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
-from pydantic_core import to_jsonable_python
-
 from agentctl.records.text import replace_unstorable
 
 _BATCH = 256
@@ -103,7 +101,7 @@ class _Encoder:
         return self._encode_leaf(value)
 
     def _encode_leaf(self, value: object) -> Iterator[str]:
-        plain = value if type(value) in _SCALARS else to_jsonable_python(value)
+        plain = value if type(value) in _SCALARS else _to_jsonable(value)
         if isinstance(plain, str) and len(plain) > self._limit:
             yield _dumps(plain[: self._limit])[:-1]
         else:
@@ -134,10 +132,16 @@ class _Encoder:
                 start = ","
                 continue
             for key, item in batch:
-                yield start + _dumps(to_jsonable_python({key: None}))[1 : -len("null}")]
+                yield start + _dumps(_to_jsonable({key: None}))[1 : -len("null}")]
                 start = ","
                 yield from self.encode(item, outer)
         yield "{}" if start == "{" else "}"
+
+
+def _to_jsonable(value: object) -> Any:
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(value)
 
 
 def _are_short(batch: list[Any]) -> bool:
@@ -224,7 +228,7 @@ class _Converter:
         if isinstance(value, str):
             self._spend(len(value) + 2)
             return replace_unstorable(str.__str__(value))
-        plain = value if type(value) in _SCALARS else to_jsonable_python(value)
+        plain = value if type(value) in _SCALARS else _to_jsonable(value)
         self._spend(len(_dumps(plain)))
         return clean_json_value(plain, len(outer) + 1)
 
@@ -256,7 +260,7 @@ class _Converter:
                 converted |= clean_json_value(_copy(dict(batch)), len(outer))
                 continue
             for key, item in batch:
-                text = _dumps(to_jsonable_python({key: None}))
+                text = _dumps(_to_jsonable({key: None}))
                 self._spend(len(text) - len("null}"))
                 (name,) = json.loads(text)
                 converted[replace_unstorable(name)] = yield from self.convert(item, outer)

@@ -31,6 +31,10 @@ _CONNECTION_LIBRARIES = (
 )
 """Modules whose tasks serve a connection or a pool that later runs use, too."""
 
+_WAITING_MODULES = ("langgraph.pregel.main.",)
+"""Modules whose tasks execute no code of a user: each waits for the next part of a stream, which
+ends it. To know them as work of the run would cost as much as the part."""
+
 _RUNNERS = "agentctl.runtime.runners"
 """The package whose tasks are work of a run; other tasks of the package are those of the server."""
 
@@ -75,7 +79,7 @@ def _creates_shared_tasks(module: str) -> bool | None:
         return None
     if name.startswith("agentctl."):
         return not name.startswith(f"{_RUNNERS}.")
-    return name.startswith(_CONNECTION_LIBRARIES)
+    return name.startswith((*_CONNECTION_LIBRARIES, *_WAITING_MODULES))
 
 
 def is_started_by_library(thread: threading.Thread, frame: FrameType | None) -> bool:

@@ -9,9 +9,10 @@ leg, in any process, calls the component again, with the state and the decisions
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import (
     ApprovalExecution,
     ApprovalKind,
@@ -187,6 +188,8 @@ async def perform_decided(
     context: CallRecords,
     decision: Decision,
     perform: Callable[[Mapping[str, Any]], Awaitable[CallOutcome]],
+    *,
+    stores_end: bool = True,
 ) -> CallOutcome:
     """Return the outcome of a call that was decided about; make it at most once.
 
@@ -195,6 +198,7 @@ async def perform_decided(
 
     Args:
         perform: makes the call with the approved arguments.
+        stores_end: False if the caller stores the end of the call.
     """
     if decision.execution in ("done", "failed"):
         text = decision.result if isinstance(decision.result, str) else _to_text(decision.result)
@@ -205,9 +209,8 @@ async def perform_decided(
         # Else an earlier leg has begun the call, and has waited in the middle of it.
         await context.begin_call(decision.approval_id)
     outcome = await perform(decision.arguments)
-    if outcome.pause is not None:
-        return outcome
-    await context.end_call(decision.approval_id, outcome.text, failed=outcome.failed)
+    if outcome.pause is None and stores_end:
+        await context.end_call(decision.approval_id, outcome.text, failed=outcome.failed)
     return outcome
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextvars
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any, Literal, NamedTuple
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_rfc3339, now
 
 SpanKind = Literal["model", "tool", "member", "step"]

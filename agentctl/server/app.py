@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
+import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -62,11 +62,17 @@ def create_app(settings: Settings) -> Starlette:
     """
     routes = check_routes([*build_all_operations(), *pages.build_operations()])
 
-    @functools.cache
+    documents: list[bytes] = []
+    building = threading.Lock()
+
     def build_openapi_document() -> bytes:
         from agentctl.server.openapi.document import build_document
 
-        return build_document(routes, authorization=settings.authorization.enabled)
+        with building:  # calls that come together wait for the first one
+            if not documents:
+                enabled = settings.authorization.enabled
+                documents.append(build_document(routes, authorization=enabled))
+        return documents[0]
 
     served = routes
     faces: list[Face] = []

@@ -9,9 +9,11 @@ files.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from dataclasses import asdict
+from typing import Annotated, Any, cast
 
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
+from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import parse_json
 from agentctl.records.value_types import WrongValue, compile_type, field_types
 from agentctl.runtime.bounds import MAXIMUM_VALUES, has_too_many_values
@@ -23,6 +25,32 @@ FORM = "application/x-www-form-urlencoded"
 
 MEDIA_FIELDS = frozenset({"audio", "files", "images", "videos"})
 """Fields of forms of other products that this server does not support (docs/contract.md "Runs")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The description and the bounds of a field, for the OpenAPI document; named as by pydantic.
+
+    FastAPI builds the document with pydantic. A server imports neither until it is requested.
+    """
+
+    description: str | None = None
+    default: Any = None
+    ge: int | None = None
+    le: int | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Return the schema of the annotated type, as pydantic asks for it."""
+        from pydantic import Field as StandardField
+
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        if "default" in given:
+            # pydantic takes the default of a whole field only, which this is not.
+            given["json_schema_extra"] = {"default": given.pop("default")}
+        return handler.generate_schema(Annotated[source, StandardField(**given)])
 
 
 class RequestBody:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from agentctl.auth import policy
-from agentctl.declarations import Header, find_declared
+from agentctl.declarations import Header, Query, find_declared
 from agentctl.errors import BadRequest, ValidationFailed
 from agentctl.records.value_types import ValueType, WrongValue, compile_type
 
@@ -25,8 +25,8 @@ MAXIMUM_PAIRS = 100
 """Pairs in one query string or form. No regular client sends more."""
 
 Headers = Iterable[tuple[bytes, bytes]]
-_Declared = tuple[str, str, ValueType]
-"""The name of the parameter, its name in messages, and its type."""
+_Declared = tuple[str, str, ValueType, bool]
+"""The name of the parameter, its name in messages, the type of a value, and whether it repeats."""
 
 
 class Parameters:
@@ -50,10 +50,13 @@ class Parameters:
             name, value_type = parameter.name, compile_type(parameter.annotation)
             header = find_declared(parameter.annotation, Header)
             if header is None:
-                self._query[name] = (name, name, value_type)
+                query = find_declared(parameter.annotation, Query)
+                repeats = query is not None and query.max_items is not None
+                one_value = value_type.item if repeats else value_type
+                self._query[name] = (name, name, one_value, repeats)
             else:
                 field = header.alias
-                self._headers[field.lower().encode("ascii")] = (name, field, value_type)
+                self._headers[field.lower().encode("ascii")] = (name, field, value_type, False)
 
     def read(
         self, path: Mapping[str, str], query: bytes, headers: Headers
@@ -93,15 +96,14 @@ def _add_values(
     for key, text in pairs:
         if key not in declared:
             continue
-        name, public_name, value_type = declared[key]
-        if name in seen:
+        name, public_name, value_type, repeats = declared[key]
+        if name in seen and not repeats:
             error = error or ValidationFailed(f"{public_name} is given more than once")
             continue
-        seen.add(name)
         try:
-            values[name] = value_type.parse(
-                text if isinstance(text, str) else text.decode("latin-1")
-            )
+            value = value_type.parse(text if isinstance(text, str) else text.decode("latin-1"))
+            values[name] = value if not repeats else (*values[name], value)
+            seen.add(name)
         except WrongValue as wrong:
             error = error or ValidationFailed(f"{public_name} {wrong.problem}")
     return error

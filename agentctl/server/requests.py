@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter
 from typing import Annotated, Any, Literal, Required, TypeVar
 
-from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from agentctl.approval_requests import MAXIMUM_DECISIONS, ContinueRequest, RunDecision
@@ -34,7 +33,9 @@ from agentctl.requests import (
     RunRequest,
 )
 from agentctl.runtime.tools.client_tools import MAXIMUM_TOOLS
-from agentctl.server.bodies import RequestBody
+from agentctl.server.bodies import Field, RequestBody
+from agentctl.server.personal_data_bodies import EraseBody
+from agentctl.server.retention_bodies import HoldSessionBody, PruneBody
 
 Object = dict[str, Any] | None
 _AS_TEXT = "in a form a JSON object as text"
@@ -53,9 +54,9 @@ class ClientToolBody(TypedDict, total=False):
 class RunBody(TypedDict, total=False):
     """A run to start."""
 
-    __pydantic_config__ = ConfigDict(  # type: ignore[misc]  # declared in this way by pydantic
-        json_schema_extra={"anyOf": [{"required": ["message"]}, {"required": ["input"]}]}
-    )
+    __pydantic_config__ = {  # type: ignore[misc]  # noqa: RUF012  # declared so for pydantic
+        "json_schema_extra": {"anyOf": [{"required": ["message"]}, {"required": ["input"]}]}
+    }
 
     message: Annotated[
         str, Field(min_length=1, description="Message to send; required without `input`")
@@ -401,9 +402,12 @@ BODIES: dict[str, RequestBody] = {
     "delete_sessions": RequestBody(DeleteSessionsBody),
     "update_session": RequestBody(UpdateSessionBody),
     "rename_session": RequestBody(RenameSessionBody),
+    "hold_session": RequestBody(HoldSessionBody),
+    "prune_sessions": RequestBody(PruneBody),
     "create_memory": RequestBody(NewMemoryBody),
     "update_memory": RequestBody(UpdateMemoryBody),
     "delete_memories": RequestBody(DeleteMemoriesBody),
+    "erase_user_data": RequestBody(EraseBody),
     "create_service_account": RequestBody(NewAccountBody),
 }
 """The bodies by the name of the method of `operations.Operations`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from agentctl.auth.principal import Principal
 from agentctl.errors import TooManyRequests, Unauthenticated, Unavailable
+from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import orjson
 
@@ -19,6 +19,7 @@ from agentctl.approval_requests import (
 )
 from agentctl.auth import policy
 from agentctl.auth.scopes import ids_in_scopes, is_action_allowed
+from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPage, ApprovalRecord, ReceiptRecord, build_receipt
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from agentctl.auth.audit_chain import sign_head
 from agentctl.auth.statements import StatementKey
@@ -27,6 +28,12 @@ HEADS_PER_PASS = 10
 
 HEADS_PER_COPY = 1_000
 """Maximum number of heads that one sweep adds to the copy."""
+
+END_BYTES = 4_000_000
+"""Bytes at the end of the copy in which the newest head is looked for: some thousands."""
+
+PAGE_HEADS = 100
+"""Heads of one read."""
 
 _DAY = 24 * 60 * 60 * 1_000_000
 
@@ -112,27 +119,59 @@ class HeadSigner:
         if newest.number <= self._copied:
             return
         try:
-            if self._copied == 0:
-                self._copied = await asyncio.to_thread(_count_lines, file)
+            copy = await asyncio.to_thread(_read_end, file)
+            copied = await self._find_copied(copy, newest)
             rows = await self._database.read(
-                audit_heads.list_after(self._copied, HEADS_PER_COPY), size="large"
+                audit_heads.list_after(copied, HEADS_PER_COPY), size="large"
             )
-            await asyncio.to_thread(_append_lines, file, [row.token for row in rows])
-            self._copied += len(rows)
+            await asyncio.to_thread(_append_lines, file, copy, [row.token for row in rows])
+            self._copied = rows[-1].number if rows else copied
         except OSError as failure:
             _rate_limited.log("the heads of the audit log are not copied: %s", failure.strerror)
 
+    async def _find_copied(self, copy: _CopyEnd, newest: HeadRow) -> int:
+        """Return the number of the newest head that the copy has; 0 for none.
 
-def _count_lines(file: Path) -> int:
-    try:
-        with file.open("rb") as lines:
-            return sum(1 for _ in lines)
-    except FileNotFoundError:
+        The number of its lines is another one if a database was restored, or a head copied twice.
+        """
+        before = newest.number + 1
+        while copy.tokens and before > 1:
+            page = await self._database.read(audit_heads.list_page(before, PAGE_HEADS))
+            for row in page:
+                if row.token in copy.tokens:
+                    return row.number
+            before = page[-1].number if page else 0
         return 0
 
 
-def _append_lines(file: Path, tokens: Sequence[str]) -> None:
+class _CopyEnd(NamedTuple):
+    """The end of the copy of the heads.
+
+    Attributes:
+        tokens: the last heads.
+        rest: the beginning of a line, which a crash or a full disk has cut; empty for none.
+    """
+
+    tokens: frozenset[str]
+    rest: str
+
+
+def _read_end(file: Path) -> _CopyEnd:
+    try:
+        with file.open("rb") as lines:
+            size = lines.seek(0, os.SEEK_END)
+            lines.seek(max(0, size - END_BYTES))
+            *whole, rest = lines.read().decode("ascii", "replace").split("\n")
+            return _CopyEnd(frozenset(whole), rest)
+    except FileNotFoundError:
+        return _CopyEnd(frozenset(), "")
+
+
+def _append_lines(file: Path, copy: _CopyEnd, tokens: Sequence[str]) -> None:
+    text = "".join(f"{token}\n" for token in tokens)
+    if copy.rest:  # a cut line is continued, any other one is ended
+        text = text[len(copy.rest) :] if text.startswith(copy.rest) else f"\n{text}"
     with file.open("a", encoding="ascii") as lines:
-        lines.writelines(f"{token}\n" for token in tokens)
+        lines.write(text)
         lines.flush()
         os.fsync(lines.fileno())

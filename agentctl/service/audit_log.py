@@ -14,21 +14,23 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import TracebackType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from agentctl import errors
 from agentctl.auth.policy import POLICY, Public
 from agentctl.auth.principal import Principal
 from agentctl.errors import Unavailable
+from agentctl.light_dataclass import dataclass
 from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS, AuditOutcome
 from agentctl.records.log_context import current_log_context
 from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.retention import hash_ids
 from agentctl.records.routes import PAGE_ROUTES, operation_ids
 from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
@@ -228,6 +230,14 @@ class AuditLog:
                 _log.log("audit entry not written: %s (%s)", error.detail, error.cause)
 
 
+class Batch(NamedTuple):
+    """Many resources of one entry: their noun, their number, and the hash of their ids."""
+
+    noun: str
+    number: int
+    digest: str
+
+
 @dataclass(slots=True, eq=False)
 class AuditedCall:
     """One call of an operation: an async context manager that writes its audit entries.
@@ -254,6 +264,7 @@ class AuditedCall:
     _path_params: Mapping[str, str]
     _resources: list[str] = field(default_factory=list)
     _created: list[str] = field(default_factory=list)
+    _batch: Batch | None = None
     _appending: bool = False
     _done: bool = False
     # Entries are built in the thread of the database. A run adds its trace when it has one.
@@ -281,6 +292,35 @@ class AuditedCall:
     def add_resource(self, noun: str, *ids: str) -> None:
         """Add resources to the entry that the path does not name."""
         self._resources += _format_resources(noun, ids)
+
+    def set_batch(self, noun: str, ids: Sequence[str]) -> None:
+        """Set the resources of an entry that has their number and a hash instead of the ids."""
+        self._batch = Batch(noun, len(ids), hash_ids(ids))
+
+    async def write_batch(
+        self, database: Database, work: Work[T], find_ids: Callable[[T], Sequence[str]]
+    ) -> T:
+        """Execute a change of the resources of `set_batch`, which may change some of them only.
+
+        The entry has those that were changed. If it had to be committed first, a second one has
+        them unless the change was complete.
+
+        Args:
+            find_ids: returns the ids of the resources that were changed.
+        """
+        planned = self._batch
+        assert planned is not None
+
+        @unit
+        def change() -> Steps[T]:
+            result = yield from work
+            self.set_batch(planned.noun, find_ids(result))
+            return result
+
+        result = await self.write(database, change())
+        if database is not self._audit.database and self._batch != planned:
+            await self._commit_allowed()
+        return result
 
     def add_created(self, noun: str, id: str) -> None:
         """Add the resource that the change creates; an entry of a failure omits it."""
@@ -387,6 +427,7 @@ class AuditedCall:
                 for resource in _format_resources(_RESOURCE_NOUNS.get(name), (text,))
             ),
             *self._resources,
+            *([] if self._batch is None else [f"{self._batch.noun}:{self._batch.digest}"]),
             *(self._created if outcome == "allowed" or self._done else ()),
         ]
         return NewAuditEntry(
@@ -400,6 +441,7 @@ class AuditedCall:
             reason=None if reason is None else _truncate(reason),
             request_id=self._request_id,
             trace_id=self._log_context.get("trace_id"),
+            count=1 if self._batch is None else self._batch.number,
         )
 
 

@@ -155,7 +155,7 @@ class _DataCheck:
             await self._lookups.run_database(kind, component_id, run_id, session_id)
         else:
             action = "cancel" if self._operation == ids.cancel_run else "resume"
-            await self._lookups.named_run_database(kind, component_id, run_id, session_id, action)
+            await self._lookups.find_named_run(kind, component_id, run_id, session_id, action)
 
     def _named_component(self) -> tuple[ComponentKind, str] | None:
         for kind, names in KINDS.items():

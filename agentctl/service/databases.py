@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -16,13 +16,11 @@ from typing import Literal
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError, Unavailable
-from agentctl.records.times import format_rfc3339
-from agentctl.runs.recovery import recover_runs
+from agentctl.light_dataclass import dataclass
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.store import migrating
-from agentctl.store.databases import open_sqlite
 from agentctl.store.migrating import get_engine, read_unbounded, read_version
-from agentctl.store.repositories import approvals, integrity, run_reads, webhooks
+from agentctl.store.repositories import integrity
 from agentctl.store.schema import (
     MIGRATE_COMMAND,
     SCHEMA_VERSION,
@@ -35,14 +33,14 @@ from agentctl.store.schema import (
     load_migrations,
 )
 from agentctl.store.sizes import read_sizes
-from agentctl.store.sqlite.backup import CopiedRows, ReportCopyProgress
+from agentctl.store.sqlite.backup import ReportCopyProgress
 from agentctl.store.sqlite.backup import back_up as copy
-from agentctl.store.sqlite.file import mark_as_used
-from agentctl.store.sqlite.restore import restore as put_in_place
-from agentctl.store.sqlite.schema import migrate as migrate_file
 
-DatabaseState = Literal["ok", "missing", "old", "ahead", "new", "unavailable"]
-"""The state of a database: `ahead` is newer and usable, `new` is newer and not usable."""
+DatabaseState = Literal[
+    "ok", "missing", "old", "ahead", "new", "moved", "incomplete", "unavailable"
+]
+"""The state of a database: `ahead` is newer and usable, `new` is newer and not usable, `moved` was
+copied to another one, and `incomplete` is the target of a copy that is not finished."""
 
 
 @dataclass(slots=True)
@@ -93,7 +91,7 @@ async def read_database_status(entry: Database) -> DatabaseStatus:
             status.pending = [migration.name for migration in load_migrations(engine)]
             status.failure = _build_missing_error(display_url(entry.url))
             return status
-        status.schema, status.compatible_from = version
+        status.schema, status.compatible_from = version.number, version.compatible_from
         sizes = await read_sizes(entry)
         status.bytes, status.wal_bytes, status.sessions, status.runs, status.estimated = sizes
         status.pending = [migration.name for migration in list_pending(engine, version)]
@@ -101,10 +99,18 @@ async def read_database_status(entry: Database) -> DatabaseStatus:
             check_version(version, display_url(entry.url))
             status.state = "ahead" if version.is_newer else "ok"
         except AgentctlError as failure:
-            status.state, status.failure = ("old" if status.pending else "new"), failure
+            status.state, status.failure = _name_unusable(version), failure
     except AgentctlError as failure:
         status.state, status.failure = "unavailable", failure
     return status
+
+
+def _name_unusable(version: StoredVersion) -> DatabaseState:
+    if version.moved_to is not None:
+        return "moved"
+    if version.copied_from is not None:
+        return "incomplete"
+    return "new" if version.is_newer else "old"
 
 
 def _build_missing_error(place: str) -> Unavailable:
@@ -253,103 +259,7 @@ async def back_up(entry: Database, file: Path, report: ReportCopyProgress) -> di
     if await read_version(entry) is None:
         raise _build_missing_error(str(path))
     backup = await copy(path, file, report)
-    return {
-        "file": str(backup.path),
-        "db_id": entry.id,
-        "bytes": backup.bytes,
-        "seconds": round(backup.seconds, 3),
-        "taken_at": format_rfc3339(backup.taken_at),
-        "schema": backup.schema,
-        "sessions": backup.tables["sessions"],
-        "runs": backup.tables["runs"],
-        "rows": sum(backup.tables.values()),
-        "sha256": backup.digest,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class _Settled:
-    """The changes of a restore in the copy of a backup.
-
-    Attributes:
-        ended_runs: number of runs that were live, and ended as WORKER_LOST.
-        unknown_calls: number of approved calls without an end: no one knows if they were made.
-        held_deliveries: number of deliveries of webhooks that wait for `webhooks redeliver`.
-    """
-
-    ended_runs: int
-    unknown_calls: int
-    held_deliveries: int
-
-
-async def restore(
-    entry: Database,
-    backup: Path,
-    *,
-    replace: bool,
-    sha256: str | None,
-    report: Callable[[int], None],
-) -> dict[str, object]:
-    """Restore a SQLite database from a backup, migrated and settled.
-
-    Nothing that was under way at the time of the backup goes on by itself: it may have ended since,
-    with its effects.
-
-    Args:
-        replace: True to move an existing database aside.
-        sha256: the hash of all rows that the backup must have; None checks none.
-
-    Returns:
-        The facts of the restored database.
-
-    Raises:
-        Conflict: a process works with the database, or it exists and `replace` is False.
-        Unavailable: the backup is damaged, is another one, or a file cannot be written.
-        SchemaMismatch: the backup has a newer schema than this version works with.
-    """
-    path = sqlite_path(entry.url)
-    settled: list[_Settled] = []
-
-    async def prepare(copy_of_backup: Path, rows: CopiedRows) -> None:
-        if sha256 not in (None, rows[1]):
-            raise Unavailable(
-                "The backup is not the expected one",
-                cause=f"its rows have the hash {rows[1]}",
-                hint="compare the hash with the one that `agentctl db backup` has printed",
-            )
-        await migrate_file(copy_of_backup, lambda _: None)
-        settled.append(await _settle(entry.id, copy_of_backup))
-
-    (tables, digest), moved = await put_in_place(
-        backup, path, prepare, replace=replace, report=report
-    )
-    mark_as_used(path)
-    return {
-        "db_id": entry.id,
-        "file": str(path),
-        "sessions": tables["sessions"],
-        "runs": tables["runs"],
-        "rows": sum(tables.values()),
-        "sha256": digest,
-        **asdict(settled[0]),
-        "moved_to": None if moved is None else str(moved),
-    }
-
-
-async def _settle(db_id: str, path: Path) -> _Settled:
-    database = open_sqlite(db_id, path, create=False)
-    try:
-        unknown = await database.write(approvals.mark_all_unknown())  # before the runs end
-        ended = 0
-        for owner in {None, *await database.read(run_reads.list_owners_at_work(), size="large")}:
-            ended += len(await recover_runs(database, owner, returns=False))
-        return _Settled(
-            ended,
-            unknown,
-            await database.write(webhooks.hold_waiting("held by the restore of a backup")),
-        )
-    finally:
-        await database.close()
+    return {"file": str(backup.path), "db_id": entry.id, **backup.describe()}
 
 
 def format_dump_command(entry: Database, file: Path) -> str:

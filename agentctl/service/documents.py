@@ -60,7 +60,7 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
         "total_count": rows.total,
         "total_pages": -(-rows.total // page.limit),
         "total_is_capped": rows.capped,
-        "next_cursor": encode_cursor(noun, page, rows.next),
+        "next_cursor": encode_cursor(noun, page, rows),
     }
     return join_object({"data": join_array(items), "meta": orjson.dumps(meta)})
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from agentctl import errors
 from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.settings import Settings
+from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.kinds import ComponentKind
 from agentctl.runs.budgets import Budgets
@@ -23,6 +24,7 @@ from agentctl.runs.tasks import Tasks
 from agentctl.runs.usage import UsageSums
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
+from agentctl.service.backups import BackupSchedule
 from agentctl.service.rate_limits import RateLimiter
 from agentctl.service.session_histories import SessionHistories
 from agentctl.store.database import probe
@@ -108,6 +110,7 @@ class Hosting:
     budgets: Budgets
     rate_limits: RateLimiter
     sums: UsageSums
+    backups: BackupSchedule
     background: Tasks
     verifier: Callable[[], Verifier]
     statement_key: Callable[[], StatementKey | None]

@@ -12,7 +12,7 @@ from agentctl.errors import TooLarge
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_json
 from agentctl.runs.states import is_final
-from agentctl.store.repositories.run_rows import RunRow, RunState
+from agentctl.store.repositories.run_rows import LastRun, RunRow, RunState
 
 JsonText = bytes | list[bytes]
 """A JSON text, possibly in pieces."""
@@ -85,7 +85,7 @@ def join_arrays(inner: Sequence[bytes]) -> list[bytes]:
     return pieces
 
 
-def dump_holding(run: RunRow | RunState) -> bytes:
+def dump_holding(run: RunRow | RunState | LastRun) -> bytes:
     """Return the names of the work that goes on after the end of a run, `null` if not known."""
     if not is_final(run.status) or run.stopped_at is not None:
         return b"[]"

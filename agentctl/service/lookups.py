@@ -302,15 +302,15 @@ class Lookups:
             raise errors.NotFound("Run not found")
         return database, state
 
-    async def named_run_database(
+    async def find_named_run(
         self,
         kind: ComponentKind,
         component_id: str,
         run_id: str,
         session_id: str | None,
         action: str,
-    ) -> Database:
-        """Return the database of a run whose session the caller must name.
+    ) -> tuple[Database, RunState]:
+        """Return database and state of a run whose session the caller must name.
 
         Administrators may omit the session (docs/contract.md "Authentication", rule 8). The
         `session_id` claim of the token is the default.
@@ -325,7 +325,7 @@ class Lookups:
         session = session_id or self._principal.session_id
         if session is None and not self._principal.admin:
             raise errors.BadRequest(f"session_id is required to {action} a run")
-        return await self.run_database(kind, component_id, run_id, session)
+        return await self.find_run(kind, component_id, run_id, session)
 
 
 def _require_match(row: SessionRow | None, where: SessionLocator) -> SessionRow:

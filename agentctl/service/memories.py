@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 
 from agentctl import errors
-from agentctl.config.settings import Quotas
+from agentctl.config.budgets import Quotas
 from agentctl.memory_requests import (
     MAXIMUM_MEMORIES_DELETED,
     MemoryDeletion,

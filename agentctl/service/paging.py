@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agentctl import errors
+from agentctl.list_filters import check_text_filters
 from agentctl.records.validation import check_text, check_texts
 from agentctl.requests import (
     MAXIMUM_CUT,
@@ -16,8 +17,9 @@ from agentctl.requests import (
     Page,
     RunFilter,
     RunView,
+    SessionFilter,
 )
-from agentctl.store.listing import Cursor, Slice
+from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, Slice, Total
 
 T = TypeVar("T")
 
@@ -48,6 +50,22 @@ def check_run_filter(filter: RunFilter) -> None:
     )
     check_run_view(filter.form)
     check_id_prefix(filter.id_prefix)
+    check_text_filters(filter.metadata, filter.tag, filter.error)
+
+
+def check_session_filter(filter: SessionFilter) -> None:
+    """Check the filter of a list of sessions; `build_slice` checks its page.
+
+    Raises:
+        ValidationFailed: a value is not allowed.
+    """
+    check_texts(
+        session_name=filter.session_name,
+        component_id=filter.component_id,
+        user_id=filter.where.user_id,
+    )
+    check_id_prefix(filter.id_prefix)
+    check_text_filters(filter.metadata, filter.tag, filter.error)
 
 
 def build_slice(noun: str, page: Page) -> Slice:
@@ -65,35 +83,42 @@ def build_slice(noun: str, page: Page) -> Slice:
         raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
     if page.page < 1:
         raise errors.ValidationFailed("page must be a number from 1")
-    after = _decode_cursor(noun, page)
+    after, total = _decode_cursor(noun, page)
     offset = 0 if after is not None else (page.page - 1) * page.limit
     if offset > MAXIMUM_OFFSET:
         raise errors.ValidationFailed(
             f"page reaches beyond row {MAXIMUM_OFFSET:,}: use cursor with meta.next_cursor"
         )
-    return Slice(page.sort_by, page.sort_order, page.limit, offset, after)
+    return Slice(page.sort_by, page.sort_order, page.limit, offset, after, total)
 
 
-def encode_cursor(noun: str, page: Page, position: Cursor | None) -> str | None:
-    """Return the cursor of the next page, bound to the list and its order; None: no next page."""
-    if position is None:
+def encode_cursor(noun: str, page: Page, rows: RowPage[Any]) -> str | None:
+    """Return the cursor of the next page, bound to the list and its order; None: no next page.
+
+    It has the total of the list too, if the next pages have the same one.
+    """
+    if rows.next is None:
         return None
-    key, row_id = position
-    return pack_cursor(f"{noun}:{page.sort_by}:{page.sort_order}:{key}:{row_id}")
+    key, row_id = rows.next
+    total = f"={rows.total}{'+' if rows.capped else ''}" if rows.keeps_total else ""
+    return pack_cursor(f"{noun}{total}:{page.sort_by}:{page.sort_order}:{key}:{row_id}")
 
 
-def _decode_cursor(noun: str, page: Page) -> Cursor | None:
+def _decode_cursor(noun: str, page: Page) -> tuple[Cursor | None, Total | None]:
     if page.cursor is None:
-        return None
+        return None, None
 
-    def parse(text: str) -> tuple[list[str], Cursor]:
-        *bound, key, row_id = text.split(":", 4)
-        return bound, (int(key), check_text("cursor", row_id))
+    def parse(text: str) -> tuple[list[str], Cursor, Total | None]:
+        list_of, *order, key, row_id = text.split(":", 4)
+        name, has_total, total = list_of.partition("=")
+        count = min(abs(int(total.rstrip("+"))), MAXIMUM_TOTAL) if has_total else 0
+        known = (count, total.endswith("+")) if has_total else None
+        return [name, *order], (int(key), check_text("cursor", row_id)), known
 
-    bound, position = unpack_cursor(page.cursor, parse)
+    bound, position, total = unpack_cursor(page.cursor, parse)
     if bound != [noun, page.sort_by, page.sort_order] or abs(position[0]) >= 2**63:
         raise errors.ValidationFailed("cursor belongs to another list, or to one in another order")
-    return position
+    return position, total
 
 
 def pack_cursor(text: str) -> str:

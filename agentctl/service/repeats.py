@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import orjson
 
 from agentctl import errors
+from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
 from agentctl.records.kinds import KINDS, ComponentKind, ComponentRef

@@ -26,7 +26,7 @@ from agentctl.runs.follow import flatten, follow_run
 from agentctl.service import paging
 from agentctl.service.causes import read_run_causes
 from agentctl.service.family import OperationFamily
-from agentctl.store.repositories import run_reads
+from agentctl.store.repositories import run_lists, run_reads
 from agentctl.store.repositories.run_rows import RunRow
 
 _OPEN_STATUSES: tuple[RunStatus, ...] = ("PENDING", "RUNNING", "PAUSED")
@@ -103,7 +103,7 @@ class RunPartOperations(OperationFamily):
             for status in _OPEN_STATUSES:
                 wanted = RunFilter(status=status, id_prefix=prefix, form=SUMMARY_VIEW)
                 part = paging.build_slice("runs", Page(MAXIMUM_LIMIT))
-                work = run_reads.list_page(wanted, self.lookups.visibility, part, database.totals)
+                work = run_lists.list_page(wanted, self.lookups.visibility, part, database.totals)
                 found += (await database.read(work)).rows
         return found
 

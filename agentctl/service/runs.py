@@ -44,9 +44,10 @@ from agentctl.service.json_texts import dump_checked_json
 from agentctl.service.keyed_requests import build_idempotency, prepare_keyed_entry
 from agentctl.service.run_input import build_neutral_messages, dump_request_tools, read_run_input
 from agentctl.service.run_parts import check_event_number
-from agentctl.store.database import Database, ListTotals, Steps, unit
+from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import Slice
-from agentctl.store.repositories import run_reads
+from agentctl.store.repositories import run_lists, run_reads
+from agentctl.store.totals import ListTotals
 
 
 class RunOperations(OperationFamily):
@@ -175,7 +176,7 @@ class RunOperations(OperationFamily):
         """
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).resume_run, **path):
-            database = await self.lookups.named_run_database(
+            database, _ = await self.lookups.find_named_run(
                 kind, component_id, run_id, request.session_id, "resume"
             )
             check_event_number(request.after)
@@ -381,7 +382,7 @@ class RunOperations(OperationFamily):
 
     @unit
     def _read_page(self, filter: RunFilter, part: Slice, totals: ListTotals) -> Steps[bytes]:
-        page = yield from run_reads.list_page(filter, self.lookups.visibility, part, totals)
+        page = yield from run_lists.list_page(filter, self.lookups.visibility, part, totals)
         engine = self.hosting.engine
         items = yield from documents.read_run_documents(
             page.rows, filter.form, engine.find_spans, engine.find_metrics
@@ -440,7 +441,7 @@ class RunOperations(OperationFamily):
             session_id = request.session_id or self.principal.session_id
             if session_id is not None:
                 call.add_resource("session", session_id)
-            database = await self.lookups.named_run_database(
+            database, state = await self.lookups.find_named_run(
                 kind, component_id, run_id, session_id, "cancel"
             )
             if not 0 <= request.wait <= MAXIMUM_CANCEL_WAIT:
@@ -462,6 +463,7 @@ class RunOperations(OperationFamily):
                     reason=request.reason,
                     wait=request.wait,
                     extra_write=note,
+                    known=state,
                 )
             return Document(documents.build_cancel_document(result))
 

@@ -23,6 +23,7 @@ from agentctl.runs.engine import Engine
 from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.prices import Prices
+from agentctl.runs.retention import Ages
 from agentctl.runs.sweep import sweep_dead_workers, watch_workers
 from agentctl.runs.tasks import Tasks
 from agentctl.runs.usage import UsageSums
@@ -35,19 +36,21 @@ from agentctl.service.audit import AuditOperations
 from agentctl.service.audit_heads import HeadSigner
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
+from agentctl.service.backups import BackupSchedule
 from agentctl.service.budgets import BudgetOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.hosting import Hosting, Readiness
 from agentctl.service.memories import MemoryOperations
+from agentctl.service.personal_data import PersonalDataOperations
 from agentctl.service.rate_limits import RateLimiter
 from agentctl.service.repeats import RepeatOperations
+from agentctl.service.retention import RetentionOperations
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.sessions import SessionOperations
 from agentctl.service.threads import ThreadOperations
 from agentctl.service.usage import UsageOperations
 from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
-from agentctl.store.migrating import read_current_version
 from agentctl.store.schema import describe_newer
 from agentctl.webhooks.deliveries import Deliveries
 
@@ -62,8 +65,10 @@ class ServiceOperations(
     RunPartOperations,
     ApprovalOperations,
     SessionOperations,
+    RetentionOperations,
     ThreadOperations,
     MemoryOperations,
+    PersonalDataOperations,
     AccountOperations,
     AuditOperations,
     AuthorizationOperations,
@@ -103,13 +108,14 @@ class Service:
         Raises:
             Unavailable: a database is missing, unreadable or not a database of agentctl.
             SchemaMismatch: a database is older or newer than this code.
-            InvalidConfiguration: a tool cannot be used.
+            InvalidConfiguration: a tool cannot be used, or the folder of backups not be written.
         """
         databases, monitor = self.hosting.databases, self.hosting.monitor
+        self.hosting.backups.prepare()
         await databases.open_all()
         for database in databases.values():
-            if (version := await database.read(read_current_version())).is_newer:
-                _log.warning("database %s: %s", database.id, describe_newer(version))
+            if database.version.is_newer:
+                _log.warning("database %s: %s", database.id, describe_newer(database.version))
         log_startup_warnings(self.settings)
         prepare_components(self.hosting.catalog)
         if (tracer := self.hosting.engine.tracer) is not None:
@@ -129,11 +135,12 @@ class Service:
                 databases,
                 monitor,
                 self._worker,
-                audit_days=table.keep_days,
+                ages=Ages.from_settings(self.settings),
                 sign_audit=None if signer is None else signer.sign_due,
                 claims=self.hosting.engine.claims,
                 counters=self.hosting.engine.counters if self.settings.metrics.listen else None,
                 sums=self.hosting.sums,
+                backups=self.hosting.backups,
             )
         )
 
@@ -175,6 +182,8 @@ class Service:
             engine = Engine(databases, catalog, settings, worker, budgets, tracer)
             sums = UsageSums(databases, prices)
             stack.push_async_callback(_add_last_runs, sums, engine)
+            backups = BackupSchedule(settings)
+            stack.push_async_callback(backups.close)
             background = Tasks()
             stack.push_async_callback(background.cancel_all)
             background.start(watch_cancel_requests(engine, worker, databases, changes))
@@ -197,7 +206,7 @@ class Service:
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
                 audit_log=audit_log, deliveries=deliveries, readiness=readiness,
-                prices=prices, sums=sums, budgets=budgets,
+                prices=prices, sums=sums, budgets=budgets, backups=backups,
                 rate_limits=RateLimiter(settings.rate_limits),
                 background=background, verifier=build_verifier,
                 statement_key=functools.cache(lambda: _load_statement_key(settings)),

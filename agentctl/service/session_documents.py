@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import orjson
@@ -23,8 +23,11 @@ from agentctl.service.json_texts import (
 )
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
-from agentctl.store.repositories.run_rows import RunState
+from agentctl.store.repositories.run_rows import LastRun
+from agentctl.store.repositories.search import MatchedSession
+from agentctl.store.repositories.session_lists import ListedSession
 from agentctl.store.repositories.sessions import SessionRow, SummaryRow
+from agentctl.store.search import Search
 
 
 def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes:
@@ -35,7 +38,10 @@ def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes
         histories: the chat history of each run, as `runs` reads them; empty for workflows.
     """
     shape = {"agent": _agent_session, "team": _team_session, "workflow": _workflow_session}
-    return join_object(shape[row.session_type](row, histories))
+    members = shape[row.session_type](row, histories)
+    if row.hold is not None:
+        members["hold"] = row.hold.encode()
+    return join_object(members)
 
 
 def build_session_version(row: SessionRow) -> str:
@@ -111,11 +117,23 @@ def _time_members(row: SummaryRow) -> dict[str, bytes]:
 _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
 
 
-@unit
-def read_session_summaries(rows: Sequence[SummaryRow]) -> Steps[list[bytes]]:
+def build_session_summaries(rows: Iterable[ListedSession]) -> list[bytes]:
     """Build the sessions of a list, each with its last run."""
+    return [orjson.dumps(_summarize_session(row, row.last_run)) for row in rows]
+
+
+@unit
+def read_matched_sessions(matched: Sequence[MatchedSession], search: Search) -> Steps[list[bytes]]:
+    """Build the sessions that a search has found, each with the text around the words."""
+    rows = [session.row for session in matched]
     newest = yield from run_reads.list_newest([row.session_id for row in rows if row.run_count])
-    return [orjson.dumps(_summarize_session(row, newest.get(row.session_id))) for row in rows]
+    documents = []
+    for row, match in matched:
+        snippet, highlights = search.cut(match.text)
+        found = {"run_id": match.run_id, "snippet": snippet, "highlights": highlights}
+        summary = _summarize_session(row, newest.get(row.session_id))
+        documents.append(orjson.dumps({**summary, "match": found}))
+    return documents
 
 
 @unit
@@ -132,7 +150,7 @@ def read_session_head(row: SessionRow) -> Steps[bytes]:
     return orjson.dumps(head)
 
 
-def _describe_last_run(run: RunState) -> dict[str, Any]:
+def _describe_last_run(run: LastRun) -> dict[str, Any]:
     record: dict[str, Any] = {
         "run_id": run.run_id,
         "status": run.status,
@@ -150,7 +168,8 @@ def _format_time(microseconds: int | None) -> str | None:
     return None if microseconds is None else format_rfc3339(microseconds)
 
 
-def _summarize_session(row: SummaryRow, newest: RunState | None) -> dict[str, Any]:
+def _summarize_session(row: SummaryRow, newest: LastRun | None) -> dict[str, Any]:
+    hold = {} if row.hold is None else {"hold": orjson.Fragment(row.hold)}
     return {
         "session_id": row.session_id,
         "session_name": row.session_name,
@@ -165,4 +184,5 @@ def _summarize_session(row: SummaryRow, newest: RunState | None) -> dict[str, An
         "last_run": None if newest is None else _describe_last_run(newest),
         "created_at": format_rfc3339(row.created_at),
         "updated_at": format_rfc3339(row.updated_at),
+        **hold,
     }

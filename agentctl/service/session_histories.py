@@ -72,7 +72,9 @@ class SessionHistories:
         kept = self._kept.get(key)
         if kept is not None and kept.created_at == row.created_at:
             missing = row.history_bytes - kept.stored_bytes
-            if missing >= 0:
+            if missing == 0:
+                return [await self._keep(key, row, (), kept)]
+            if missing > 0:
                 runs = await _read_runs(database, row, kept.last_seq, missing)
                 if _count_bytes(runs) == missing:
                     return [await self._keep(key, row, runs, kept)]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Container
+from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 import orjson
 
 from agentctl import errors
-from agentctl.config.settings import Agent, Quotas, Team
+from agentctl.config.budgets import Quotas
+from agentctl.config.settings import Agent, Team
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
 from agentctl.records.items import SUMMARY_VIEWS
@@ -19,7 +21,7 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import FoundTurn, RunRecord
 from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage, SessionView
 from agentctl.records.times import now
-from agentctl.records.validation import check_session_id, check_text, check_texts
+from agentctl.records.validation import check_session_id, check_text
 from agentctl.requests import (
     DEFAULT_LOCATOR,
     DELETION_WAIT,
@@ -41,14 +43,18 @@ from agentctl.runtime.components.records import build_session_data
 from agentctl.service import documents, json_texts, paging, session_documents
 from agentctl.service.family import OperationFamily
 from agentctl.service.session_histories import JOIN_BYTES
-from agentctl.store.database import Database, ListTotals, Steps, unit
+from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.listing import Slice
-from agentctl.store.repositories import run_reads, sessions
+from agentctl.store.repositories import run_reads, session_lists, sessions
+from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories.quotas import check_added
 from agentctl.store.repositories.run_rows import RunState
-from agentctl.store.repositories.sessions import SessionRow
-from agentctl.store.visibility import EVERYONE
+from agentctl.store.repositories.sessions import SessionRow, SummaryRow
+from agentctl.store.search import Search, parse_search
+from agentctl.store.visibility import EVERYONE, Visibility
 from agentctl.transcripts import export
+
+Row = TypeVar("Row", bound=SummaryRow)
 
 SMALL_HISTORY_BYTES = 65_536
 """Bytes; a history up to this size is read with its session."""
@@ -60,20 +66,45 @@ class SessionOperations(OperationFamily):
     async def get_sessions(self, filter: SessionFilter) -> Document[SessionPage]:
         async with self.audit("get_sessions"):
             database = self.lookups.session_database(filter.where)
-            check_texts(
-                session_name=filter.session_name,
-                component_id=filter.component_id,
-                user_id=filter.where.user_id,
-            )
-            paging.check_id_prefix(filter.id_prefix)
+            paging.check_session_filter(filter)
             part = paging.build_slice("sessions", filter.page)
-            work = self._list(filter, part, database.totals)
-            return Document(await database.read(work, size="unknown"))
+            if filter.search is not None:
+                find = self._search(database, filter, filter.search, part)
+                return Document(await database.read(find, size="large"))
+            work = session_lists.list_page(filter, self.lookups.visibility, part, database.totals)
+            page = await database.read(work, size="unknown")
+            items = session_documents.build_session_summaries(map(self._show_hold, page.rows))
+            return Document(documents.build_page_document("sessions", items, filter.page, page))
+
+    def _search(
+        self, database: Database, filter: SessionFilter, text: str, part: Slice
+    ) -> Work[bytes]:
+        tokenizer = database.outbox.tokenizer
+        if tokenizer is None:
+            raise errors.BadRequest(
+                "Search is not enabled: it needs enabled = true in [search]",
+                hint="run `agentctl db index` once when search is enabled",
+            )
+        if part.sort != "created_at":
+            raise errors.ValidationFailed("sort_by must be created_at with search")
+        return self._find_sessions(
+            filter, parse_search(text, tokenizer), part, database.load().kind
+        )
 
     @unit
-    def _list(self, filter: SessionFilter, part: Slice, totals: ListTotals) -> Steps[bytes]:
-        page = yield from sessions.list_page(filter, self.lookups.visibility, part, totals)
-        items = yield from session_documents.read_session_summaries(page.rows)
+    def _find_sessions(
+        self, filter: SessionFilter, search: Search, part: Slice, kind: str
+    ) -> Steps[bytes]:
+        visibility, user_id = self.lookups.visibility, filter.where.user_id
+        page = yield from search_texts.list_page(
+            search,
+            visibility if user_id is None else Visibility(everyone=False, user_id=user_id),
+            session_lists.build_conditions(filter, visibility),
+            part,
+            is_sqlite=kind == "sqlite",
+        )
+        rows = [found._replace(row=self._show_hold(found.row)) for found in page.rows]
+        items = yield from session_documents.read_matched_sessions(rows, search)
         return documents.build_page_document("sessions", items, filter.page, page)
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
@@ -108,7 +139,7 @@ class SessionOperations(OperationFamily):
                 metadata=json_texts.dump_checked_json("metadata", session.metadata),
             )
             call.add_resource("session", row.session_id)
-            await call.write(database, _insert(row, self.hosting.settings.quotas))
+            await call.write(database, _insert(database, row, self.hosting.settings.quotas))
             return Document(session_documents.build_session_document(row, []))
 
     async def get_session_by_id(
@@ -133,9 +164,11 @@ class SessionOperations(OperationFamily):
             database = self.lookups.session_database(where)
             if not known:
                 row, history = await self._read_with_history(database, session_id, where)
+                row = self._show_hold(row)
                 version = session_documents.build_session_version(row)
                 return version, await self._detail(database, row, history=history)
             row = await database.read(self.lookups.session(session_id, where))
+            row = self._show_hold(row)
             version = session_documents.build_session_version(row)
             return version, None if version in known else await self._detail(database, row)
 
@@ -152,6 +185,7 @@ class SessionOperations(OperationFamily):
         view: SessionView = "full",
         history: bytes | None = None,
     ) -> Document[SessionDetail]:
+        row = self._show_hold(row)
         if view == "summary":
             return Document(await database.read(session_documents.read_session_head(row)))
         histories = [] if history is None else [history]
@@ -159,6 +193,10 @@ class SessionOperations(OperationFamily):
             histories = await self.hosting.histories.read(database, row)
         build = partial(session_documents.build_session_document, row, histories)
         return Document(await convert(build, row.history_bytes, JOIN_BYTES))
+
+    def _show_hold(self, row: Row) -> Row:
+        """Return a session without its hold unless the caller is an administrator."""
+        return row if row.hold is None or self.principal.admin else replace(row, hold=None)
 
     async def require_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
@@ -175,7 +213,7 @@ class SessionOperations(OperationFamily):
     ) -> Document[SessionDetail]:
         async with self.audit("update_session", session_id=session_id) as call:
             database = self.lookups.session_database(where)
-            row = await call.write(database, self._update(session_id, patch, where))
+            row = await call.write(database, self._update(database, session_id, patch, where))
             return await self._detail(database, row, view)
 
     async def rename_session(
@@ -189,12 +227,12 @@ class SessionOperations(OperationFamily):
         patch = SessionPatch({"session_name": session_name})
         async with self.audit("rename_session", session_id=session_id) as call:
             database = self.lookups.session_database(where)
-            row = await call.write(database, self._update(session_id, patch, where))
+            row = await call.write(database, self._update(database, session_id, patch, where))
             return await self._detail(database, row, view)
 
     @unit
     def _update(
-        self, session_id: str, patch: SessionPatch, where: SessionLocator
+        self, database: Database, session_id: str, patch: SessionPatch, where: SessionLocator
     ) -> Steps[SessionRow]:
         stored = yield from self.lookups.session(session_id, where, lock=True)
         changes: dict[str, str | None] = {}
@@ -206,6 +244,9 @@ class SessionOperations(OperationFamily):
         row = yield from sessions.update(session_id, self.lookups.visibility, changes, now())
         if row is None:
             raise errors.NotFound("Session not found")
+        if "session_name" in changes and database.outbox.tokenizer is not None:
+            # A trigger changes the text of a name. The first name has none yet.
+            yield from search_texts.add_session(session_id, database.outbox.tokenizer)
         # A user at the quota can make data smaller.
         if any(
             len(text or "") > len(getattr(stored, name) or "")
@@ -267,7 +308,8 @@ class SessionOperations(OperationFamily):
             if cancel:
                 # The deletion itself checks the result. Its audit entry is committed before the
                 # cancels, which are part of it.
-                await database.read(self.lookups.session(session_id, where))
+                row = await database.read(self.lookups.session(session_id, where))
+                _check_not_held(row)
                 live = await database.read(run_reads.list_open_in_session(session_id))
                 if live:
                     await call.commit_first(database)
@@ -301,7 +343,8 @@ class SessionOperations(OperationFamily):
         for session_id in sorted(session_ids) if len(session_ids) > 1 else ():
             yield from sessions.get_for_update(session_id, self.lookups.visibility)
         for session_id in session_ids:
-            yield from self.lookups.session(session_id, where, lock=True)
+            row = yield from self.lookups.session(session_id, where, lock=True)
+            _check_not_held(row)
             live = yield from run_reads.list_open_in_session(session_id)
             if live:
                 raise errors.Conflict(f"The session has runs that are not final: {', '.join(live)}")
@@ -399,10 +442,17 @@ class SessionOperations(OperationFamily):
 
 
 @unit
-def _insert(row: SessionRow, quotas: Quotas) -> Steps[None]:
+def _insert(database: Database, row: SessionRow, quotas: Quotas) -> Steps[None]:
     if not (yield from sessions.create(row)):
         raise errors.Conflict("The session id is taken")
+    if database.outbox.tokenizer is not None:
+        yield from search_texts.add_session(row.session_id, database.outbox.tokenizer)
     yield from check_added(quotas, row.user_id, "sessions")
+
+
+def _check_not_held(row: SessionRow) -> None:
+    if row.hold is not None:
+        raise errors.Held(f"Session {row.session_id} is held and is not deleted")
 
 
 @unit

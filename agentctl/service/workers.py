@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from agentctl.light_dataclass import dataclass
 from agentctl.records.times import now
 from agentctl.runs.liveness import WorkerDeath
 from agentctl.service.hosting import Hosting

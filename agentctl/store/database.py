@@ -25,7 +25,13 @@ Statements are `Sql`, the common subset of SQLite and PostgreSQL:
 - `exclusive(:x)` locks a text until the end of the transaction, after those that hold its lock; on
   SQLite, which has one writer, it does nothing;
 - `utf8(column)` selects the bytes of a text that is sent on unchanged, to save decoding it;
+- `short_words(column)` is a text; on PostgreSQL with a space after 200 characters without one, as
+  its parser needs time that grows with their square;
+- `json_member(column, :key)` is the JSON text of a member of a stored JSON object, NULL without it;
+- `json_has(column, 'key', :text)` is true if the member is an array with a text, or is that text;
 - `clock(:now)` is the time of the database server in microseconds UTC; on SQLite it is `:now`;
+- `OVERWRITE_DELETED` lets SQLite overwrite the rows that the connection deletes from then on; on
+  PostgreSQL it does nothing;
 - `next_transaction()` is the number of the next transaction, and `oldest_transaction()` that of the
   oldest open one, or the next; on SQLite, which has one writer, both are 0.
 
@@ -35,55 +41,15 @@ The tests prepare every statement on a real PostgreSQL.
 from __future__ import annotations
 
 import re
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial, wraps
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import lru_cache, partial, wraps
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar
 
+from agentctl.light_dataclass import dataclass
 from agentctl.store.outbox import Outbox
-
-MAXIMUM_LISTS = 4_096
-"""Lists of a database that are remembered: those that were read last."""
-
-
-class ListTotals:
-    """The lists of one database that are known to be longer than the limit (docs/decisions/0036).
-
-    Added rows do not shorten such a list, and each removed row is counted in the table `removals`.
-    So it stays above the limit until as many rows were removed as it had above the limit.
-
-    Several threads may use an object. It is not stored: each process counts for itself.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
-
-    def is_beyond(self, key: Hashable, removed: int) -> bool:
-        """Return True if a list must still be longer than the limit.
-
-        Args:
-            key: the list: its statement and values.
-            removed: number of rows of its table that have ever been removed, read before the call.
-        """
-        with self._lock:
-            at, surplus = self._known.get(key, (0, 0))
-            if not 0 <= removed - at < surplus:
-                return False
-            self._known.move_to_end(key)
-            return True
-
-    def learn(self, key: Hashable, removed: int, surplus: int) -> None:
-        """Remember that a list had `surplus` rows above the limit after `removed` was read."""
-        with self._lock:
-            self._known[key] = removed, surplus
-            self._known.move_to_end(key)
-            if len(self._known) > MAXIMUM_LISTS:
-                self._known.popitem(last=False)
-
+from agentctl.store.schema import StoredVersion
+from agentctl.store.totals import ListTotals
 
 Value = str | int | None
 Row = Sequence[Any]
@@ -126,7 +92,7 @@ class Work(Generic[T_co]):
     Each iteration runs the unit from its beginning.
 
     Attributes:
-        single: True if the unit has at most one statement.
+        single: True if the unit has one statement, in reads in most cases.
         repeatable: True if a write of a single statement may also run twice, with the same result.
             It needs no separate transaction.
         shortcut: the common case in the SQL of PostgreSQL; None without one.
@@ -165,6 +131,10 @@ class Work(Generic[T_co]):
         return self._begin()
 
 
+class SecondStatement(RuntimeError):
+    """A unit outside a transaction has a second statement."""
+
+
 def list_statements(work: Work[object]) -> list[Statement]:
     """Return the statements of a unit that ignores their rows, without running them."""
     steps, found = iter(work), list[Statement]()
@@ -182,10 +152,10 @@ def unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
 
 
 def single_unit(function: Callable[P, Steps[T]]) -> Callable[P, Work[T]]:
-    """Turn a function that yields at most one statement into a unit of work.
+    """Turn a function that yields one statement in most cases into a unit of work.
 
-    A read of such a unit needs no transaction: one statement is a snapshot already. A second
-    statement raises RuntimeError.
+    A read of such a unit needs no transaction: one statement is a snapshot already. If there is a
+    second statement, the unit runs again in a transaction. In a write it raises `SecondStatement`.
     """
     return _make_unit(function, single=True)
 
@@ -291,11 +261,13 @@ class Database(Protocol):
         id: the id in the configuration.
         totals: remembered totals of long lists.
         outbox: the webhooks of the configuration.
+        version: the schema version when it was opened, or when the recorder read it last.
     """
 
     id: str
     totals: ListTotals
     outbox: Outbox
+    version: StoredVersion
 
     @property
     def write_failed(self) -> bool:
@@ -347,13 +319,14 @@ class Database(Protocol):
         """
         ...
 
-    def watch(self, topic: str) -> Callable[[], int]:
+    def watch(self, topic: str, notify: Callable[[], None] | None = None) -> Callable[[], int]:
         """Return a function whose number changes after the writes that concern a topic.
 
         It may change after other writes, too. Equal functions have the same numbers.
 
         Args:
             topic: see `run_topic`, `worker_topic` and `LEGS_TOPIC`.
+            notify: called after each change of the number, if the database has notifications.
         """
         ...
 
@@ -408,8 +381,12 @@ _LOCK = re.compile(
 )
 
 _UTF8 = re.compile(r"\butf8\((\w+)\)")
+_SHORT_WORDS = re.compile(r"\bshort_words\((\w+)\)")
 
 _EXCLUSIVE = re.compile(r"\bexclusive\((:\w+)\)")
+
+_JSON_MEMBER = re.compile(r"\bjson_member\((\w+), (:\w+)\)")
+_JSON_HAS = re.compile(r"\bjson_has\((\w+), ('\w+'), (:\w+)\)")
 
 _CLOCK = re.compile(r"\bclock\((:\w+)\)")
 
@@ -419,16 +396,30 @@ _TRANSACTIONS = {
 }
 
 
-@cache
+MAXIMUM_COMPILED = 16_384
+"""Statements that are kept compiled. The filters of lists have more combinations."""
+
+
+@lru_cache(MAXIMUM_COMPILED)
 def compile_for_sqlite(sql: Sql) -> str:
     """Return the statement for SQLite: without the row locks of its SELECT."""
-    text = _CLOCK.sub(r"\1", _UTF8.sub(r"CAST(\1 AS BLOB)", _LOCK.sub("", sql)))
+    if sql == OVERWRITE_DELETED:
+        return "PRAGMA secure_delete = ON"
+    text = _JSON_MEMBER.sub(r"""(\1 -> ('$."' || \2 || '"'))""", sql)
+    # The members of an object have texts as keys.
+    text = _JSON_HAS.sub(
+        r"EXISTS (SELECT 1 FROM json_each(\1, '$.' || \2) AS items"
+        r" WHERE items.value = \3 AND items.type = 'text' AND typeof(items.key) <> 'text')",
+        text,
+    )
+    text = _SHORT_WORDS.sub(r"\1", text)
+    text = _CLOCK.sub(r"\1", _UTF8.sub(r"CAST(\1 AS BLOB)", _LOCK.sub("", text)))
     for name in _TRANSACTIONS:
         text = text.replace(name, "0")
     return _EXCLUSIVE.sub("NULL", text)
 
 
-@cache
+@lru_cache(MAXIMUM_COMPILED)
 def compile_for_postgres(sql: Sql) -> tuple[str, tuple[str, ...]]:
     """Compile a statement for asyncpg, with `$1`, `$2`, ... for its parameters.
 
@@ -444,7 +435,12 @@ def compile_for_postgres(sql: Sql) -> tuple[str, tuple[str, ...]]:
             return token[0]
         return f"${numbers.setdefault(name, len(numbers) + 1)}"
 
-    sql_text = _UTF8.sub(r"convert_to(\1, 'UTF8')", sql)
+    sql_text = _JSON_MEMBER.sub(r"(cast(\1 AS json) -> cast(\2 AS text))::text", sql)
+    sql_text = _JSON_HAS.sub(
+        r"coalesce((cast(\1 AS jsonb) -> \2) @> to_jsonb(cast(\3 AS text)), false)", sql_text
+    )
+    sql_text = _UTF8.sub(r"convert_to(\1, 'UTF8')", sql_text)
+    sql_text = _SHORT_WORDS.sub(r"regexp_replace(\1, '(\\S{200})', '\\1 ', 'g')", sql_text)
     sql_text = _EXCLUSIVE.sub(r"pg_advisory_xact_lock(hashtextextended(\1, 0))", sql_text)
     sql_text = _CLOCK.sub("(extract(epoch FROM clock_timestamp()) * 1000000)::bigint", sql_text)
     for name, expression in _TRANSACTIONS.items():
@@ -453,24 +449,15 @@ def compile_for_postgres(sql: Sql) -> tuple[str, tuple[str, ...]]:
     return text, tuple(numbers)
 
 
+OVERWRITE_DELETED = Sql("SELECT 'overwrite deleted rows'")
+"""Lets SQLite overwrite deleted rows with zeros, which it does not do by itself."""
+
 FAILURE_SECONDS = 10.0
 """Seconds after a failed write in which a process is not ready: longer than between heartbeats."""
 
 PROBE = Sql("SELECT count(*) FROM schema_version")
 
-# Each of the first two is the end of an index; the table of workers is small.
-_NEWEST = Sql(
-    "SELECT max(at) FROM (SELECT max(created_at) AS at FROM sessions"
-    " UNION ALL SELECT max(created_at) FROM runs"
-    " UNION ALL SELECT max(beat) FROM workers) AS times"
-)
-
 
 def probe() -> Work[None]:
     """Read one small table, to see that the database answers."""
     return PROBE.execute()
-
-
-def get_newest_time() -> Work[int | None]:
-    """Return the latest stored creation time or heartbeat, in microseconds UTC."""
-    return _NEWEST.value()

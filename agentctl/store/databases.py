@@ -50,7 +50,8 @@ def open_sqlite(id: str, path: Path, *, create: bool) -> SqliteDatabase:
         create_file(id, path)
     database = SqliteDatabase(id, path)
     try:
-        check_version(database.read_blocking(require_version(path)), str(path))
+        database.version = database.read_blocking(require_version(path))
+        check_version(database.version, str(path))
     except errors.AgentctlError as error:
         database.close_blocking()
         raise add_path(error, path) from None

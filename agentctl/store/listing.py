@@ -9,17 +9,25 @@ migration 3 (docs/decisions/0036).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Generic, Literal, TypeVar
+from dataclasses import field, replace
+from functools import lru_cache
+from typing import Generic, Literal, NamedTuple, TypeVar
 
-from agentctl.store.database import ListTotals, Sql, Statement, Steps, Value, unit
+from agentctl.light_dataclass import dataclass
+from agentctl.store.database import Row, Sql, Statement, Steps, Value, single_unit, unit
+from agentctl.store.totals import ListTotals
 
 MAXIMUM_TOTAL = 10_000
 """The largest exact total (docs/contract.md "Lists")."""
 
 MAXIMUM_SURPLUS = 1_000
 """Rows above `MAXIMUM_TOTAL` that are counted at most, for `ListTotals`."""
+
+MAXIMUM_COMPARED = 10_000
+"""Rows that a page is searched for with conditions that no index has (docs/decisions/0118)."""
+
+_MAXIMUM_STATEMENTS = 4_096
+"""Statements that are kept, of the many combinations of filters."""
 
 GROUP_SIZE = 20
 """Ids that one statement looks up. A smaller last group is filled with NULL, so that the statement
@@ -35,6 +43,12 @@ Order = Literal["asc", "desc"]
 Cursor = tuple[int, str]
 """The time (microseconds UTC) and the id of the last row of a page: the next page follows them."""
 
+Times = tuple[int | None, int | None]
+"""Bounds of a time, inclusive and exclusive, in microseconds UTC."""
+
+Total = tuple[int, bool]
+"""A number of rows, and whether more may match."""
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
@@ -45,6 +59,7 @@ class Slice:
         limit: maximum number of rows.
         offset: rows to skip; 0 with `after`.
         after: the row before the part.
+        total: the total of the list, if an earlier page has it.
     """
 
     sort: Literal["created_at", "updated_at"] = "created_at"
@@ -52,6 +67,7 @@ class Slice:
     limit: int = 20
     offset: int = 0
     after: Cursor | None = None
+    total: Total | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +79,14 @@ class RowPage(Generic[R]):
         total: number of rows that match the filters, at most `MAXIMUM_TOTAL`.
         capped: True if more rows than that match.
         next: the cursor of the next page; None on the last page.
+        keeps_total: True if the next pages have the same total, from the cursor.
     """
 
     rows: list[R]
     total: int
     capped: bool
     next: Cursor | None
+    keeps_total: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +99,10 @@ class Conditions:
     def with_condition(self, text: str, **values: Value) -> Conditions:
         """Add a condition."""
         return Conditions((*self.texts, text), {**self.values, **values})
+
+    def with_all(self, others: Conditions) -> Conditions:
+        """Add other conditions."""
+        return Conditions((*self.texts, *others.texts), {**self.values, **others.values})
 
     def with_prefix(self, column: str, prefix: str) -> Conditions:
         """Add the condition that a column begins with a text."""
@@ -95,13 +117,15 @@ class Conditions:
         text, named = build_any(column, values, name)
         return self.with_condition(text, **named)
 
-    def with_times(self, since: int | None, before: int | None) -> Conditions:
-        """Add the bounds of `created_at`: inclusive and exclusive, microseconds UTC."""
+    def with_times(
+        self, since: int | None, before: int | None, column: str = "created_at"
+    ) -> Conditions:
+        """Add the bounds of a time: inclusive and exclusive, microseconds UTC."""
         bounded = self
         if since is not None:
-            bounded = bounded.with_condition("created_at >= :since", since=since)
+            bounded = bounded.with_condition(f"{column} >= :since", since=since)
         if before is not None:
-            bounded = bounded.with_condition("created_at < :before", before=before)
+            bounded = bounded.with_condition(f"{column} < :before", before=before)
         return bounded
 
     def with_equal(self, **values: Value) -> Conditions:
@@ -109,6 +133,18 @@ class Conditions:
         present = {name: value for name, value in values.items() if value is not None}
         texts = (f"{name} = :{name}" for name in present)
         return Conditions((*self.texts, *texts), {**self.values, **present})
+
+
+class Joined(NamedTuple):
+    """The row of another table that belongs to each row of a page, NULL if there is none.
+
+    Attributes:
+        columns: the columns of that row, separated by commas.
+        join: the LEFT JOIN; `page` is the row of the page.
+    """
+
+    columns: str
+    join: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,19 +157,69 @@ class Listing:
         id: the column that breaks ties.
         removals: the column of the table `removals` that counts removed rows; "" if totals are
             not remembered.
+        joined: adds columns of other rows.
     """
 
     table: str
     columns: str
     id: str
     removals: str = ""
+    joined: Joined | None = None
+
+    @single_unit
+    def list_page(
+        self,
+        conditions: Conditions,
+        page: Slice,
+        make: Callable[..., R],
+        totals: ListTotals | None = None,
+        times: Times = (None, None),
+        *,
+        sort_ids: bool = False,
+    ) -> Steps[RowPage[R]]:
+        """Read a page and its total in one statement.
+
+        Further statements count the list if the page has no rows, or if so many rows were removed
+        that its remembered total may be wrong.
+
+        Args:
+            conditions: the conditions of the list.
+            page: the page.
+            make: creates a row from the columns.
+            totals: the remembered totals of the database. Without them every list is counted.
+            times: the bounds of the time of the order: inclusive and exclusive.
+            sort_ids: set if an index that is not in the order of the list finds all rows that
+                match. Then only ids are sorted, and only the rows of the page are read.
+        """
+        whole = conditions.with_times(*times, page.sort)
+        conditions, page = narrow(conditions, page, *times)
+        counted: Sql | None = _count_sql(self, whole.texts)
+        totals = totals if self.removals else None
+        key = None if totals is None else (counted, *sorted(whole.values.items()))
+        if totals is not None and totals.has(key):
+            counted = None
+        sql = _page_sql(self, *_order(conditions, page), sort_ids, counted, totals is not None)
+        rows = yield Statement(sql, {**whole.values, **_bind(conditions, page)})
+        if not rows:
+            begins = page.after is None and not page.offset
+            total = 0 if begins else (yield from self.count(whole, totals))
+        elif counted is not None:
+            total = rows[0][-1]
+            if totals is not None and total > MAXIMUM_TOTAL:
+                totals.learn(key, rows[0][-2], total - MAXIMUM_TOTAL)
+        elif totals is not None and totals.is_beyond(key, rows[0][-1]):
+            total = MAXIMUM_TOTAL + 1
+        else:
+            total = yield from self.count(whole, totals)
+        extra = (counted is not None) + (totals is not None)
+        return self._build_page([row[:-extra] for row in rows], page, make, total)
 
     @unit
     def count(self, conditions: Conditions, totals: ListTotals | None = None) -> Steps[int]:
         """Count the rows that match.
 
         Args:
-            totals: the remembered totals of the database. Without them every list is counted.
+            totals: as for `list_page`.
 
         Returns:
             The number of rows, up to `MAXIMUM_TOTAL`; some larger number for a longer list.
@@ -143,8 +229,7 @@ class Listing:
             return int((yield Statement(sql, conditions.values))[0][0])
         key = (sql, *sorted(conditions.values.items()))
         # Read before the rows are counted: a later removal must not go unnoticed.
-        removals = Sql(f"SELECT {self.removals} FROM removals WHERE id = 1")
-        removed = (yield Statement(removals))[0][0]
+        removed = (yield Statement(Sql(_removals_sql(self))))[0][0]
         if totals.is_beyond(key, removed):
             return MAXIMUM_TOTAL + 1
         count: int = (yield Statement(sql, conditions.values))[0][0]
@@ -162,44 +247,86 @@ class Listing:
         *,
         sort_ids: bool = False,
     ) -> Steps[RowPage[R]]:
-        """Read a page.
+        """Read a page of a list whose total, the result of `count`, is known.
 
-        Args:
-            page: the page.
-            make: creates a row from the columns.
-            total: the result of `count`.
-            sort_ids: set if an index that is not in the order of the list finds all rows that
-                match. Then only ids are sorted, and only the rows of the page are read.
+        The other arguments are those of `list_page`.
         """
-        # One row more than the page shows whether there is another page.
-        values = {**conditions.values, "limit": page.limit + 1, "offset": page.offset}
-        if page.after is not None:
-            values["after_key"], values["after_id"] = page.after
-        after = page.after is not None
-        sql = _page_sql(self, conditions.texts, page.sort, page.order, after, sort_ids)
-        matches = yield Statement(sql, values)
-        rows = [make(*row) for row in matches[: page.limit]]
-        last = rows[-1] if len(matches) > page.limit else None
+        sql = _page_sql(self, *_order(conditions, page), sort_ids, None, False)
+        rows = yield Statement(sql, _bind(conditions, page))
+        return self._build_page(rows, page, make, total)
+
+    def _build_page(
+        self, found: Sequence[Row], page: Slice, make: Callable[..., R], total: int
+    ) -> RowPage[R]:
+        rows = [make(*row) for row in found[: page.limit]]
+        last = rows[-1] if len(found) > page.limit else None
         following = None if last is None else (getattr(last, page.sort), getattr(last, self.id))
         return RowPage(rows, min(total, MAXIMUM_TOTAL), total > MAXIMUM_TOTAL, following)
 
     @unit
-    def list_page(
+    def read_compared(
         self,
         conditions: Conditions,
+        compared: Conditions,
         page: Slice,
         make: Callable[..., R],
-        totals: ListTotals | None = None,
+        times: Times = (None, None),
+        *,
+        maximum: int,
+        sort_ids: bool = False,
     ) -> Steps[RowPage[R]]:
-        """Count the rows that match, and read a page of them."""
-        total = yield from self.count(conditions, totals)
-        return (yield from self.read(conditions, page, make, total))
+        """Read a page of the rows that also match conditions that no index has.
+
+        The page is searched for in the next `maximum` rows of the list without these conditions. If
+        there are more rows, it can have fewer rows than its limit, or none, and a next page, which
+        begins after these rows. The total is that of the first page, and capped if that has not
+        compared all rows.
+
+        Args:
+            conditions: those that an index has.
+            compared: the other ones.
+            times: the bounds of the time of the order: inclusive and exclusive.
+            maximum: number of rows to compare, at most `MAXIMUM_TOTAL`.
+            sort_ids: see `read`.
+        """
+        end = yield from self._find_end(conditions, page, times, maximum)
+        total = page.total
+        if total is None:
+            first_end = end
+            if page.after is not None:
+                first = replace(page, after=None)
+                first_end = yield from self._find_end(conditions, first, times, maximum)
+            whole = conditions.with_all(compared).with_times(*times, page.sort)
+            count = yield from self.count(self._until(first_end, whole, page))
+            total = count, first_end is not None
+        matching, part = narrow(conditions.with_all(compared), page, *times)
+        matching = self._until(end, matching, page)
+        found = yield from self.read(matching, part, make, total[0], sort_ids=sort_ids)
+        return RowPage(found.rows, *total, found.next or end, keeps_total=True)
+
+    @unit
+    def _find_end(
+        self, conditions: Conditions, page: Slice, times: Times, maximum: int
+    ) -> Steps[Cursor | None]:
+        """Return the last row that is compared for a page, None if no row follows it."""
+        matching, part = narrow(conditions, page, *times)
+        values = {**_bind(matching, part), "limit": 2, "offset": maximum - 1}
+        sql = _rows_sql(self, f"{page.sort}, {self.id}", *_order(matching, part))
+        rows = yield Statement(sql, values)
+        return (rows[0][0], rows[0][1]) if len(rows) > 1 else None
+
+    def _until(self, end: Cursor | None, conditions: Conditions, page: Slice) -> Conditions:
+        if end is None:
+            return conditions
+        sign = "<=" if page.order == "asc" else ">="
+        bound = f"({page.sort}, {self.id}) {sign} (:end_key, :end_id)"
+        return conditions.with_condition(bound, end_key=end[0], end_id=end[1])
 
 
 def narrow(
     conditions: Conditions, page: Slice, since: int | None, before: int | None
 ) -> tuple[Conditions, Slice]:
-    """Return the conditions and the page of a list by `created_at` within two times.
+    """Return the conditions and the page of a list within two times of its order.
 
     Of a time and a cursor that limit the same side, only the tighter one is a condition: a database
     that starts at the other one reads all pages in between.
@@ -209,7 +336,7 @@ def narrow(
     elif page.after is not None and page.order == "desc" and before is not None:
         bounds = (before, replace(page, after=None)) if before <= page.after[0] else (None, page)
         before, page = bounds
-    return conditions.with_times(since, before), page
+    return conditions.with_times(since, before, page.sort), page
 
 
 def build_any(
@@ -224,9 +351,9 @@ def build_any(
     return f"{column} IN ({', '.join(f':{key}' for key in named) or 'NULL'})", named
 
 
-def fold_prefix(prefix: str) -> str:
-    """Return a prefix as `lower()` of both databases changes it: only ASCII letters are folded."""
-    return "".join(letter.lower() if letter.isascii() else letter for letter in prefix)
+def fold_ascii(text: str) -> str:
+    """Return a text as `lower()` of both databases changes it: only ASCII letters are folded."""
+    return "".join(letter.lower() if letter.isascii() else letter for letter in text)
 
 
 def prefix_end(prefix: str) -> str | None:
@@ -244,13 +371,49 @@ def prefix_end(prefix: str) -> str | None:
     return trimmed[:-1] + chr(following)
 
 
-@cache
+@lru_cache(_MAXIMUM_STATEMENTS)
 def _count_sql(listing: Listing, conditions: tuple[str, ...]) -> Sql:
     rows = f"SELECT 1 FROM {listing.table}{_where(conditions)}"
     return Sql(f"SELECT count(*) FROM ({rows} LIMIT {MAXIMUM_TOTAL + MAXIMUM_SURPLUS}) AS counted")
 
 
-@cache
+def _removals_sql(listing: Listing) -> str:
+    return f"SELECT {listing.removals} FROM removals WHERE id = 1"
+
+
+def _order(conditions: Conditions, page: Slice) -> tuple[tuple[str, ...], str, Order, bool]:
+    """Return what determines the text of the statement of a page."""
+    return conditions.texts, page.sort, page.order, page.after is not None
+
+
+def _bind(conditions: Conditions, page: Slice) -> dict[str, Value]:
+    """Return the values of the statement of a page."""
+    # One row more than the page shows whether there is another page.
+    values = {**conditions.values, "limit": page.limit + 1, "offset": page.offset}
+    if page.after is not None:
+        values["after_key"], values["after_id"] = page.after
+    return values
+
+
+@lru_cache(_MAXIMUM_STATEMENTS)
+def _rows_sql(
+    listing: Listing,
+    columns: str,
+    conditions: tuple[str, ...],
+    sort: str,
+    order: Order,
+    after: bool,
+) -> Sql:
+    if after:
+        sign = ">" if order == "asc" else "<"
+        conditions = (*conditions, f"({sort}, {listing.id}) {sign} (:after_key, :after_id)")
+    return Sql(
+        f"SELECT {columns} FROM {listing.table}{_where(conditions)}"
+        f" ORDER BY {sort} {order}, {listing.id} {order} LIMIT :limit OFFSET :offset"
+    )
+
+
+@lru_cache(_MAXIMUM_STATEMENTS)
 def _page_sql(
     listing: Listing,
     conditions: tuple[str, ...],
@@ -258,17 +421,33 @@ def _page_sql(
     order: Order,
     after: bool,
     sort_ids: bool,
+    counted: Sql | None,
+    removed: bool,
 ) -> Sql:
-    if after:
-        sign = ">" if order == "asc" else "<"
-        conditions = (*conditions, f"({sort}, {listing.id}) {sign} (:after_key, :after_id)")
-    ordered = f"ORDER BY {sort} {order}, {listing.id} {order}"
-    source = f"FROM {listing.table}{_where(conditions)} {ordered} LIMIT :limit OFFSET :offset"
-    if not sort_ids:
-        return Sql(f"SELECT {listing.columns} {source}")
+    """Build the statement of a page.
+
+    Args:
+        counted: the statement that counts the list: its result is the last column.
+        removed: add a column with the number of removed rows, before the total.
+    """
+    # Each is evaluated once and not for each row, because it does not depend on the row.
+    extra = f", ({_removals_sql(listing)})" if removed else ""
+    extra += f", ({counted})" if counted is not None else ""
+    columns = listing.columns if listing.joined is not None else f"{listing.columns}{extra}"
+    parts = conditions, sort, order, after
+    if sort_ids:
+        sql = (
+            f"SELECT {columns} FROM {listing.table}"
+            f" WHERE {listing.id} IN ({_rows_sql(listing, listing.id, *parts)})"
+            f" ORDER BY {sort} {order}, {listing.id} {order}"
+        )
+    else:
+        sql = _rows_sql(listing, columns, *parts)
+    if listing.joined is None:
+        return Sql(sql)
     return Sql(
-        f"SELECT {listing.columns} FROM {listing.table}"
-        f" WHERE {listing.id} IN (SELECT {listing.id} {source}) {ordered}"
+        f"SELECT page.*, {listing.joined.columns}{extra} FROM ({sql}) AS page"
+        f" {listing.joined.join} ORDER BY page.{sort} {order}, page.{listing.id} {order}"
     )
 
 
@@ -276,7 +455,7 @@ def _where(conditions: tuple[str, ...]) -> str:
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
-def group_ids(ids: Sequence[str]) -> Iterator[dict[str, Value]]:
+def group_ids(ids: Sequence[Value]) -> Iterator[dict[str, Value]]:
     """Yield the values of `ID_GROUP` for each group of ids."""
     for first in range(0, len(ids), GROUP_SIZE):
         group = ids[first : first + GROUP_SIZE]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
-from agentctl.store.schema import Engine, Migration, StoredVersion, load_migrations
+from agentctl.store.schema import FINISH_UPGRADE, Engine, Migration, StoredVersion, load_migrations
 from agentctl.store.threads import call_in_thread
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ LONGEST_SECONDS = 86_400.0
 
 
 _VERSION = Sql("SELECT max(version), max(compatible_from) FROM schema_version")
+_FINISH = Sql(FINISH_UPGRADE)
 
 
 def get_engine(entry: Entry) -> Engine:
@@ -62,6 +63,11 @@ def read_current_version() -> Steps[StoredVersion]:
     """Return the schema version of an open database."""
     ((number, compatible_from),) = yield Statement(_VERSION)
     return StoredVersion(number, compatible_from)
+
+
+def exclude_earlier_programs() -> Work[None]:
+    """Allow what programs of earlier releases cannot read; from then on they refuse to start."""
+    return _FINISH.execute()
 
 
 async def read_unbounded(entry: Entry, work: Work[T]) -> T:

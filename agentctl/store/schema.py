@@ -24,6 +24,16 @@ SCHEMA_VERSION = max(int(file.name[:4]) for file in MIGRATIONS_FOLDER.glob("*.sq
 COMPATIBLE_SINCE = 15
 """The migration that added `schema_version.compatible_from`."""
 
+TEXT_ROWS_SINCE = 27
+"""The schema version of the first programs that read rows of events with pieces of text."""
+
+FINISH_UPGRADE = (
+    f"UPDATE schema_version SET compatible_from = {TEXT_ROWS_SINCE}"
+    f" WHERE version = 1 AND compatible_from < {TEXT_ROWS_SINCE}"
+)
+"""The statement that excludes all programs which cannot read everything that this one writes. A new
+database needs no upgrade; for others it is the decision of the operator (docs/decisions/0125)."""
+
 MIGRATE_COMMAND = "agentctl db migrate"
 """The command that migrates a database to `SCHEMA_VERSION`."""
 
@@ -76,21 +86,49 @@ class Migration(NamedTuple):
         return [re.split(r" ?\(| AS ", statement)[0] for statement in self.statements()]
 
 
+CLOSED_FROM = 1_000_000
+"""`compatible_from` of a database that no program may serve, of any version: the source of a copy
+that has moved, or the target of one that is not complete."""
+
+
 class StoredVersion(NamedTuple):
     """The schema version of a database.
 
     Attributes:
         number: the number of its last migration, 0 for none.
         compatible_from: the least schema version of a program that works with it.
+        moved_to: of a database that has moved its new place, without a password.
+        copied_from: of the target of a copy that is not complete the place of the source.
     """
 
     number: int
     compatible_from: int
+    moved_to: str | None = None
+    copied_from: str | None = None
+
+    @classmethod
+    def of(cls, number: int, compatible_from: int, copy: tuple[str, str]) -> StoredVersion:
+        """Return the version of a closed database. `copy`: role and `other` of its copy."""
+        role, other = copy
+        place = {"moved_to" if role == "source" else "copied_from": other}
+        return cls(number, compatible_from, **place)
 
     @property
     def is_newer(self) -> bool:
         """True if a later version of agentctl has migrated the database."""
         return self.number > SCHEMA_VERSION
+
+    @property
+    def allows_text_rows(self) -> bool:
+        """True if all programs that work with the database read pieces of text (`runs.event_rows`).
+
+        Programs of earlier releases can read events as JSON only.
+        """
+        return self.compatible_from >= TEXT_ROWS_SINCE
+
+
+COPY_OF_CLOSED = "SELECT role, other FROM copy_state"
+"""The statement for `StoredVersion.of`."""
 
 
 @cache
@@ -116,6 +154,8 @@ def check_version(version: StoredVersion, where: str) -> None:
 
     Raises:
         SchemaMismatch: the schema is older than this code, or newer and not compatible with it.
+        DatabaseMoved: the database was copied to another place.
+        Unavailable: it is the target of a copy that is not complete.
     """
     if version.number < SCHEMA_VERSION:
         raise errors.SchemaMismatch(
@@ -128,6 +168,18 @@ def check_version(version: StoredVersion, where: str) -> None:
 
 def check_newer(version: StoredVersion, where: str) -> None:
     """Check that a schema is not too new for this code; arguments and errors of `check_version`."""
+    if version.moved_to is not None:
+        raise errors.DatabaseMoved(
+            "The database has moved",
+            cause=f"{where} was copied to {version.moved_to}, and refuses writes since then",
+            hint=f"name the new place in [[databases]] url: {version.moved_to}",
+        )
+    if version.copied_from is not None:
+        raise errors.Unavailable(
+            "The database is the target of a copy that is not complete",
+            cause=f"{where} does not have everything of {version.copied_from}",
+            hint="finish the copy with `agentctl db copy --finish`, or use the source",
+        )
     if version.compatible_from > SCHEMA_VERSION:
         raise errors.SchemaMismatch(
             "The database schema is newer than this agentctl",

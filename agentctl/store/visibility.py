@@ -5,8 +5,7 @@ docs/contract.md "Data scoping" has the rules.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Value
 from agentctl.store.listing import Conditions
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.sdk.resources import Resource
@@ -12,6 +11,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from agentctl import __version__
+from agentctl.light_dataclass import dataclass
 from agentctl.records.trace_context import TraceContext
 from agentctl.runtime.tracing import LegTrace, build_span_context
 from agentctl.telemetry import attributes as names

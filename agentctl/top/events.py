@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from agentctl.cli.show.event_lines import describe_event
 from agentctl.errors import AgentctlError, TooManyRequests, Unavailable
+from agentctl.light_dataclass import dataclass
 from agentctl.records.events import TEXT_KINDS, parse_event
 from agentctl.records.kinds import component_of_run, find_component
 from agentctl.requests import BEFORE_FIRST_EVENT, ResumeRequest

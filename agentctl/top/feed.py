@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.progress import run_all, successes
 from agentctl.errors import NotFound, Unsupported
+from agentctl.light_dataclass import dataclass
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import FINAL_STATUSES, FinalStatus
 from agentctl.records.times import now

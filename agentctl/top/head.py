@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.text import Text
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_span
 from agentctl.requests import MAXIMUM_OFFSET
 from agentctl.top.connection import ConnectionState

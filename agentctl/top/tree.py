@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import find_component
 from agentctl.records.phase import describe_run
 from agentctl.top.feed import Run, is_live

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from rich.text import Text
 
 from agentctl.cli.show.columns import get_last_run
 from agentctl.errors import AgentctlError, Forbidden
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind, Record, find_component
 from agentctl.records.times import format_elapsed, format_span
 from agentctl.requests import (

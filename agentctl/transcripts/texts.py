@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import PhaseRecord
 from agentctl.requests import RunView
@@ -155,7 +155,7 @@ def cut_text(text: str, full: bool, characters: int = 0) -> str:
 
 
 def describe_session(session: Record) -> tuple[str, list[str]]:
-    """Return the name of a session, and its id, component and user."""
+    """Return the name of a session, and its id, component, user and hold."""
     session_id = clean_line(session.get("session_id"))
     named = find_component(session)
     facts = [f"session {session_id}"]
@@ -163,7 +163,15 @@ def describe_session(session: Record) -> tuple[str, list[str]]:
         facts.append(f"{named[0]} {clean_line(named[1])}")
     if session.get("user_id"):
         facts.append(clean_line(session["user_id"]))
+    if (hold := session.get("hold")) is not None:
+        facts.append(f"held {describe_hold(hold)}")
     return clean_line(session.get("session_name") or session_id), facts
+
+
+def describe_hold(hold: Record) -> str:
+    """Return the hold of a session: `since 2026-11-23 by ann: case 17`."""
+    day, who, why = (clean_line(hold.get(name)) for name in ("held_at", "held_by", "reason"))
+    return f"since {day[:10]} by {who}: {why}"
 
 
 def count_session_tokens(session: Record) -> Iterator[str]:

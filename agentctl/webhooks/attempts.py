@@ -6,12 +6,12 @@ import asyncio
 import random
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from agentctl import __version__
 from agentctl.config.webhooks import Webhook
+from agentctl.light_dataclass import dataclass
 from agentctl.records.times import now, read_retry_after
 from agentctl.webhooks.addresses import RefusedAddress, resolve_allowed
 from agentctl.webhooks.signing import Signer

@@ -12,10 +12,10 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from agentctl import errors
 from agentctl.config.settings import Settings
+from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import new_id
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.times import now

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -78,11 +76,8 @@ class People:
 
     @property
     def payments(self) -> list[Any]:
-        """The payments that were made so far, in this process.
-
-        Python imports the module of the agent once, from the folder of the first server.
-        """
-        ledger: Path = sys.modules["paying_agent"].LEDGER
+        """The payments that were made so far."""
+        ledger = self.host.deployment.folder / "ledger.jsonl"
         text = ledger.read_text() if ledger.exists() else ""
         return [json.loads(line) for line in text.splitlines()]
 

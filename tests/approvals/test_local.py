@@ -12,6 +12,7 @@ from agentctl.approval_requests import ApprovalFilter, ContinueRequest, Decision
 from agentctl.auth.principal import Principal, local_principal
 from agentctl.errors import Conflict, FourEyes
 from agentctl.operations import Operations
+from agentctl.personal_data_requests import Erasure
 from agentctl.requests import RunRequest
 from agentctl.service.service import Service, ServiceOperations
 from tests.approvals.conftest import AGENTS
@@ -159,3 +160,16 @@ async def test_anonymous_callers_are_nobody_else(alone: Deployment) -> None:
         run = await start(anonymous, "other")
         with pytest.raises(FourEyes):
             await approve(anonymous, run)
+
+
+async def test_erasure_cancels_paused_runs_on_request(alone: Deployment) -> None:
+    async with open_service(alone) as service:
+        run = await start(service.operations_for(Principal("ada", admin=True)), "user | user")
+        assert run["status"] == "PAUSED"
+        with pytest.raises(Conflict, match="live or paused"):
+            await command(service).erase_user_data(Erasure("ada"))
+        done = await command(service).erase_user_data(Erasure("ada", cancel=True))
+        rows = {row["table"]: row["rows"] for row in done.value["erased"]}
+        assert (rows["sessions"], rows["runs"], rows["approvals"]) == (1, 1, 1)
+        left = (await command(service).get_user_data("ada")).value
+        assert not [row for row in left["tables"] if row["rows"] and row["erasure"] != "keep"]

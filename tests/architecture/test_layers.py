@@ -16,9 +16,10 @@ from tests.process import without_coverage
 
 BASE = {
     "child_processes", "errors", "event_loop", "records", "run_scope", "extensions",
-    "declarations", "requests", "approval_requests", "memory_requests", "webhook_requests",
-    "repeat_requests", "usage_requests", "run_operations", "operations", "partial_operations",
-    "config",
+    "declarations", "list_filters", "requests", "approval_requests", "memory_requests",
+    "webhook_requests", "personal_data_requests", "repeat_requests", "retention_requests",
+    "usage_requests", "personal_data_operations", "run_operations", "operations",
+    "partial_operations", "config",
 }  # fmt: skip
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
@@ -29,6 +30,7 @@ BELOW: dict[str, set[str]] = {
     "openai_agents": {"runtime"},
     "pydantic_ai": {"records", "runtime"},
     "child_processes": set(),
+    "light_dataclass": set(),
     "run_scope": set(),
     "event_loop": {"child_processes"},
     "agents": {"waiting"},
@@ -37,11 +39,15 @@ BELOW: dict[str, set[str]] = {
     "records": {"errors"},
     "declarations": {"records"},
     "extensions": {"records"},
-    "requests": {"declarations", "records"},
+    "list_filters": {"declarations", "errors", "records"},
+    "requests": {"declarations", "list_filters", "records"},
     "approval_requests": {"declarations", "records", "requests"},
     "memory_requests": {"declarations", "requests"},
     "webhook_requests": {"declarations", "records", "requests"},
+    "personal_data_requests": {"declarations", "requests"},
+    "personal_data_operations": {"declarations", "personal_data_requests", "records"},
     "repeat_requests": {"approval_requests"},
+    "retention_requests": {"declarations", "records", "requests"},
     "usage_requests": {"declarations", "records", "requests"},
     "run_operations": {
         "approval_requests",
@@ -53,8 +59,10 @@ BELOW: dict[str, set[str]] = {
     "operations": {
         "declarations",
         "memory_requests",
+        "personal_data_operations",
         "records",
         "requests",
+        "retention_requests",
         "run_operations",
         "usage_requests",
         "webhook_requests",
@@ -76,7 +84,7 @@ BELOW: dict[str, set[str]] = {
     "top": BASE | {"auth", "cli", "service", "transcripts"},
     "__main__": {"cli"},
 }
-"""The parts of the package that each part may import, besides itself."""
+"""The parts of the package that each part may import, besides itself and `light_dataclass`."""
 
 EXTENSIONS = ("agentctl.interop", "agentctl.top")
 """Packages that the core loads by the registration in `agentctl.extensions` only."""
@@ -107,7 +115,8 @@ def test_modules_import_from_lower_layers_only() -> None:
         for module in modules()
         for imported in module.imports
         if imported.name.startswith("agentctl.") and part(imported.name) in BELOW
-        if part(imported.name) not in BELOW.get(part(module.name), set()) | {part(module.name)}
+        if part(imported.name)
+        not in BELOW.get(part(module.name), set()) | {part(module.name), "light_dataclass"}
     ] == []
 
 
@@ -175,6 +184,15 @@ def test_one_module_converts_values_by_their_annotations() -> None:
         "agentctl.runtime.runners.input_types",  # annotations of code of users
         "agentctl.server.openapi.document",  # declarations for FastAPI
     }
+
+
+def test_only_public_classes_are_standard_dataclasses() -> None:
+    assert {
+        module.name
+        for module in modules()
+        for imported in module.imports
+        if imported.name == "dataclasses.dataclass" and not imported.typing_only
+    } == {"agentctl.agents", "agentctl.agno", "agentctl.pydantic_ai", "agentctl.waiting"}
 
 
 @pytest.mark.parametrize("module", ["agentctl.cli.app", "agentctl.config"])

@@ -40,7 +40,7 @@ class KeyServer:
         return f"{self.url}/jwks"
 
     def respond(self, path: str) -> bytes:
-        self.released.wait(20)
+        self.released.wait(60)
         if path == "/.well-known/openid-configuration":
             return json.dumps(
                 {

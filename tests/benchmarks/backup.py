@@ -2,7 +2,9 @@
 
     python -m tests.benchmarks.backup [MEGABYTES]
 
-The restored file is compared with the copy by its hash.
+The restored file is compared with the copy by its hash. The writes and reads of one client
+are timed without a backup, during one on a thread of this process, and during one by a child
+process, as a server makes it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any, TypeVar
 
 from agentctl.config.settings import Database
 from agentctl.service.databases import check_integrity
@@ -20,8 +24,12 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.sqlite.backup import back_up
+from agentctl.store.sqlite.backup_process import back_up_in_child
 from agentctl.store.sqlite.database import SqliteDatabase
+from agentctl.store.visibility import EVERYONE
 from tests.store.rows import a_run, a_session, an_end
+
+T = TypeVar("T")
 
 ROWS = 500
 BYTES = 10_000
@@ -38,9 +46,11 @@ async def _measure(folder: Path, megabytes: int) -> None:
     database = open_sqlite("main", path, create=True)
     for first in range(0, megabytes * 1_000_000 // BYTES, ROWS):
         await database.write(_write_sessions(first))
-    writing = asyncio.create_task(_keep_writing(database))
-    made = await back_up(path, copy, lambda *_: None)
-    writing.cancel()
+    await _time_requests(database, "none", asyncio.sleep(5))
+    made = await _time_requests(database, "by a child process", back_up_in_child(path, copy))
+    await _time_requests(database, "none", asyncio.sleep(5))
+    other = back_up(path, folder / "other.db", _ignore_progress)
+    await _time_requests(database, "on a thread", other)
     began = time.monotonic()
     shutil.copy(copy, box)
     copied = time.monotonic() - began
@@ -72,9 +82,24 @@ def _write_sessions(first: int) -> Steps[None]:
         yield from runs.finish(an_end(f"r{number}", content="x" * BYTES))
 
 
-async def _keep_writing(database: SqliteDatabase) -> None:
-    for number in range(1_000_000):
-        await database.write(sessions.create(a_session(f"more{number}")))
+async def _time_requests(database: SqliteDatabase, name: str, work: Coroutine[Any, Any, T]) -> T:
+    """Write and read in turns until some work is done; print the times of both."""
+    task = asyncio.ensure_future(work)
+    seconds: dict[str, list[float]] = {"write": [], "read": []}
+    while not task.done():
+        session_id = f"{name}{time.time_ns()}"
+        for kind, request in (
+            ("write", database.write(sessions.create(a_session(session_id)))),
+            ("read", database.read(sessions.get(session_id, EVERYONE))),
+        ):
+            began = time.perf_counter()
+            await request
+            seconds[kind].append(time.perf_counter() - began)
+        await asyncio.sleep(0.002)
+    for kind, times in seconds.items():
+        p50, p99 = (sorted(times)[int(len(times) * part)] * 1_000 for part in (0.5, 0.99))
+        print(f"backup {name}: {len(times):,} {kind}s, p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+    return task.result()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The cost of many idle servers with live runs for one PostgreSQL.
 
 `python -m tests.benchmarks.cluster` simulates 1,000 workers with 50,000 live runs on the tables of
-agentctl: each sends its heartbeat every 0.9 seconds, and one of them sweeps. It prints the CPU time
-of PostgreSQL for that as a share of one core, and the time in which the runs of a worker that stops
-are ended.
+agentctl: each sends its heartbeat every 0.75 seconds, and one of them sweeps. It prints the CPU
+time of PostgreSQL for that as a share of one core, and the time in which the runs of a worker that
+stops are ended.
 """
 
 from __future__ import annotations

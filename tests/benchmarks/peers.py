@@ -90,7 +90,7 @@ graph = langgraph_own()
 @contextmanager
 def serve_langgraph(work: Work) -> Iterator[RunningServer]:
     """Run `langgraph dev` with the graph of `hosted_agents`: in memory, without authorization."""
-    place = work.folder / "langgraph"
+    place = work.folder / "langgraph-dev"  # not importable: LangGraph is a namespace package
     place.mkdir(exist_ok=True)
     shutil.copy(FOLDER / "hosted_agents.py", place)
     (place / "model_url").write_text(work.model_url)

@@ -156,7 +156,7 @@ class Population:
         batch.sessions.append(
             (
                 session_id, kind, component, component.capitalize(), user, self._name(number),
-                tokens, count, size, status, created, at, f'{{"total_tokens":{tokens}}}',
+                tokens, count, size, status, created, at, None, f'{{"total_tokens":{tokens}}}',
                 f'{{"{kind}_id":"{component}"}}', None, None, None,
             )
         )  # fmt: skip

@@ -64,9 +64,10 @@ The benchmarks alone cause a load average of about 3.
   after the other within a second, and the delay of a token, from the write of the model to the read
   of the client, counts from the second after that. Model and client are separate processes on the
   same cores.
-- {langgraph}: in memory, without authorization, `--n-jobs-per-worker 50`; its queue is polled about
-  once a second, so that only CPU time can be compared. agentctl hosts the same graph, with
-  ChatOpenAI and with a model of the configuration, and stores runs and events in SQLite.
+- {langgraph}: in memory, without authorization, `--n-jobs-per-worker 50`; its queue
+  is polled about once a second, so that only CPU time can be compared. agentctl hosts the same
+  graph, with ChatOpenAI and with a model of the configuration, and stores runs and events in
+  SQLite.
 - {litellm}: the proxy with a master key, one worker, without a database. agentctl runs an agent,
   verifies a JWT, and stores session, run and events.
 - 1,000 streams at once: all connect in one instant. The memory of a waiting run is that of the

@@ -59,10 +59,14 @@ class RunningServer:
         """The resident memory of its processes in MB."""
         return resident_megabytes(self.process_id)
 
-    def get(self, path: str, *, seconds: int = 1) -> Load:
+    def get(self, path: str, *, seconds: int = 1, connections: int = CONNECTIONS) -> Load:
         """Return the load of one GET request."""
-        twin = None if self.twin is None else self.twin.get(path, seconds=seconds)
-        return Load(self.url + path, self.process_id, self.headers, seconds=seconds, twin=twin)
+        load = Load(
+            self.url + path, self.process_id, self.headers, seconds=seconds, connections=connections
+        )
+        if self.twin is not None:
+            load.twin = self.twin.get(path, seconds=seconds, connections=connections)
+        return load
 
     def post(
         self,

@@ -257,9 +257,11 @@ async def start_cluster(
             if engine == "mixed":
                 source = extract_last_release(folder)
                 assert source is not None, "needs a clone with the commit of the last release"
-                # The second one: the first one creates the tables.
-                old = Server("b", Deployment(folder / "b"), program=build_program(source))
-                cluster.servers[1] = old
+                program = build_program(source)
+                cluster.servers[1] = Server("b", Deployment(folder / "b"), program=program)
+                for each in (program, NEW):
+                    done = each.run(cluster.servers[0].deployment, "db", "migrate")
+                    assert done.returncode == 0, done.stderr
         for server in cluster.servers:
             for name, text in (files or {}).items():
                 (server.deployment.folder / name).write_text(text)

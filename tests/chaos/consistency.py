@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
-import orjson
 
 from agentctl.runs.event_format import LOST_SEQ_STEP
+from agentctl.store.repositories.events import EventRow
 from tests.chaos.cluster import Cluster
 from tests.chaos.ledger import Ledger, RunNote
 from tests.server.concurrent_callers import ENDS, Event
+from tests.server.database_checks import parse_row
 
 __all__ = ["IDLE_SECONDS", "check_consistency", "wait_until_idle"]
 
@@ -135,19 +136,18 @@ async def _check_events(cluster: Cluster, ledger: Ledger, orphaned: set[str]) ->
         orphaned: ids of runs whose worker was killed.
     """
     rows = await cluster.rows(
-        "SELECT e.run_id, e.first_seq, e.last_seq, e.events, r.status"
+        "SELECT e.run_id, e.first_seq, e.last_seq, e.events, r.session_id, r.status"
         " FROM run_events e JOIN runs r ON r.run_id = e.run_id ORDER BY e.run_id, e.first_seq"
     )
     stored = dict[str, list[Event]]()
     statuses = dict[str, str]()
-    for run_id, first, last, text, status in rows:
-        lines = text.split("\n")[:-1]
-        statuses[run_id] = status
-        if len(lines) != last - first + 1:
+    for *values, status in rows:
+        row = EventRow(*values)
+        batch = parse_row(row)
+        statuses[row.run_id] = status
+        if len(batch) != row.last_seq - row.first_seq + 1:
             ledger.violations["batches of another length"] += 1
-        for number, line in enumerate(lines, first):
-            name, _, data = line.partition(" ")
-            stored.setdefault(run_id, []).append(Event(number, name, orjson.loads(data)))
+        stored.setdefault(row.run_id, []).extend(batch)
     for run_id, events in stored.items():
         _check_order(ledger, run_id, events, statuses[run_id])
     for note in ledger.acknowledged:

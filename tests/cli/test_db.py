@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from agentctl.store.schema import SCHEMA_VERSION, load_migrations
+from agentctl.store.schema import SCHEMA_VERSION, TEXT_ROWS_SINCE, load_migrations
 from agentctl.store.sqlite.backup import hash_rows
 from tests.cli.conftest import Agentctl
 from tests.process import base_environment, start_server
@@ -117,6 +117,33 @@ def test_an_old_schema_is_rejected_with_the_command_to_migrate(
     (record,) = json.loads(agentctl("db", "status", "-o", "json", *where).stdout)
     assert (record["state"], record["sessions"], record["runs"]) == ("ok", 1, 1)
     assert record["pending"] == []
+
+
+def test_the_operator_ends_an_upgrade(agentctl: Agentctl, config: Path, file: Path) -> None:
+    old_file(file)
+    where = ("--config", str(config))
+
+    def read_compatible_from() -> int:
+        (record,) = json.loads(agentctl("db", "status", "-o", "json", *where).stdout)
+        return int(record["compatible_from"])
+
+    def finds_old_form() -> bool:
+        return "its upgrade is not finished" in agentctl("doctor", "-o", "json", *where).stdout
+
+    assert agentctl("db", "migrate", *where).code == 0
+    assert (read_compatible_from(), finds_old_form()) == (15, True)
+    change(file, "INSERT INTO workers VALUES ('old', 'far', 'boot/1', 17, 1, 1, 1, NULL)")
+    refused = agentctl("db", "migrate", "--finish", *where)
+    assert (refused.code, read_compatible_from()) == (6, 15)
+    assert "an earlier version work with the database\n  cause: pid 17 on far\n" in refused.stderr
+    change(file, f"UPDATE workers SET schema_version = {SCHEMA_VERSION}")
+    assert agentctl("db", "migrate", "--finish", "--dry-run", *where).code == 0
+    assert read_compatible_from() == 15
+    ended = agentctl("db", "migrate", "--finish", *where)
+    assert (ended.code, ended.stderr.splitlines()[1]) == (
+        0, f"main now works with versions from schema {TEXT_ROWS_SINCE} on only"
+    )  # fmt: skip
+    assert (read_compatible_from(), finds_old_form()) == (TEXT_ROWS_SINCE, False)
 
 
 def test_a_newer_schema_is_rejected(agentctl: Agentctl, config: Path, file: Path) -> None:
@@ -317,6 +344,26 @@ def test_a_damaged_backup_changes_nothing(
     assert not list(tmp_path.rglob("*.restoring*"))
 
 
+def test_restore_reads_no_write_ahead_log(
+    agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
+) -> None:
+    where, backup = ("--config", str(config)), tmp_path / "b.db"
+    raw, log = tmp_path / "raw.db", file.with_name("agentctl.db-wal")
+    assert agentctl("db", "migrate", *where).code == 0
+    made = json.loads(agentctl("db", "backup", str(backup), *where, "-o", "json").stdout)
+    with closing(sqlite3.connect(file)) as writer:
+        writer.executescript("UPDATE removals SET sessions = sessions + 7")
+        raw.write_bytes(file.read_bytes())
+        raw.with_name("raw.db-wal").write_bytes(log.read_bytes())
+        # As a restore leaves it that is killed while it migrates its copy.
+        file.with_name("agentctl.db.restoring-wal").write_bytes(log.read_bytes())
+    ended = agentctl("db", "restore", str(raw), "--replace", *where)
+    assert (ended.code, "raw.db-wal has changes" in ended.stderr) == (6, True), ended.stderr
+    ended = agentctl("db", "restore", str(backup), "--replace", "-o", "json", *where)
+    assert ended.code == 0, ended.stderr
+    assert json.loads(ended.stdout)["sha256"] == made["sha256"]
+
+
 def test_an_old_backup_is_restored_and_migrated(
     agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
 ) -> None:
@@ -328,6 +375,30 @@ def test_an_old_backup_is_restored_and_migrated(
     assert ended.code == 0, ended.stderr
     assert agentctl("db", "check", *where).code == 0
     assert agentctl("sessions", "list", "-o", "name", *where).lines == ["s1"]
+
+
+def test_commands_about_backups_refuse_what_they_cannot_do(
+    agentctl: Agentctl, config: Path, file: Path
+) -> None:
+    where = ("--config", str(config))
+    old_file(file)
+    for words, code, told in (
+        (("restore",), 2, "give either FILE or --latest"),
+        (("restore", "x.db", "--latest"), 2, "give either FILE or --latest"),
+        (("restore", "--latest"), 5, "there is no verified backup of the database main"),
+        (("settle", "--yes"), 2, "db settle is for PostgreSQL databases"),
+    ):
+        ended = agentctl("db", *words, *where)
+        assert (ended.code, ended.stdout) == (code, ""), ended.stderr
+        assert told in ended.stderr
+    listed = agentctl("db", "backups", "-o", "json", *where)
+    assert (listed.code, json.loads(listed.stdout)) == (0, [])
+    assert listed.stderr == "main: servers write no backups; set every in [backup]\n"
+    config.write_text(CONFIG.replace("sqlite:///agentctl.db", "postgresql://db/agents"))
+    refused = agentctl("db", "settle", *where)
+    assert (refused.code, "--yes" in refused.stderr) == (2, True)
+    refused = agentctl("db", "restore", "--latest", *where)
+    assert (refused.code, "docs/guides/recover-postgresql.md" in refused.stderr) == (2, True)
 
 
 def test_backup_of_postgresql_prints_the_pg_dump_command(agentctl: Agentctl, config: Path) -> None:
@@ -360,3 +431,62 @@ def test_commands_work_only_on_configured_databases(
     ended = agentctl(*words, "--db", "other")
     assert (ended.code, ended.stdout) == (5, "")
     assert "hint: configured databases: main" in ended.stderr
+
+
+def test_copy_moves_a_database_and_names_the_new_place(
+    agentctl: Agentctl, config: Path, file: Path
+) -> None:
+    where = ("--config", str(config))
+    assert agentctl("db", "migrate", *where).code == 0
+    change(
+        file,
+        "INSERT INTO sessions (session_id, session_type, session_name, total_tokens, run_count,"
+        " history_bytes, created_at, updated_at, metrics) VALUES ('s1', 'agent', '', 0, 0, 0, 1,"
+        " 1, '{}')",
+    )
+    new = config.with_name("new.db")
+    to = ("--to", f"sqlite:///{new}")
+    for wrong, told in (
+        ((), "give the target with --to"),
+        (("--to", "nowhere"), "database 'nowhere' not found"),
+        (("--to", "postgresql://me:secret@db/x"), "must not contain a password"),
+        (("--to", "mysql://db/x"), "must be "),
+        (("--to", "main"), "cannot be copied to itself"),
+        ((*to, "--finish", "--abandon"), "give one of"),
+        (("--abandon",), "no copy of the database is under way"),
+    ):
+        ended = agentctl("db", "copy", *wrong, *where)
+        assert ended.code != 0, wrong
+        assert told in ended.stderr
+        assert "secret" not in ended.stderr
+    ended = agentctl("db", "copy", *to, "--status", "-o", "json", *where)
+    assert json.loads(ended.stdout)["stage"] == "none", ended.stderr
+    assert not new.exists()
+    ended = agentctl("db", "copy", *to, "-o", "json", *where)
+    status = json.loads(ended.stdout)
+    assert (status["stage"], status["copied"], status["rows"]) == ("copied", 2, 2)
+    early, closed = config.with_name("early.db"), config.with_name("closed.db")
+    assert agentctl("db", "backup", str(early), *where).code == 0
+    ended = agentctl("db", "copy", *to, "--finish", "-o", "json", *where)
+    assert json.loads(ended.stdout)["rows"] == 2
+    assert f"moved to {new}" in ended.stderr
+    for command in (["sessions", "list"], ["serve", "--port", "0"]):
+        ended = agentctl(*command, *where)
+        assert ended.code == 7
+        assert "the database has moved" in ended.stderr
+        assert f"cause: {file} was copied to {new}" in ended.stderr
+    ended = agentctl("db", "status", "-o", "json", *where)
+    assert json.loads(ended.stdout)[0]["state"] == "moved"
+    config.write_text(CONFIG.replace("agentctl.db", "new.db"))
+    assert agentctl("sessions", "list", "-o", "name", *where).lines == ["s1"]
+    config.write_text(CONFIG)
+    assert agentctl("db", "backup", str(closed), *where).code == 0
+    # A copy of the file has a copy under way; a restored backup has none.
+    ended = agentctl("db", "restore", str(closed), "--replace", *where)
+    assert (ended.code, f"cause: {closed} was copied" in ended.stderr) == (7, True)
+    file.write_bytes(early.read_bytes())
+    ended = agentctl("db", "copy", *to, "--finish", *where)
+    assert (ended.code, "was finished already" in ended.stderr) == (6, True), ended.stderr
+    assert agentctl("db", "restore", str(early), "--replace", *where).code == 0
+    ended = agentctl("db", "copy", "--abandon", *where)
+    assert (ended.code, "no copy of the database" in ended.stderr) == (6, True)

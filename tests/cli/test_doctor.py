@@ -71,7 +71,7 @@ def test_a_database_with_runs(agentctl: Agentctl, project: Path) -> None:
     assert "it is writable" in whats
     in_database(project, "UPDATE runs SET status = 'RUNNING', owner = 'nobody'")
     row = ("w", socket.gethostname(), "", 1, 1, 1, 1)
-    in_database(project, "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    in_database(project, "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", row)
     assert wrong(agentctl("doctor", "-o", "json")) == [
         ("runs", f"agentctl runs doctor --config {project}")
     ]

@@ -46,10 +46,20 @@ def test_parse_until_rejects_other_text(text: str) -> None:
     assert "15m" in (caught.value.hint or "")
 
 
-def test_a_number_without_a_unit_is_rejected_with_the_cause() -> None:
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("3600", "a bare number has no unit"),
+        ("-5m", "a time span has no sign"),
+        ("2026-01-02", "the time of day or the zone is missing"),
+        ("2026-01-02T12:00:00", "the time of day or the zone is missing"),
+        ("tomorrow", None),
+    ],
+)
+def test_frequent_mistakes_are_rejected_with_the_cause(text: str, cause: str | None) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_until("3600", now=NOW)
-    assert caught.value.cause == "a bare number has no unit"
+        parse_until(text, now=NOW)
+    assert caught.value.cause == cause
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ def test_cancel_of_several_runs_reports_each(through: Agentctl, demo: Demo, sess
     ended = through("runs", "cancel", run_id, "nowhere", "-o", "jsonl")
     assert ended.code == 1
     assert [json.loads(line)["run_id"] for line in ended.lines] == [run_id]
-    assert "error: run not found" in ended.stderr
+    assert "error: run not found: nowhere" in ended.stderr
     assert ended.stderr.endswith("error: 1 of 2 failed\n")
     assert through("runs", "cancel", "nowhere").code == 5
 

@@ -13,7 +13,7 @@ from agentctl.cli.commands.runs import cancel
 from agentctl.cli.show.progress import Counter
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
-from tests.cli.local_project import running_command, write_config
+from tests.cli.local_project import in_database, running_command, write_config
 
 _numbers = itertools.count()
 
@@ -77,25 +77,43 @@ def test_a_dry_run_changes_nothing(
     assert statuses(agentctl, demo, session) == ["RUNNING"] * 3
 
 
-@pytest.mark.parametrize(
-    ("options", "count"),
-    [
-        (("--agent", "slow"), 3),
-        (("--agent", "echo"), 0),
-        (("--team", "duo"), 0),
-        (("--workflow", "relay"), 0),
-        (("--status", "RUNNING"), 3),
-        (("--user", "ada"), 3),
-        (("--user", "nobody"), 0),
-        (("--older-than", "0s"), 3),
-        (("--older-than", "1h"), 0),
-    ],
-)
-def test_cancel_all_filters(
-    through: Agentctl, session: str, three: set[str], options: tuple[str, str], count: int
-) -> None:
-    found = through(*CANCEL, "--session", session, *options, "--dry-run", "-o", "name")
-    assert (found.code, len(found.lines)) == (0, count)
+FILTERS = [
+    (("--agent", "slow"), 3),
+    (("--agent", "echo"), 0),
+    (("--team", "duo"), 0),
+    (("--workflow", "relay"), 0),
+    (("--type", "agent"), 3),
+    (("--type", "team"), 0),
+    (("--component", "slow"), 3),
+    (("--status", "RUNNING"), 3),
+    (("--status", "PENDING"), 0),
+    (("--user", "ada"), 3),
+    (("--user", "nobody"), 0),
+    (("--older-than", "0s"), 3),
+    (("--older-than", "1h"), 0),
+    (("--newer-than", "1h"), 3),
+    (("--newer-than", "0s"), 0),
+    (("--metadata", "ticket=17"), 1),
+    (("--metadata", "ticket=18"), 0),
+    (("--tag", "vip"), 2),
+    (("--tag", "vip", "--tag", "night"), 1),
+    (("--tag", "vip", "--metadata", "ticket=17", "--newer-than", "1h"), 1),
+]
+
+
+def test_cancel_all_filters(through: Agentctl, demo: Demo, session: str, three: set[str]) -> None:
+    first, second, _ = three
+    for run_id, metadata in (
+        (first, {"tags": ["vip", "night"], "ticket": 17}),
+        (second, {"tags": ["vip"]}),
+    ):
+        values = (json.dumps(metadata), run_id)
+        in_database(demo.config, "UPDATE runs SET metadata = ? WHERE run_id = ?", values)
+    for options, count in FILTERS:
+        found = through(*CANCEL, "--session", session, *options, "--dry-run", "-o", "name")
+        assert (found.code, len(found.lines)) == (0, count), options
+    done = through(*CANCEL, "--session", session, "--tag", "night", "--yes", "-o", "name")
+    assert (done.code, done.lines) == (0, [first])
 
 
 def test_no_matching_runs_is_exit_code_0(through: Agentctl, session: str) -> None:
@@ -130,6 +148,8 @@ def test_members_stop_with_their_team(
         (("runs", "cancel"), "no runs given"),
         (("runs", "cancel", "--agent", "slow"), "no runs given"),
         (("runs", "cancel", "--older-than", "1h"), "--older-than is a filter and needs"),
+        (("runs", "cancel", "some-id", "--tag", "vip"), "--tag is a filter and needs"),
+        (("runs", "cancel", "some-id", "--metadata", "a=b"), "--metadata is a filter and needs"),
         (("runs", "cancel", "some-id", "--user", "ada"), "--user is a filter and needs"),
         (("runs", "cancel", "some-id", "--dry-run"), "--dry-run is a filter and needs"),
         (
@@ -137,6 +157,12 @@ def test_members_stop_with_their_team(
             "--status must be PENDING, RUNNING or PAUSED, not",
         ),
         ((*CANCEL, "--older-than", "10", "--yes"), "a bare number has no unit"),
+        ((*CANCEL, "--newer-than", "-5m", "--yes"), "--newer-than: '-5m' is not a time span"),
+        ((*CANCEL, "--metadata", "ticket", "--yes"), "metadata must be KEY=VALUE"),
+        (
+            (*CANCEL, "--agent", "slow", "--component", "slow", "--yes"),
+            "--agent, --team and --workflow exclude --type and --component",
+        ),
         (
             (*CANCEL, "--agent", "slow", "--team", "duo", "--yes"),
             "--agent, --team and --workflow exclude each other",

@@ -149,5 +149,5 @@ def test_a_session_with_a_live_run_is_deleted_only_with_cancel(
     )
     assert part.code == 1
     assert f"deleted session {name}" in part.stderr
-    assert "error: session not found" in part.stderr
+    assert "error: session not found: nowhere" in part.stderr
     assert part.stderr.splitlines()[-1] == "error: 1 of 2 failed"

@@ -188,7 +188,10 @@ REFUSED: dict[str, Change] = {
     "tools[0].tool_call_id is missing": change_run(tools=[{"tool_name": "f"}]),
     "metrics.total_tokens is not": change_run(metrics={"total_tokens": 10**30}),
     "session.user_id is not the name": change_session(user_id="sa:x"),
-    "runs[1].user_id is not the name": change_run(user_id="__internal"),
+    "runs[1].user_id is not that of the session": change_run(user_id="eve"),
+    "a value has too many levels": change_session(
+        metadata={"a": json.loads("[" * 300 + "]" * 300)}
+    ),
     "session.session_state is larger": change_session(session_state={"a": "x" * 5_000_000}),
     "session.metadata is larger": change_session(metadata={"a": "x" * 1_100_000}),
     "runs[1].content is larger": change_run(content="é" * 9_000_000),
@@ -246,7 +249,8 @@ def test_live_and_taken_runs_are_left_out(
     ended = import_file(agentctl, config, json.dumps(other).encode())
     assert (ended.code, count(ended)) == (1, {"sessions": 1})
     assert ended.stderr.count("a run of another session has the id") == 2
-    first["session"]["user_id"] = "eve"
+    for row in (first["session"], *first["runs"]):
+        row["user_id"] = "eve"
     ended = import_file(agentctl, config, json.dumps(first).encode())
     assert "s1: a session of another type or user has the id" in ended.stderr
     assert agentctl("db", "check", "--config", str(config)).code == 0

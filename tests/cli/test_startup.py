@@ -37,6 +37,12 @@ def _loaded(environment: dict[str, str], *args: str) -> set[str]:
     return set(ended.stderr.decode().splitlines()[-1].split())
 
 
+def test_local_command_imports_no_unused_library(environment: dict[str, str]) -> None:
+    loaded = _loaded(environment, "teams", "list")
+    assert "asyncio" in loaded
+    assert not loaded & (HEAVY - {"apsw"} | {"pydantic", "pydantic_core"})
+
+
 def test_version_does_not_import_typer(environment: dict[str, str]) -> None:
     assert not _loaded(environment, "--version") & {"typer", "asyncio", "dataclasses"}
 
@@ -102,7 +108,7 @@ model = "default"
 
 UNUSED_BY_SERVER = {
     "agno", "anthropic", "asyncpg", "fastapi", "google", "httpx", "langgraph", "mcp",
-    "openai", "opentelemetry", "pydantic_ai", "rich", "textual",
+    "openai", "opentelemetry", "pydantic", "pydantic_ai", "pydantic_core", "rich", "textual",
 }  # fmt: skip
 """Libraries that an idle server with SQLite and an OpenAI-compatible endpoint does not load."""
 

@@ -61,6 +61,29 @@ def test_missing_things_and_wrong_values(through: Agentctl, name: str) -> None:
     check(through(*arguments), code, part)
 
 
+FILTERS = {
+    "sessions list --status lost": "--status must be PENDING, RUNNING, PAUSED, COMPLETED, ",
+    "sessions list --idle -5m": "--idle: '-5m' is not a time span",
+    "sessions list --used-within 2026-11-23": "--used-within: '2026-11-23' is not a time span",
+    "sessions list --metadata vip": "metadata must be KEY=VALUE",
+    "runs list --newer-than 10": "--newer-than: '10' is not a time span",
+    "runs list --older-than 2999-01-01T00:00:00Z": "is not within the last hundred years",
+    "runs list --tag=": "tag must be 1 to 256 characters",
+    "runs list --error=": "error must be 1 to 200 characters",
+    "runs cancel --all --yes --older-than -1d": "--older-than: '-1d' is not a time span",
+    "runs cancel --all --yes --metadata vip": "metadata must be KEY=VALUE",
+    "approvals list --status lost": "--status must be pending, approved, rejected, answered, ",
+    "audit list --since -1h": "--since: '-1h' is not a time span",
+    "audit list --outcome lost": "--outcome must be allowed, denied or failed, not 'lost'",
+    "webhooks deliveries --state lost": "--state must be waiting, delivered or dead, not 'lost'",
+}
+
+
+def test_wrong_filters_are_named_with_their_option(through: Agentctl) -> None:
+    for words, part in FILTERS.items():
+        check(through(*words.split()), 2, part)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

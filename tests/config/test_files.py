@@ -105,6 +105,15 @@ def test_toml_error_names_the_line(file: Path, text: str, where: str) -> None:
     assert error_of(file).detail == f"{file}: is not valid TOML{where}"
 
 
+def test_error_names_the_first_of_two_equal_tables(file: Path) -> None:
+    file.write_text("\n[search] # off\nenabled = false\n\n[search]\nenabled = true\n")
+    error = error_of(file)
+    assert (error.cause, error.hint) == (
+        "[search] is also at line 2",
+        "add the keys to the first one",
+    )
+
+
 def test_error_names_the_line_of_a_key(file: Path) -> None:
     file.write_text('[server]\nname = """\nport = 5\n"""\n\nport = "x"\n')
     assert error_of(file).cause == "line 6 of the file"

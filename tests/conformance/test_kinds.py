@@ -29,7 +29,7 @@ from tests.conformance.table import COLUMNS, KINDS, PAGE, REASONS, replace_table
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 
-SOON = 5.0
+SOON = 30.0
 """Seconds within which a cancelled run is final on a busy machine."""
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -162,10 +162,12 @@ async def test_cancel_tool(server: ConformanceServer, kind: str) -> None:
 
         await wait_until(has_stopped, 30.0)
         assert (await operations.get_run(run_id)).value["status"] == "CANCELLED"
-        # The session can continue.
+        # The session can continue. The tool may end before the cancel arrives.
         request = RunRequest("{}", session_id=session, background=True)
         again = (await operations.create_run("agent", agent, request)).value
-        assert (await cancel_run(operations, agent, again["run_id"]))["status"] == "CANCELLED"
+        cancel = CancelRequest(session, wait=SOON)
+        ended = (await operations.cancel_run("agent", agent, again["run_id"], cancel)).value
+        assert ended["status"] in ("CANCELLED", "COMPLETED"), ended
 
 
 @every_kind

@@ -8,9 +8,10 @@ from typing import Any
 import httpx2
 
 from tests.console.browser import SECONDS
+from tests.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
 
-__all__ = ["EXTRA", "HOLD", "READS", "RUNS", "start", "token", "wait_for_status"]
+__all__ = ["EXTRA", "HOLD", "READS", "RUNS", "hold", "start", "token", "wait_for_status"]
 
 READS = ("agents:read", "teams:read", "workflows:read", "sessions:read")
 RUNS = ("agents:run", "teams:run", "workflows:run")
@@ -35,6 +36,9 @@ def refund(order: str, amount: int) -> str:
 """A tool that cannot be interrupted and that a test ends, and one that needs an approval."""
 
 EXTRA = """
+[search]
+enabled = true
+
 [[models]]
 id = "hold"
 provider = "openai"
@@ -100,6 +104,13 @@ def start(
     answer = server.client.post(f"/{component}/runs", json=body, headers=headers)
     assert answer.status_code in (200, 202), answer.text
     return answer
+
+
+def hold(server: ThreadedServer, session: str) -> None:
+    """Hold a session as an administrator."""
+    headers = server.bearer("boss", ADMIN)
+    place = f"/sessions/{session}/hold"
+    assert server.client.post(place, json={"reason": "Claim 17"}, headers=headers).is_success
 
 
 def wait_for_status(server: ThreadedServer, place: str, status: str) -> None:

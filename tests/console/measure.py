@@ -140,7 +140,7 @@ def _measure(
 def _measure_start(browser: Browser, url: str, token: str) -> Iterator[tuple[str, str, str]]:
     paints, shows, draws = list[float](), list[float](), list[float]()
     for _ in range(5):
-        with open_console(browser, url, "#/sessions") as shown:
+        with open_console(browser, url, "#/sessions", fresh=True) as shown:
             shown.page.evaluate(_RECORD_ROWS)
             paints.append(
                 shown.evaluate(

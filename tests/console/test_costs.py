@@ -46,7 +46,8 @@ def test_costs_do_not_grow_with_the_history(
     opened, sent = dict[int, Cost](), dict[int, Cost]()
     for count in RUNS:
         fill(server, f"cost-{count}", count, tmp_path)
-        with open_console(browser, server.url, "#/access", token=token(server)) as shown:
+        key = token(server)
+        with open_console(browser, server.url, "#/access", token=key, fresh=True) as shown:
             shown.see("Who am I")
             wait_until_idle(shown)
             finished = record_requests(shown)

@@ -78,7 +78,7 @@ def test_other_tab_has_to_sign_in(server: ThreadedServer, browser: Browser) -> N
 
 def test_page_that_was_hidden_for_long_asks_again(server: ThreadedServer, browser: Browser) -> None:
     key = server.deployment.token("me", *READS, seconds=7_200)
-    with open_console(browser, server.url, "#/access", token=key) as shown:
+    with open_console(browser, server.url, "#/access", token=key, fresh=True) as shown:
         for minutes, forms in ((20, 0), (31, 1)):
             shown.see("Who am I")
             shown.page.goto(f"{server.url}/health")

@@ -138,10 +138,8 @@ def test_steps_and_links_of_a_workflow_are_accessible(
 
 def test_code_block_is_copied(server: ThreadedServer, browser: Browser) -> None:
     start(server, "agents/echo", "code", MARKDOWN)
-    allowed = ["clipboard-read", "clipboard-write"]
-    with open_console(
-        browser, server.url, "#/sessions/code", token=token(server), permissions=allowed
-    ) as shown:  # fmt: skip
+    with open_console(browser, server.url, "#/sessions/code", token=token(server)) as shown:
+        shown.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
         shown.page.click(".block button")
         expect(shown.page.locator(".block button")).to_have_text("Copied")
         assert shown.evaluate("navigator.clipboard.readText()") == 'print("copied")'

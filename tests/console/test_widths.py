@@ -19,7 +19,7 @@ WIDTHS = (360, 390, 640, 800, 1024, 1280)
 
 ROWS = 200
 
-SETTLE_SECONDS = 10.0
+SETTLE_SECONDS = 60.0
 """The time within which a page that is drawn has its last layout."""
 
 LONG = "What does the article number one hundred and thirty cost, and when is it here? " * 3
@@ -47,6 +47,9 @@ FAULTS = """minimum => {
         for (const cell of table.querySelectorAll("td.name, td.operation")) {
             if (cell.clientWidth < minimum) add(`has ${cell.clientWidth} px`, cell);
         }
+    }
+    for (const field of document.querySelectorAll(".filters input")) {
+        if (visible(field) && field.clientWidth < 90) add("has no room for its label", field);
     }
     for (const box of document.querySelectorAll(".answer, .panel, .asked, .card, dialog")) {
         const right = box.getBoundingClientRect().right;
@@ -181,8 +184,9 @@ def test_targets_on_a_phone_are_large(
 def test_filters_of_a_laptop_are_one_line(
     server: ThreadedServer, browser: Browser, crowded: str
 ) -> None:
-    with _open(browser, server, "#/sessions", crowded, 1280) as shown:
-        for place in ("#/overview", "#/sessions", "#/runs?all=1", "#/audit"):
+    """Except those of sessions, which are too many for one line."""
+    with _open(browser, server, "#/overview", crowded, 1280) as shown:
+        for place in ("#/overview", "#/runs?all=1", "#/audit"):
             shown.go(place)
             shown.page.wait_for_selector("tbody tr", state="attached")
             tops = shown.evaluate(

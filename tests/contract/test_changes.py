@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -27,6 +28,7 @@ from agentctl.requests import (
     SessionLocator,
     SessionPatch,
 )
+from agentctl.retention_requests import IdleFilter, PruneRequest
 from tests.contract.backends import (
     Backends,
     OperationCall,
@@ -35,6 +37,7 @@ from tests.contract.backends import (
     normalize,
     read_events,
 )
+from tests.contract.engines import age_sessions
 from tests.deployment import ADMIN
 from tests.loops import wait_until
 
@@ -361,6 +364,137 @@ async def _compare_backends(backends: Backends, story: Story, *scopes: str) -> l
 async def test_session_changes_are_equal(separate: Backends) -> None:
     outcomes = await _compare_backends(separate, sessions_story, *WRITER)
     assert [kind for kind, _ in outcomes].count("answered") > 12
+
+
+async def holds_story(operations: Operations) -> list[Outcome]:
+    """Hold and release a session, and try to delete it by every way in between."""
+    calls: list[OperationCall] = [
+        lambda p: p.create_session(NewSession(session_id="s1", user_id="me")),
+        lambda p: p.create_session(NewSession(session_id="s2", user_id="me")),
+        lambda p: p.hold_session("s1", " "),
+        lambda p: p.hold_session("s1", "x" * 501),
+        lambda p: p.hold_session("s1", "x", SessionLocator(type="team")),
+        lambda p: p.hold_session("missing", "x"),
+        lambda p: p.release_session("s1"),
+        lambda p: p.hold_session("s1", "claim é"),
+        lambda p: p.hold_session("s1", "another claim"),
+        lambda p: p.get_session_by_id("s1"),
+        lambda p: p.get_session_by_id("s1", view="summary"),
+        lambda p: p.rename_session("s1", "renamed", view="summary"),
+        lambda p: p.delete_session("s1"),
+        lambda p: p.delete_session("s1", cancel=True),
+        lambda p: p.delete_sessions(BulkDeletion(("s2", "s1"))),
+        lambda p: p.get_sessions(SessionFilter()),
+        lambda p: p.release_session("s1"),
+        lambda p: p.get_session_by_id("s1", view="summary"),
+        lambda p: p.delete_sessions(BulkDeletion(("s2", "s1"))),
+    ]
+    return [await call_operation(operations, call) for call in calls]
+
+
+async def test_holds_are_equal(separate: Backends) -> None:
+    outcomes = await _compare_backends(separate, holds_story, ADMIN)
+    assert _list_codes(outcomes) == {
+        **dict.fromkeys((2, 3), "VALIDATION_ERROR"), **dict.fromkeys((4, 5), "NOT_FOUND"),
+        **dict.fromkeys((6, 8), "CONFLICT"), **dict.fromkeys((12, 13, 14), "HELD"),
+    }  # fmt: skip
+
+
+def _list_codes(outcomes: list[Outcome]) -> dict[int, str]:
+    """Return the error codes by the numbers of the steps that failed."""
+    return {
+        number: ast.literal_eval(bytes(found).decode())[0]  # type: ignore[call-overload]
+        for number, (kind, found) in enumerate(outcomes)
+        if kind == "failed"
+    }
+
+
+async def test_only_administrators_hold_sessions(separate: Backends) -> None:
+    outcomes = await _compare_backends(separate, holds_story, *WRITER)
+    assert {*_list_codes(outcomes[2:9]).values()} == {"FORBIDDEN"}
+
+
+async def idle_story(operations: Operations) -> list[Outcome]:
+    """Create the sessions of `prune_story`."""
+    calls: list[OperationCall] = [
+        *(
+            lambda p, name=name: p.create_run("agent", "echo", RunRequest("x", name))  # type: ignore[misc]
+            for name in ("s1", "s2", "s3")
+        ),
+        lambda p: p.create_run("agent", "payer", RunRequest("other", "waits")),
+        lambda p: p.create_run("team", "crew", RunRequest("ask echo", "t1")),
+        lambda p: p.create_session(NewSession(session_id="s4", db_id="second")),
+        lambda p: p.hold_session("s2", "claim"),
+    ]
+    return [await call_operation(operations, call) for call in calls]
+
+
+async def prune_story(operations: Operations) -> list[Outcome]:
+    """Find and remove idle sessions, with every error, after all were idle for 3 days."""
+
+    def prune(*ids: str, days: int = 2, db: str | None = None) -> OperationCall:
+        return lambda p: p.prune_sessions(PruneRequest(days, ids, db))
+
+    def find(days: int = 2, **given: Any) -> OperationCall:
+        return lambda p: p.get_idle_sessions(IdleFilter(days, **given))
+
+    calls: list[OperationCall] = [
+        find(0),
+        find(36_501),
+        find(limit=0),
+        find(cursor="x"),
+        find(db_id="missing"),
+        find(component_id="\0"),
+        find(4),
+        find(),
+        find(limit=2),
+        find(component_type="team"),
+        find(component_type="agent", component_id="echo"),
+        find(db_id="second"),
+        lambda p: p.rename_session("s3", "used again", view="summary"),
+        prune("s1", days=0),
+        prune(),
+        prune(*map(str, range(101))),
+        prune("s1", "\0"),
+        prune("s1", db="missing"),
+        prune("s1", days=4),
+        prune("missing", "s3", "waits", "s2", "s1", "s1"),
+        prune("s1", "s2"),
+        prune("s4", "s1", db="second"),
+        prune("t1"),
+        find(),
+        lambda p: p.get_session_by_id("s1"),
+        lambda p: p.get_sessions(SessionFilter()),
+    ]  # fmt: skip
+    return [await call_operation(operations, call) for call in calls]
+
+
+async def test_removals_of_idle_sessions_are_equal(separate: Backends) -> None:
+    await _compare_backends(separate, idle_story, ADMIN)
+    await age_sessions(separate.here, 3)
+    await age_sessions(separate.there, 3)
+    outcomes = await _compare_backends(separate, prune_story, ADMIN)
+    assert [number for number, (kind, _) in enumerate(outcomes) if kind == "failed"] == [
+        *range(6), *range(13, 18), 24,
+    ]  # fmt: skip
+    states = {row["session_id"]: row["state"] for row in _read_rows(outcomes[7])}
+    assert states == {"s1": "idle", "s2": "held", "s3": "idle", "waits": "busy", "t1": "idle"}
+    assert [row["session_id"] for row in _read_rows(outcomes[9])] == ["t1"]
+    assert orjson.loads(outcomes[19][1]) == {  # type: ignore[arg-type]
+        "removed": ["s1"], "held": ["s2"], "busy": ["waits"], "used": ["s3"],
+        "missing": ["missing"],
+    }  # fmt: skip
+
+
+def _read_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = orjson.loads(outcome[1])["data"]  # type: ignore[arg-type]
+    return rows
+
+
+async def test_only_administrators_remove_idle_sessions(separate: Backends) -> None:
+    outcomes = await _compare_backends(separate, prune_story, *WRITER)
+    assert {*_list_codes(outcomes[:12]).values()} == {"FORBIDDEN"}
+    assert {*_list_codes(outcomes[13:24]).values()} == {"FORBIDDEN"}
 
 
 async def repeats_story(operations: Operations) -> list[Outcome]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.forking import define_function
+from tests.postgres import postgres_url
+
+__all__ = ["postgres_url"]
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -10,7 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
+import asyncpg
 import pytest
 
 from tests.docs.pages import Command, Page, page, pages
@@ -23,6 +26,8 @@ pytestmark = pytest.mark.slow
 URL = "http://127.0.0.1:7777"
 BINARIES = "/home/you/agentctl/.venv/bin"
 FOLDER = "/home/you/agentctl/.agentctl-demo"
+POSTGRES = "postgresql://agentctl@db/agentctl"
+"""The empty database that the pages name."""
 
 NOT_EXECUTED = {
     "make demo": "installs for minutes; the tests start the same server with the same command",
@@ -39,6 +44,7 @@ DEMO_PAGES = (
     "docs/memory.md",
     "docs/models.md",
     "docs/openai.md",
+    "docs/retention.md",
 )
 CONTINUED = {"README.md": "docs/quickstart.md"}
 """Pages that continue another one, in its terminal."""
@@ -54,6 +60,8 @@ GUIDES = (
 )
 PAGES_WITHOUT_SERVER = ("docs/authorization.md",)
 PAGE_WITH_AGENT = "docs/python.md"
+PAGE_WITH_POSTGRES = "docs/guides/recover-postgresql.md"
+"""Tested by `test_recover_postgresql`."""
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{6})?Z")
@@ -64,11 +72,12 @@ _RUN_ID = re.compile(r"(?<![$\w])RUN_ID(?![\w=])")
 
 @dataclass(frozen=True)
 class Demo:
-    """A demo server: its URL, its folder, and its output."""
+    """A demo server: its URL, its folder, its output, and the URL of an empty database."""
 
     url: str
     folder: Path
     output: str
+    postgres: str
 
     @property
     def export(self) -> str:
@@ -78,15 +87,16 @@ class Demo:
     def as_documented(self, text: str) -> str:
         """Replace the folders and the port of this server by those of the pages."""
         text = text.replace(str(self.folder), FOLDER).replace(self.url, URL)
+        text = text.replace(self.postgres, POSTGRES)
         return text.replace(str(Path(sys.executable).parent), BINARIES)
 
 
 @contextmanager
-def start_demo(folder: Path) -> Iterator[Demo]:
+def start_demo(folder: Path, postgres: str = POSTGRES) -> Iterator[Demo]:
     """Start the server of `make demo` on a free port and in another folder."""
     options = ("--demo", "--port", "0", "--demo-dir", str(folder))
     with start_server(*options, log=folder.parent / "demo.log") as server:
-        yield Demo(server.url, folder, server.wait_for("runs start"))
+        yield Demo(server.url, folder, server.wait_for("runs start"), postgres)
 
 
 def normalize(text: str) -> str:
@@ -117,6 +127,7 @@ def run_commands(tested: Page, shell: Shell, demo: Demo | None) -> None:
         if demo is not None:
             is_export = text.startswith("export PATH=")
             text = demo.export if is_export else text.replace(URL, demo.url)
+            text = text.replace(POSTGRES, demo.postgres)
         code, output = shell.run(text)
         if found := _STARTED.search(output):
             run_id = found[1]
@@ -140,12 +151,35 @@ def check(tested: Page, command: Command, code: int, output: str) -> None:
     assert missing is None, f"{missing!r} is not in {place}"
 
 
+@pytest.fixture
+def empty_database(postgres_url: str) -> Iterator[str]:
+    """The URL of a new PostgreSQL database."""
+    name = f"moved_{uuid4().hex}"
+    server, _, query = postgres_url.partition("?")
+
+    async def execute(statement: str) -> None:
+        connection = await asyncpg.connect(postgres_url)
+        await connection.execute(statement)
+        await connection.close()
+
+    asyncio.run(execute(f"CREATE DATABASE {name}"))
+    yield f"{server.rpartition('/')[0]}/{name}" + (f"?{query}" if query else "")
+    asyncio.run(execute(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
 @pytest.mark.parametrize("name", DEMO_PAGES)
-def test_commands_of_a_page_work_against_the_demo(name: str, tmp_path: Path, function: str) -> None:
-    tested = page(name)
+def test_commands_of_a_page_work_against_the_demo(
+    name: str, tmp_path: Path, function: str, request: pytest.FixtureRequest
+) -> None:
+    tested, postgres = page(name), POSTGRES
+    if any(POSTGRES in command.text for command in tested.commands()):
+        postgres = request.getfixturevalue("empty_database")
     if "curl " in tested.text and shutil.which("curl") is None:
         pytest.skip("the page needs curl, which is not installed")
-    with start_demo(tmp_path / "demo") as demo, Shell(tmp_path / "shell", {}, function) as shell:
+    with (
+        start_demo(tmp_path / "demo", postgres) as demo,
+        Shell(tmp_path / "shell", {}, function) as shell,
+    ):
         if not any(command.text.startswith("export PATH=") for command in tested.commands()):
             assert shell.run(demo.export)[0] == 0
             token = "agentctl token mint --sub me --scope agent_os:admin --yes"
@@ -205,6 +239,7 @@ def test_every_page_with_commands_is_tested() -> None:
         *GUIDES,
         *PAGES_WITHOUT_SERVER,
         PAGE_WITH_AGENT,
+        PAGE_WITH_POSTGRES,
     }
     commands = {command.text for tested in pages() for command in tested.commands()}
     assert commands >= NOT_EXECUTED.keys()

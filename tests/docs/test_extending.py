@@ -18,6 +18,7 @@ NOT_STEPS = {
     "agentctl/interop/agentos/backend.py": {"summarize_session"},
     "agentctl/interop/agentos/server/session_endpoints.py": {"created_before"},
     "agentctl/service/audit_heads.py": {"keep_days"},
+    "agentctl/service/personal_data.py": {"keep_days"},
     "agentctl/service/doctor/databases.py": {"check_clock"},
     "agentctl/telemetry/attributes.py": {'"mistral"'},
 }

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from agentctl.approval_requests import ContinueRequest, RunDecision
 from agentctl.auth.principal import local_principal
 from agentctl.requests import RunRequest
 from agentctl.service.service import Service
-from agentctl.store.database import Steps, Work
+from agentctl.store.database import Sql, Steps, Work
 from tests.gated.site import Site, answer, call
 
 TABLES = ("run_steps", "run_checkpoints")
@@ -57,3 +58,30 @@ async def test_only_durable_runs_write_steps(site: Site, statements: list[str]) 
     assert written.count("UPDATE") == len(NOTES)
     assert written.count("DELETE") == 2
     assert len(written) == 1 + 3 * len(NOTES) + 2
+
+
+async def test_end_of_an_approved_call_is_one_transaction(site: Site) -> None:
+    """A server that is killed between two would lose what the call has changed in the session."""
+    plan = [answer(call("refund", "c", amount=1, to="bob")), answer(text="done")]
+    async with Service.open(site.deployment.settings, create=True) as service:
+        operations = service.operations_for(local_principal("ann"))
+        run = (await operations.create_run("agent", "lasting", RunRequest(json.dumps(plan)))).value
+        database, states = service.hosting.databases.system, list[tuple[list[str], list[str]]]()
+        execution = Sql("SELECT execution FROM approvals WHERE run_id = :run_id")
+        steps = Sql("SELECT state FROM run_steps WHERE run_id = :run_id AND call_id = 'c'")
+        write = database.write
+
+        async def observe(work: Work[Any]) -> Any:
+            result = await write(work)
+            call_state = await database.read(execution.rows(str, run_id=run["run_id"]))
+            states.append((call_state, await database.read(steps.rows(str, run_id=run["run_id"]))))
+            return result
+
+        database.write = observe  # type: ignore[method-assign]
+        (asked,) = run["approvals"]
+        decision = RunDecision("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
+        request = ContinueRequest((decision,))
+        ended = (await operations.continue_run("agent", "lasting", run["run_id"], request)).value
+    assert ended["status"] == "COMPLETED"
+    begun, both = states.index((["executing"], [])), states.index((["done"], ["done"]))
+    assert (["done"], []) not in states[begun:both]

@@ -86,7 +86,7 @@ class Hosted:
 
     async def call_result(self, call: asyncio.Task[tuple[str, bool]]) -> tuple[str, bool]:
         """Return the result of a call that must end soon."""
-        return await asyncio.wait_for(call, 10)
+        return await asyncio.wait_for(call, 60)
 
     def start_call(
         self, tool: str, /, **arguments: Any

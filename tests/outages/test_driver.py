@@ -18,7 +18,7 @@ from agentctl.config import settings
 from agentctl.store.database import Sql, Statement, Steps, run_topic, unit, worker_topic
 from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.postgres.listener import BURST, SEND_SECONDS
-from agentctl.store.repositories import runs, sessions, workers
+from agentctl.store.repositories import audit, runs, sessions, workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
 from tests.loops import wait_until
@@ -160,6 +160,12 @@ async def test_a_commit_with_a_lost_response_is_made_once(
             await there.create(f"s{n}")
         assert there.way.cut_commits == 3
         assert await there.names() == ["s0", "s1", "s2"]
+        # Here the INSERT itself has reported its transaction.
+        entry = audit.NewAuditEntry(START, "me", "http", "x", None, "allowed", None, None, None)
+        there.way.at_commit = cut
+        await there.database.write(audit.append_entry(entry))
+        assert there.way.cut_commits == 4
+        assert len(await there.direct("SELECT seq FROM audit_log")) == 1
 
 
 async def test_after_a_crash_a_reused_transaction_id_is_not_trusted(server: PostgresServer) -> None:
@@ -201,7 +207,7 @@ async def test_a_silent_network_fails_in_time(server: PostgresServer) -> None:
         assert {type(failure) for failure in failures} == {errors.Unavailable}
         assert there.database.load().in_use == 0
         there.way.release()
-        await wait_until(lambda: _answers(there.read), 3.0)
+        await wait_until(lambda: _answers(there.read))
         await there.create("s3")
         assert await there.names() in (["s1", "s3"], ["s1", "s2", "s3"])
 
@@ -228,7 +234,7 @@ async def test_a_silent_network_at_the_commit_is_an_unknown_outcome(server: Post
             async with asyncio.timeout(2 * BOUND):
                 await there.create("s2")
         there.way.release()
-        await wait_until(lambda: _answers(there.read), 3.0)
+        await wait_until(lambda: _answers(there.read))
 
 
 async def test_an_exhausted_pool_rejects_and_recovers(server: PostgresServer) -> None:
@@ -454,7 +460,7 @@ async def test_an_outage_is_few_lines_of_the_log(
                 await failed(there.read())
                 await failed(there.create("s1"))
         await asyncio.to_thread(server.start)
-        await wait_until(lambda: _answers(there.read), 5.0)
+        await wait_until(lambda: _answers(there.read))
     complaints = [record.getMessage() for record in caplog.records if record.name != "asyncio"]
     assert len(complaints) <= 6, complaints
     assert not [record for record in caplog.records if record.name == "asyncio"]

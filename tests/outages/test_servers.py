@@ -79,7 +79,7 @@ async def test_a_cancel_reaches_the_other_server_without_notifications(pair: Pai
             took = await cancels(pair, CANCELS)
             if LONG:
                 print(f"not announced: p50 {took[len(took) // 2]:.3f} s, longest {took[-1]:.3f} s")
-            assert took[int(0.99 * len(took))] <= 2.0 * BUSY
+            assert took[int(0.99 * len(took))] <= 1.0 * BUSY
 
 
 async def heard(client: httpx2.AsyncClient, asked: RequestedRun, after: int) -> list[Event]:
@@ -120,8 +120,8 @@ async def test_runs_of_a_killed_server_end_once(pair: Pair) -> None:
         await asyncio.to_thread(c.kill)
         with pytest.raises(httpx2.TransportError):
             await asking
-        found = await asyncio.wait_for(following, 20)
-        await wait_until(lambda: is_final(pair, plain), 20)
+        found = await asyncio.wait_for(following, 60)
+        await wait_until(lambda: is_final(pair, plain), 60)
         for run_id in (plain, asked.run_id):
             record = (await b.get(f"/runs/{run_id}")).json()
             assert (record["status"], record["error"]["code"]) == ("ERROR", "WORKER_LOST")
@@ -201,7 +201,7 @@ async def test_a_revoked_account_is_rejected_by_both(pair: Pair) -> None:
         for client in (a, b):
             assert (await client.get("/agents", headers=theirs)).status_code == 200
         assert (await a.delete(f"/service-accounts/{made['id']}")).status_code == 204
-        await wait_until(lambda: refused(b, theirs), 5.0)
+        await wait_until(lambda: refused(b, theirs), 5.0 * BUSY)
 
 
 async def test_a_removed_key_is_rejected_by_both(pair: Pair) -> None:
@@ -211,7 +211,7 @@ async def test_a_removed_key_is_rejected_by_both(pair: Pair) -> None:
             assert (await client.get("/agents", headers=theirs)).status_code == 200
         pair.write_jwks(generate_key("RS256"))
         for client in (a, b):
-            await wait_until(lambda client=client: refused(client, theirs), 5.0)  # type: ignore[misc]
+            await wait_until(lambda client=client: refused(client, theirs), 5.0 * BUSY)  # type: ignore[misc]
 
 
 async def refused(client: httpx2.AsyncClient, headers: dict[str, str]) -> bool:
@@ -265,8 +265,8 @@ async def test_live_runs_survive_a_crash_of_the_database(pair: Pair) -> None:
         await asyncio.to_thread(pair.postgres.start)
         returned = time.monotonic()
         for client in (a, b):
-            await wait_until(lambda client=client: answered(client), 5.0)  # type: ignore[misc]
-        assert time.monotonic() - returned <= 5.0
+            await wait_until(lambda client=client: answered(client), 5.0 * BUSY)  # type: ignore[misc]
+        assert time.monotonic() - returned <= 5.0 * BUSY
         known = len(asked.received)
         await wait_until(lambda: len(asked.received) > known + 5)
         stopped = await b.post(f"{asked.url}/cancel?session_id=crash&wait=10")

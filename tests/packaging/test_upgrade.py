@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sqlite3
 import subprocess
 import sys
@@ -64,16 +65,16 @@ def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def deployment(
-    request: pytest.FixtureRequest, tmp_path: Path, model_endpoint: ModelEndpoint
+    request: pytest.FixtureRequest, tmp_path: Path, model_endpoint: ModelEndpoint, old: Program
 ) -> Iterator[Deployment]:
-    """A deployment whose databases have the newest schema, and additions of a later one."""
+    """A deployment of the last release, with the newest schema and additions of a later one."""
     if request.param == "sqlite":
         created = create_deployment(tmp_path, model_endpoint.base_url, extra=APPROVED)
-        assert NEW.run(created, "db", "migrate").returncode == 0
+        migrate(created, old)
         for name in SQLITE_DATABASES:
             with closing(sqlite3.connect(tmp_path / f"{name}.db")) as connection:
-                tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-                names = [row[0] for row in tables if not row[0].startswith("sqlite_")]
+                rows = connection.execute("SELECT name FROM pragma_table_list WHERE type = 'table'")
+                names = [row[0] for row in rows if not row[0].startswith("sqlite_")]
                 connection.executescript(add_to_schema(names))
         yield created
         return
@@ -81,10 +82,17 @@ def deployment(
     schemas = {name: f"{name}_{uuid4().hex}" for name in SQLITE_DATABASES}
     places = {name: f'url = "{url}"\nsearch_path = "{at}"' for name, at in schemas.items()}
     created = create_deployment(tmp_path, model_endpoint.base_url, extra=APPROVED, databases=places)
-    assert NEW.run(created, "db", "migrate").returncode == 0
+    migrate(created, old)
     asyncio.run(add_to_postgres(url, list(schemas.values())))
     yield created
     asyncio.run(drop_schemas(url, list(schemas.values())))
+
+
+def migrate(deployment: Deployment, old: Program) -> None:
+    """Create the databases with the last release, and migrate them with this version."""
+    for program in (old, NEW):
+        done = program.run(deployment, "db", "migrate")
+        assert done.returncode == 0, done.stderr
 
 
 def add_to_schema(tables: Sequence[str]) -> str:
@@ -150,6 +158,9 @@ async def work_on_both(a: httpx2.AsyncClient, b: httpx2.AsyncClient) -> None:
     assert (run["status"], run["content"]) == ("COMPLETED", "hello")
     events = (await a.post("/agents/echo/runs", data=body | {"stream": "true"})).text
     assert events.count("event: RunCompleted") == 1, events
+    streamed = re.findall(r'"run_id":"([^"]+)"', events)[0]
+    followed = await b.get(f"/agents/echo/runs/{streamed}/events?session_id={session}")
+    assert list_data(followed.raise_for_status().text) == list_data(events)
     stored = (await b.get(f"/sessions/{session}")).raise_for_status().json()
     assert stored["session_id"] == session
     runs = (await b.get(f"/sessions/{session}/runs")).raise_for_status().json()
@@ -173,6 +184,11 @@ async def work_on_both(a: httpx2.AsyncClient, b: httpx2.AsyncClient) -> None:
     await reach(a, "careful", paused["run_id"], "COMPLETED")
 
 
+def list_data(stream: str) -> list[str]:
+    """Return the ids and the data of server-sent events."""
+    return [line for line in stream.splitlines() if line.startswith(("id:", "data:"))]
+
+
 async def reach(client: httpx2.AsyncClient, agent: str, run_id: str, status: str) -> None:
     """Wait until a run has a status, as a server reports it."""
 
@@ -194,6 +210,8 @@ async def test_old_and_new_servers_share_a_newer_schema(
             assert f"schema {LATER_VERSION} is newer than this agentctl" in process.log_text
         await work_on_both(a, b)
         await work_on_both(b, a)
+        done = await asyncio.to_thread(NEW.run, deployment, "db", "migrate", "--finish")
+        assert (done.returncode, f"pid {old_process.process.pid} on" in done.stderr) == (6, True)
         await lose_server(old_process, a, b)
         _, again = await servers.start(old)
         await lose_server(new_process, b, again)
@@ -234,3 +252,7 @@ def test_old_commands_work_with_a_newer_schema(deployment: Deployment, old: Prog
     assert (done.returncode, done.stdout) == (0, "hello\n"), done.stderr
     done = NEW.run(deployment, "sessions", "list", "-o", "name")
     assert (done.returncode, done.stdout) == (0, "local\n"), done.stderr
+    done = NEW.run(deployment, "db", "migrate", "--finish")
+    assert done.returncode == 0, done.stderr
+    done = old.run(deployment, *run)
+    assert (done.returncode, "is newer than this agentctl" in done.stderr) == (1, True)

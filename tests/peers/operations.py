@@ -342,6 +342,16 @@ ROWS: tuple[Row, ...] = (
         commands=("sessions summarize",),
     ),
     Row(
+        "Hold sessions, remove idle ones",
+        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has neither holds nor retention"),
+        commands=("sessions hold", "sessions release", "sessions prune"),
+    ),
+    Row(
+        "Export and erase the data of a person",
+        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such operation"),
+        commands=("users export", "users erase"),
+    ),
+    Row(
         "Export sessions",
         works(_COMMANDS, "test_sessions_and_memories_are_exported"),
         NONE,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from agentctl.cli import lists
 from tests.cli.conftest import Terminal
 from tests.peers.conftest import Agentctl
 from tests.peers.servers import PEERS, Peer
@@ -253,7 +254,9 @@ def test_start_and_end_of_a_member_are_shown_once(agentctl: Agentctl) -> None:
         assert shown == expected, ended.stderr
 
 
-def test_sessions_are_found_by_the_name_that_is_shown(agentctl: Agentctl) -> None:
+def test_sessions_are_found_by_the_name_that_is_shown(
+    agentctl: Agentctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for session, message in (("n1", "Where is the tea"), ("n2", "tea is here")):
         start = ("runs", "start", "--agent", "echo", "-m", message, "--session", session)
         assert agentctl(*start).code == 0
@@ -267,6 +270,16 @@ def test_sessions_are_found_by_the_name_that_is_shown(agentctl: Agentctl) -> Non
         assert agentctl(*start).code == 0
     first = agentctl("sessions", "list", "--name", "Where", "--limit", "2", "-o", "table")
     assert "only page 1 of" in first.stderr
+    monkeypatch.setattr(lists, "MAXIMUM_LIMIT", 2)  # the first page has no session of the name
+    assert agentctl("sessions", "list", "--all", "--name", "Where", "-o", "name").lines == [
+        "n2",
+        "n1",
+    ]
+    everything = agentctl("sessions", "list", "--all", "-o", "name").lines
+    assert len(everything) == len(set(everything)) >= 5
+    runs = ("runs", "list", "--session", "n1", "--all", "-o", "name")
+    assert len(agentctl(*runs).lines) == 1
+    assert agentctl(*runs, "--error", "x").lines == []
 
 
 def test_accounts_are_created_listed_and_revoked(agentctl: Agentctl) -> None:
@@ -331,7 +344,11 @@ def test_sessions_and_memories_are_exported(agentctl: Agentctl, tmp_path: Path) 
         "runs wait r", "audit tail", "audit export", "sessions stat", "webhooks list",
         "webhooks test w", "webhooks deliveries", "webhooks redeliver d", "webhooks enable w",
         "runs retry r", "runs fork r --at 1", "usage --by day", "usage --plot",
-        "budgets list",
+        "budgets list", "sessions list --status error", "sessions list --tag a --all",
+        "sessions list --idle 1d", "sessions list --metadata a=b", "sessions list --error x",
+        "sessions hold s --reason x", "sessions release s",
+        "sessions prune --idle 90d --yes", "users export u --out u.zip",
+        "users erase u --dry-run",
     ],
 )  # fmt: skip
 def test_commands_without_counterpart_say_so(

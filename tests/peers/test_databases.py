@@ -198,6 +198,31 @@ def test_sessions_of_release_2_with_unreadable_rows(reader: Agentctl, legacy: Pa
     assert fingerprint(legacy) == before
 
 
+def test_sessions_of_a_file_are_filtered(reader: Agentctl, legacy: Path) -> None:
+    connection = sqlite3.connect(legacy)
+    for name, metadata in (("s1", {"tags": ["vip"], "n": 3}), ("s3", {"tags": "vip", "n": "3"})):
+        values = (twice(metadata), name)
+        connection.execute("UPDATE agno_sessions SET metadata = ? WHERE session_id = ?", values)
+    connection.commit()
+    connection.close()
+    for options, expected in {
+        "--tag vip": ["s3", "s1"],
+        "--tag vip --sort-order asc": ["s1", "s3"],
+        "--tag vip --name hel": ["s1"],
+        "--metadata n=3 --all": ["s3", "s1"],
+        "--metadata n=4": [],
+        "--status error": ["s1"],
+        "--error run_failed": ["s1"],
+        "--error other": [],
+        "--older-than 1d --idle 1970-01-01T00:00:25Z": ["s2", "s1"],
+        "--newer-than 1970-01-01T00:00:20Z --all": ["s4", "s3", "s2"],
+    }.items():
+        rows = read(reader, legacy, "sessions", "list", *options.split())["data"]
+        assert [row["session_id"] for row in rows] == expected, options
+    refused = reader("sessions", "list", "--tag", "", "--database", str(legacy), remote=False)
+    assert "tag must be 1 to 256 characters" in refused.stderr
+
+
 def test_exports_and_statistics_of_a_database(reader: Agentctl, legacy: Path) -> None:
     connection = sqlite3.connect(legacy)
     connection.execute(MEMORIES)
@@ -309,6 +334,7 @@ def test_import_can_be_repeated_and_continued(
     config.write_text(
         '[[databases]]\nid = "main"\nurl = "sqlite:///main.db"\n[[models]]\nid = "echo"\n'
         'provider = "demo"\nmodel = "echo"\n[[agents]]\nid = "echo"\nmodel = "echo"\n'
+        "[search]\nenabled = true\n"
     )
     here = ("--config", str(config))
 
@@ -341,6 +367,8 @@ def test_import_can_be_repeated_and_continued(
         for run_id, run in ours.items():
             for name in ("status", "input", "content", "error", "metrics", "parent_run_id"):
                 assert run[name] == theirs[run_id][name], (run_id, name)
+    found = reader("sessions", "list", "--search", "lead", "-o", "name", *here, remote=False)
+    assert found.stdout == "s5\n"
     again = ("runs", "start", "--agent", "echo", "-m", "more", "--session", "s5")
     assert reader(*again, *here, remote=False).stdout == "more\n"
     memories = reader("memories", "list", *here, "-o", "json", remote=False)

@@ -18,6 +18,7 @@ from agentctl.auth.principal import Principal
 from agentctl.errors import AgentctlError, Unauthenticated
 from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.operations import ROUTES, Operations
+from agentctl.personal_data_requests import Erasure, PersonalRowsFilter
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import PAGE_ROUTES, operation_ids
@@ -40,6 +41,7 @@ from agentctl.requests import (
     SessionLocator,
     SessionPatch,
 )
+from agentctl.retention_requests import IdleFilter, PruneRequest
 from agentctl.service.service import ServiceOperations
 from agentctl.usage_requests import OverviewFilter, UsageFilter
 from agentctl.webhook_requests import DeliveryFilter
@@ -291,7 +293,49 @@ def rows_of_session(name: str, path: str) -> Iterator[Row]:
         f"POST {path}/summarize",
         lambda operations: operations.summarize_session(name),
     )
+    yield Row(
+        "hold_session",
+        f"POST {path}/hold",
+        lambda operations: operations.hold_session(name, " "),
+        {"reason": " "},
+    )
+    old = IdleFilter(36_500)
+    yield Row(
+        "get_idle_sessions",
+        "GET /retention/sessions?idle_days=36500",
+        lambda operations: operations.get_idle_sessions(old),
+    )
+    prune = PruneRequest(36_500, (name,), "nowhere")
+    yield Row(
+        "prune_sessions",
+        "POST /retention/sessions/prune?db_id=nowhere",
+        lambda operations: operations.prune_sessions(prune),
+        {"idle_days": 36_500, "session_ids": [name]},
+    )
+    yield Row(
+        "get_user_data",
+        "GET /user-data?user_id=none",
+        lambda operations: operations.get_user_data("none"),
+    )
+    rows = PersonalRowsFilter("none", "usage", "nowhere")
+    yield Row(
+        "get_user_rows",
+        "GET /user-data/rows?user_id=none&part=usage&db_id=nowhere",
+        lambda operations: operations.get_user_rows(rows),
+    )
+    bad = Erasure("none", cursor="bad")
+    yield Row(
+        "erase_user_data",
+        "POST /user-data/erase",
+        lambda operations: operations.erase_user_data(bad),
+        {"user_id": "none", "cursor": "bad"},
+    )
     nowhere = SessionLocator(db_id="nowhere")
+    yield Row(
+        "release_session",
+        f"DELETE {path}/hold?db_id=nowhere",
+        lambda operations: operations.release_session(name, nowhere),
+    )
     yield Row(
         "delete_session",
         f"DELETE {path}?db_id=nowhere",

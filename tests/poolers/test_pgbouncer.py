@@ -15,7 +15,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.config.settings import Database
-from agentctl.store.database import Sql, Statement, Steps, unit
+from agentctl.store.database import ReadSize, Sql, Statement, Steps, unit
 from agentctl.store.postgres.database import PostgresDatabase
 from tests.chaos.cluster import Server
 from tests.commands import Result, run_command
@@ -207,6 +207,17 @@ async def test_time_limits_hold_with_pgbouncer(pooler: PgBouncer, roles: None) -
     database = PostgresDatabase(entry, create=True)
     assert await database.write(read_limits()) == ["5s", "10s"]
     assert await database.read(read_limits()) == ["5s", "10s"]
+    await database.close()
+
+
+async def test_lists_change_no_session_of_pgbouncer(pooler: PgBouncer, roles: None) -> None:
+    """The setting of a list ends with its transaction: others have the session after it."""
+    entry = Database("main", as_role(pooler.url, ROLES[0]), search_path=ROLES[0])
+    database = PostgresDatabase(entry, create=True)
+    mode = Sql("SELECT current_setting('plan_cache_mode')")
+    sizes: tuple[ReadSize, ...] = ("unknown", "small", "large", "small")
+    found = [await database.read(mode.value(), size=size) for size in sizes]
+    assert found == ["force_custom_plan", "auto"] * 2
     await database.close()
 
 

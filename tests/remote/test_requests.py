@@ -12,6 +12,7 @@ import pytest
 from agentctl.approval_requests import ApprovalFilter, ContinueRequest, DecisionRequest, RunDecision
 from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.operations import Operations
+from agentctl.personal_data_requests import Erasure, PersonalRowsFilter
 from agentctl.records.document import Document
 from agentctl.remote import RemoteOperations
 from agentctl.repeat_requests import ForkRequest, RetryRequest
@@ -34,6 +35,7 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
+from agentctl.retention_requests import IdleFilter, PruneRequest
 from agentctl.run_operations import RunDeclarations
 from agentctl.usage_requests import OverviewFilter, UsageFilter
 from agentctl.webhook_requests import DeliveryFilter
@@ -167,6 +169,16 @@ READS: list[tuple[Call, str]] = [
     (lambda o: o.get_run_causes("r", db_id="d"), "/runs/r/causes?db_id=d"),
     (lambda o: o.get_budgets(), "/budgets"),
     (lambda o: o.get_budgets(user_id="ann"), "/budgets?user_id=ann"),
+    (
+        lambda o: o.get_idle_sessions(IdleFilter(9, "agent", "a/b", "d", 2, "c")),
+        "/retention/sessions?idle_days=9&component_type=agent&component_id=a%2Fb&db_id=d&limit=2"
+        "&cursor=c",
+    ),
+    (lambda o: o.get_user_data("a/b"), "/user-data?user_id=a%2Fb"),
+    (
+        lambda o: o.get_user_rows(PersonalRowsFilter("a", "audit", "d", 2, "c")),
+        "/user-data/rows?user_id=a&part=audit&db_id=d&limit=2&cursor=c",
+    ),
     (lambda o: o.get_usage(UsageFilter()), "/usage"),
     (
         lambda o: o.get_usage(UsageFilter(("day", "model"), 1, None, "agent", "c", "m", "u", "d")),
@@ -301,6 +313,21 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
     (
         lambda o: o.rename_session("s", "new"),
         "POST", "/sessions/s/rename", {"session_name": "new"},
+    ),
+    (
+        lambda o: o.hold_session("s", "claim", SessionLocator(db_id="d")),
+        "POST", "/sessions/s/hold?db_id=d", {"reason": "claim"},
+    ),
+    (lambda o: o.release_session("s"), "DELETE", "/sessions/s/hold", None),
+    (
+        lambda o: o.prune_sessions(PruneRequest(90, ("a", "b"), "d")),
+        "POST", "/retention/sessions/prune?db_id=d",
+        {"idle_days": 90, "session_ids": ["a", "b"]},
+    ),
+    (
+        lambda o: o.erase_user_data(Erasure("a", True, "never", "c")),
+        "POST", "/user-data/erase",
+        {"user_id": "a", "cancel": True, "vacuum": "never", "cursor": "c"},
     ),
     (lambda o: o.delete_session("s"), "DELETE", "/sessions/s", None),
     (

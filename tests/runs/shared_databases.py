@@ -18,7 +18,9 @@ import orjson
 
 from agentctl.config.settings import Database as Entry
 from agentctl.config.settings import Settings
+from agentctl.requests import StreamEvent
 from agentctl.runs import event_format
+from agentctl.runs.event_rows import RunIdentity, encode_events
 from agentctl.runtime.events import Content, RunEvent
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
@@ -71,7 +73,7 @@ class WorkerProcess:
     def stop(self) -> None:
         """Send SIGSTOP, but not during a write: then no process could write at all."""
         connection = apsw.Connection(str(self._system))
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             self.process.send_signal(signal.SIGSTOP)
             os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
@@ -175,12 +177,10 @@ async def read_run(database: Database, run_id: str = "r1") -> RunRow:
     return row
 
 
-def build_identity(run: RunRow, name: str = "Echo") -> event_format.RunIdentity:
+def build_identity(run: RunRow, name: str = "Echo") -> RunIdentity:
     """Return the identity fields of the events of a run."""
     kind: Any = run.component_type
-    return event_format.RunIdentity(
-        run.run_id, run.session_id, run.parent_run_id, kind, run.component_id, name
-    )
+    return RunIdentity(run.run_id, run.session_id, run.parent_run_id, kind, run.component_id, name)
 
 
 async def store_events(
@@ -199,13 +199,14 @@ async def store_events(
     """
     named = build_identity(run)
     happened = [Content(event) if isinstance(event, str) else event for event in contents]
-    lines = [
-        event_format.format_started(named),
+    published = [
+        (*event_format.format_started(named), None),
         *(event_format.format_event(named, event) for event in happened),
     ]
-    text = "".join(f"{name} {data.decode()}\n" for name, data in lines)
-    last = seq + len(lines) - 1
+    portion = [StreamEvent(seq, name, data) for seq, (name, data, _) in enumerate(published, seq)]
+    last = portion[-1].seq
     stream = (root or run).run_id
+    text = encode_events(stream, portion, [piece for _, _, piece in published])
     assert await database.write(events.append_batch(stream, 1, seq, last, text))
     return last + 1
 
@@ -224,7 +225,7 @@ def loads(text: str | None) -> Any:
 async def wait_for_heartbeats(databases: Databases, worker_id: str, beats: int = 1) -> None:
     """Return after a number of heartbeats of a worker."""
     seen: list[int] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(set(seen)) <= beats:
             row = await databases.system.read(workers.get(worker_id))
             assert row is not None

@@ -27,7 +27,7 @@ T = TypeVar("T")
 HEARTBEAT_SECONDS = 0.1
 """Shorter than in production, so that a worker soon detects that it was declared dead."""
 
-DEATH_SECONDS = 20.0
+DEATH_SECONDS = 60.0
 """Maximum time that cancelled tasks have to end before the test fails."""
 
 _here: ContextVar[Process | None] = ContextVar("_here", default=None)

@@ -6,7 +6,7 @@ import os
 import time
 
 from agentctl.records.times import now
-from agentctl.runs import sweep
+from agentctl.runs.cleanup import delete_expired
 from agentctl.runs.process import WorkerLock
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
@@ -36,7 +36,7 @@ async def test_events_are_deleted_a_day_after_the_end(shared: SharedDatabases) -
             await create_ended_run(databases, database, "0-new", 23)
             run = await create_live_run(databases[database], "w1", "0-live")
             await store_events(databases[database], run, "hello")
-        await sweep.delete_expired(databases)
+        await delete_expired(databases)
         for database in ("main", "second"):
             kept = [
                 name
@@ -52,7 +52,7 @@ async def test_idempotency_keys_are_deleted_after_a_day(shared: SharedDatabases)
         for name, hours in (("old", 25), ("new", 23)):
             at = now() - hours * HOUR
             assert await main.write(idempotency.claim_key("ann", name, "hash", name, at)) is None
-        await sweep.delete_expired(databases)
+        await delete_expired(databases)
         # Relative to the time of the claims both keys are still valid.
         then = now() - 20 * HOUR
         assert (
@@ -69,7 +69,7 @@ async def test_cleanup_deletes_more_than_one_unit(shared: SharedDatabases) -> No
         run = await create_live_run(main, "w1", "0-r1")
         await main.write(many_events(run.run_id, 1200))
         await main.write(runs.finish(an_end(run.run_id, finished_at=now() - 25 * HOUR)))
-        await sweep.delete_expired(databases)
+        await delete_expired(databases)
         assert not await has_events(databases, "main", run.run_id)
 
 
@@ -85,5 +85,5 @@ async def test_stale_lock_files_are_removed(shared: SharedDatabases) -> None:
         WorkerLock.acquire(folder, "stray").release()
         os.utime(folder / "stray.lock", times=(time.time() - 3600,) * 2)
         other = shared.start_worker()
-        await sweep.delete_expired(databases)
+        await delete_expired(databases)
         assert shared.lock_names == [f"{other.worker_id}.lock"]

@@ -11,9 +11,11 @@ import pytest
 
 from agentctl.records.times import now
 from agentctl.requests import AuditFilter
+from agentctl.runs.clock_guard import ClockGuard
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.process import WorkerLock
-from agentctl.runs.sweep import ClockGuard, watch_workers
+from agentctl.runs.retention import Ages
+from agentctl.runs.sweep import watch_workers
 from agentctl.runs.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import audit, events
@@ -98,7 +100,7 @@ async def watching(databases: Databases) -> AsyncIterator[None]:
     monitor, worker = WorkerMonitor(databases), Worker(databases)
     watch = asyncio.create_task(
         watch_workers(
-            databases, monitor, worker, sweep_seconds=0.01, cleanup_seconds=0.01, audit_days=1
+            databases, monitor, worker, sweep_seconds=0.01, cleanup_seconds=0.01, ages=Ages(1)
         )
     )
     try:

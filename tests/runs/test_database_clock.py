@@ -9,8 +9,9 @@ import pytest
 
 from agentctl.config import settings
 from agentctl.records.times import now
+from agentctl.runs.cleanup import delete_expired
 from agentctl.runs.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
-from agentctl.runs.sweep import delete_expired
+from agentctl.runs.retention import Ages
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import audit, workers
 from agentctl.store.repositories.audit import NewAuditEntry
@@ -65,7 +66,7 @@ async def test_wrong_clock_of_one_server_deletes_no_shared_rows(
         )
         await system.write(audit.append_entry(entry))
         with shift_clock(400 * 86_400):
-            await delete_expired(databases, audit_days=365)
+            await delete_expired(databases, ages=Ages(365))
         assert await system.read(audit.get_newest_time()) == entry.at
     finally:
         await databases.close()

@@ -13,6 +13,7 @@ from agentctl.approval_requests import NewDecision
 from agentctl.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.runs import legs
 from agentctl.runs.decisions import build_change, expire_approvals, write_decisions
+from agentctl.runs.event_rows import decode_events
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.supervision import RunCounters
 from agentctl.runtime.components import execute
@@ -230,8 +231,7 @@ async def test_events_of_all_legs_are_one_stream(deployment: Deployment, payer: 
         await wait_for_status(service, run_id, "COMPLETED")
         assert [name for _, name in names] == ["RunStarted", "RunContent", "RunPaused"]
         stored = await database_of(service).read(events.list_after(run_id, -1))
-        lines = [line.split(" ", 1)[0] for row in stored for line in row.events.splitlines()]
-        assert lines == [
+        assert [event.name for row in stored for event in decode_events(row)] == [
             "RunStarted", "RunContent", "RunPaused", "RunContinued", "RunContent", "RunCompleted",
         ]  # fmt: skip
 

@@ -20,6 +20,7 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import Heartbeat, WorkerRow
 from tests.loops import wait_until
+from tests.process_states import is_alive
 from tests.runs.shared_databases import SharedDatabases, wait_for_heartbeats
 
 pytestmark = pytest.mark.slow
@@ -98,7 +99,7 @@ async def test_surviving_child_does_not_keep_its_worker_alive(
         child = int(other.read_line())
         try:
             other.kill()
-            os.kill(child, 0)
+            assert is_alive(child)
             assert await WorkerMonitor(databases).check_owner(other.worker_id) is WorkerDeath.EXITED
         finally:
             os.kill(child, signal.SIGKILL)

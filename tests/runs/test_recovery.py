@@ -11,6 +11,7 @@ import pytest
 from agentctl import errors
 from agentctl.runs import event_format
 from agentctl.runs.event_format import LOST_SEQ_STEP
+from agentctl.runs.event_rows import encode_event
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending
 from agentctl.runtime.events import Content, StepCompleted, ToolCallCompleted, ToolCallStarted
@@ -204,9 +205,9 @@ async def test_all_batches_are_read(shared: SharedDatabases) -> None:
     async with shared.open() as databases:
         main = databases["main"]
         run = await create_live_run(main, "w1")
-        name, data = event_format.format_event(build_identity(run), Content("x"))
+        name, data, _ = event_format.format_event(build_identity(run), Content("x"))
         for seq in range(200):
-            line = f"{name} {data.decode()}\n"
+            line = encode_event(name, data)
             assert await main.write(events.append_batch("r1", 1, seq, seq, line))
         await recover_runs(main, "w1")
         assert (await read_run(main)).content == "x" * 200

@@ -110,7 +110,7 @@ async def test_heartbeat_continues_while_the_event_loop_is_blocked(shared: Share
         await wait_for_heartbeats(databases, worker.id)
         before = (await list_workers(databases))[0].beat
         # Block the event loop: only the heartbeat thread can write meanwhile.
-        other, deadline = apsw.Connection(str(shared.folder / "main.db")), time.monotonic() + 10
+        other, deadline = apsw.Connection(str(shared.folder / "main.db")), time.monotonic() + 60
         while other.execute("SELECT beat FROM workers").fetchall()[0][0] <= before + 200_000:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -129,7 +129,7 @@ async def test_heartbeat_waits_for_a_locked_database_with_few_log_lines(
         other.set_busy_timeout(5_000)
         other.execute("BEGIN IMMEDIATE")
         with caplog.at_level(logging.WARNING):
-            await wait_until(lambda: "heartbeat could not be written" in caplog.text, 20)
+            await wait_until(lambda: "heartbeat could not be written" in caplog.text, 60)
         other.execute("ROLLBACK")
         other.close()
         await wait_for_heartbeats(databases, worker.id, 2)

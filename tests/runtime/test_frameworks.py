@@ -222,7 +222,7 @@ async def test_toolsets_are_opened_once_by_one_task() -> None:
     # The library enters a toolset again for each run; the first entry is that of the server.
     owner = toolset.entered[0]
     assert owner not in toolset.exited
-    await asyncio.wait_for(catalog.close(), 10)
+    await asyncio.wait_for(catalog.close(), 60)
     assert toolset.exited[-1] is owner
     assert len(toolset.entered) == len(toolset.exited)
 

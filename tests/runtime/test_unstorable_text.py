@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agentctl.config.settings import Limits
 from agentctl.records.text import is_storable
 from agentctl.runs import event_format
+from agentctl.runs.event_rows import RunIdentity
 from agentctl.runs.states import Ending
 from agentctl.runtime.conversation import CallOutcome, Conversation
 from agentctl.runtime.events import RunEvent
@@ -26,7 +27,7 @@ from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.transcript import Transcript
 from tests.run_specs import a_spec
 
-IDENTITY = event_format.RunIdentity("run", "session", None, "agent", "writer", "Writer")
+IDENTITY = RunIdentity("run", "session", None, "agent", "writer", "Writer")
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=20) | st.sampled_from(
     ["\0", "\ud800", "\udfff\ud800", "a\0b", "\U0001f600", "\u2028", "\r\n\r\n", "data: x"]

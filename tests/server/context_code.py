@@ -62,7 +62,7 @@ def spoil(context: RunContext) -> str:
 
 def watch(context: RunContext) -> str:
     """Work until the run has to stop."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not context.cancelled and time.monotonic() < deadline:
         time.sleep(0.005)
     return "stopped"

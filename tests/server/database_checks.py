@@ -1,4 +1,4 @@
-"""Checks of a database file, without the code that wrote it."""
+"""Checks of a database file, with nothing of the code that wrote it but the decoder of events."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ import apsw
 import orjson
 
 from agentctl.runs.event_format import LOST_SEQ_STEP
+from agentctl.runs.event_rows import decode_events
+from agentctl.store.repositories.events import EventRow
 from tests.server.concurrent_callers import ENDS, Event
 
-__all__ = ["check_events", "check_integrity", "open_read_only", "statuses", "stored_events"]
+__all__ = [
+    "check_events",
+    "check_integrity",
+    "open_read_only",
+    "parse_row",
+    "statuses",
+    "stored_events",
+]
 
 
 @contextmanager
@@ -52,14 +61,21 @@ def check_integrity(connection: apsw.Connection) -> None:
 def stored_events(connection: apsw.Connection, run_id: str) -> list[Event]:
     """Return the stored events of a run."""
     found = list[Event]()
-    sql = "SELECT first_seq, last_seq, events FROM run_events WHERE run_id = ? ORDER BY first_seq"
-    for first, last, text in rows(connection, sql, run_id):
-        lines = text.split("\n")[:-1]
-        assert last - first + 1 == len(lines)
-        for number, line in enumerate(lines, first):
-            name, _, data = line.partition(" ")
-            found.append(Event(number, name, orjson.loads(data)))
+    sql = (
+        "SELECT e.run_id, first_seq, last_seq, events, session_id FROM run_events e"
+        " JOIN runs ON runs.run_id = e.run_id WHERE e.run_id = ? ORDER BY first_seq"
+    )
+    for values in rows(connection, sql, run_id):
+        row = EventRow(*values)
+        batch = parse_row(row)
+        assert row.last_seq - row.first_seq + 1 == len(batch)
+        found += batch
     return found
+
+
+def parse_row(row: EventRow) -> list[Event]:
+    """Return the events of a stored row."""
+    return [Event(event.seq, event.name, orjson.loads(event.data)) for event in decode_events(row)]
 
 
 def check_events(found: list[Event], run_id: str, status: str, after: int = -1) -> None:

@@ -18,7 +18,7 @@ Event = tuple[str, dict[str, Any], int]
 """Name, data and number."""
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait for a condition and return its first true value."""
     deadline = time.monotonic() + seconds
     while not (met := condition()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ from agents import Agent as OpenAIAgent
 from agents import function_tool
 from agno.agent import Agent as AgnoAgent
 from langchain.agents import create_agent
+from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel
 from pydantic_ai import Agent as PydanticAgent
@@ -78,6 +81,31 @@ def build_sync_graph() -> Any:
     model = langchain.ChatModel(model="echo")
     graph = StateGraph(MessagesState)
     graph.add_node("answer", lambda state: {"messages": [model.invoke(state["messages"])]})
+    graph.add_edge(START, "answer")
+    return graph.compile()
+
+
+def build_counting_graph() -> Any:
+    """A graph whose answer has the pieces of its model, and the tasks that were created meanwhile.
+
+    asyncio numbers tasks without a name.
+    """
+    model = langchain.ChatModel(model="script")
+
+    async def count_tasks() -> int:
+        task = asyncio.create_task(asyncio.sleep(0))
+        await task
+        return int(task.get_name().removeprefix("Task-"))
+
+    async def answer(state: MessagesState) -> dict[str, Any]:
+        first, pieces = await count_tasks(), 0
+        async for _ in model.astream(state["messages"]):
+            pieces += 1
+        tasks = await count_tasks() - first
+        return {"messages": [AIMessage(json.dumps({"pieces": pieces, "tasks": tasks}))]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("answer", answer)
     graph.add_edge(START, "answer")
     return graph.compile()
 

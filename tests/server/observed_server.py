@@ -126,6 +126,6 @@ def serve_observed(
     with (
         serve_config(deployment.path, *options) as served,
         httpx2.Client(base_url=served.url, headers=headers, timeout=30) as client,
-        httpx2.Client(timeout=10) as anybody,
+        httpx2.Client(timeout=60) as anybody,
     ):
         yield ObservedServer(deployment, served, client, anybody)

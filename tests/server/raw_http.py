@@ -19,7 +19,7 @@ __all__ = [
     "seconds_until_closed",
 ]
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 CODES = {
     400: "BAD_REQUEST", 401: "UNAUTHENTICATED", 403: "FORBIDDEN", 404: "NOT_FOUND",

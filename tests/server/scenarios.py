@@ -390,6 +390,56 @@ def _summaries() -> Iterator[Scenario]:
     yield Scenario(operation, f"{path}/mine/summarize", "powerless", 403, FORBIDDEN)
 
 
+def _holds() -> Iterator[Scenario]:
+    operation, path = "hold_session", "POST /sessions/summed/hold"
+    held, wrong = {"reason": "claim 17"}, {"reason": ""}
+    yield Scenario(operation, path, "admin", 422, ("reason",), json=wrong)
+    yield Scenario(operation, path, "admin", 200, ('"reason":"claim 17"',), json=held)
+    yield Scenario(operation, path, "admin", 409, ("CONFLICT", "held already"), json=held)
+    yield Scenario(operation, "POST /sessions/nothing/hold", "admin", 404, NOT_FOUND, json=held)
+    yield Scenario(operation, path, "me", 403, FORBIDDEN, json=held)
+    yield Scenario("delete_session", "DELETE /sessions/summed", "me", 409, ("HELD", "summed"))
+    operation, path = "release_session", "DELETE /sessions/summed/hold"
+    yield Scenario(operation, path, "me", 403, FORBIDDEN)
+    yield Scenario(operation, path, "admin", 204)
+    yield Scenario(operation, path, "admin", 409, ("CONFLICT", "not held"))
+    yield Scenario(operation, "DELETE /sessions/nothing/hold", "admin", 404, NOT_FOUND)
+
+
+def _retention() -> Iterator[Scenario]:
+    operation, path = "get_idle_sessions", "GET /retention/sessions"
+    yield Scenario(operation, f"{path}?idle_days=1", "admin", 200, ('"data":[]',))
+    yield Scenario(operation, f"{path}?idle_days=0", "admin", 422, ("idle_days",))
+    yield Scenario(operation, path, "admin", 200, ('"data":[]',))
+    yield Scenario(operation, f"{path}?idle_days=1", "me", 403, FORBIDDEN)
+    operation, path = "prune_sessions", "POST /retention/sessions/prune"
+    ids = {"idle_days": 1, "session_ids": ["mine", "nothing"]}
+    kept = ('"removed":[]', '"used":["mine"]', '"missing":["nothing"]')
+    yield Scenario(operation, path, "admin", 200, kept, json=ids)
+    yield Scenario(operation, path, "admin", 422, ("session_ids",), json={**ids, "session_ids": []})
+    yield Scenario(operation, path, "admin", 422, ("idle_days",), json={"session_ids": ["mine"]})
+    yield Scenario(operation, f"{path}?db_id=none", "admin", 404, NOT_FOUND, json=ids)
+    yield Scenario(operation, path, "me", 403, FORBIDDEN, json=ids)
+
+
+def _personal_data() -> Iterator[Scenario]:
+    operation, path = "get_user_data", "GET /user-data"
+    yield Scenario(operation, f"{path}?user_id=none", "admin", 200, ('"open_runs":0',))
+    yield Scenario(operation, path, "admin", 422, ("user_id",))
+    yield Scenario(operation, f"{path}?user_id=none", "me", 403, FORBIDDEN)
+    operation, path = "get_user_rows", "GET /user-data/rows?user_id=none"
+    yield Scenario(operation, f"{path}&part=usage", "admin", 200, ('"data":[]',))
+    yield Scenario(operation, f"{path}&part=other", "admin", 422, ("part",))
+    yield Scenario(operation, f"{path}&part=usage&db_id=none", "admin", 404, NOT_FOUND)
+    yield Scenario(operation, f"{path}&part=usage", "me", 403, FORBIDDEN)
+    operation, path = "erase_user_data", "POST /user-data/erase"
+    nobody = {"user_id": "none"}
+    yield Scenario(operation, path, "admin", 200, ('"erased":[]',), json=nobody)
+    yield Scenario(operation, path, "admin", 422, ("vacuum",), json={**nobody, "vacuum": "soon"})
+    yield Scenario(operation, path, "admin", 422, ("user_id",), json={"user_id": ""})
+    yield Scenario(operation, path, "me", 403, FORBIDDEN, json=nobody)
+
+
 def _deletions() -> Iterator[Scenario]:
     operation = "delete_session"
     yield Scenario(operation, "DELETE /sessions/to-delete?cancel=true", "me", 204)
@@ -769,6 +819,8 @@ SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
     *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_known_documents(),
     *_audit(),
-    *_accounts(), *_memories(), *_summaries(), *_approvals(), *_webhooks(), *_usage(),
+    *_accounts(), *_memories(), *_summaries(), *_holds(), *_retention(), *_approvals(),
+    *_personal_data(),
+    *_webhooks(), *_usage(),
     *_budgets_and_causes(),
 ]  # fmt: skip

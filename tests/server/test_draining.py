@@ -28,7 +28,7 @@ DRAIN_SECONDS = 4.0
 WORK_SECONDS = 2.0
 """Seconds of the runs that end by themselves."""
 
-BOUND_SECONDS = 10.0
+BOUND_SECONDS = 60.0
 """Seconds that the process may need to end after the drain."""
 
 RUNS = 30

@@ -15,6 +15,7 @@ import pytest
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, serve_config, start_server
+from tests.process_states import is_alive
 from tests.server.raw_http import open_raw_connection
 
 pytestmark = pytest.mark.slow
@@ -81,7 +82,7 @@ def surviving(pid: int) -> Iterator[None]:
     """End a process that must be alive until the end of the block."""
     try:
         yield
-        os.kill(pid, 0)
+        assert is_alive(pid)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -17,7 +17,8 @@ import jwt
 import pytest
 
 import agentctl
-from agentctl.config.settings import Limits, Quotas, Runs, Settings
+from agentctl.config.budgets import Quotas
+from agentctl.config.settings import Limits, Runs, Settings
 from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 from agentctl.server import create_app
 from agentctl.server.transport.protocol import build_protocol_class
@@ -71,7 +72,8 @@ NOT_LISTED = {
     "agentctl.server.processes.worker_handle.MAXIMUM_PAUSE",
     "agentctl.service.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
     "agentctl.service.session_histories.MAXIMUM_BYTES",
-    "agentctl.store.database.MAXIMUM_LISTS",
+    "agentctl.store.database.MAXIMUM_COMPILED",
+    "agentctl.store.totals.MAXIMUM_LISTS",
     "agentctl.store.listing.MAXIMUM_SURPLUS",
     "agentctl.store.postgres.listener.MAXIMUM_MESSAGE",
     "agentctl.store.repositories.events.MAXIMUM_BATCHES",
@@ -520,6 +522,11 @@ PROBES: dict[str, Probe] = {
     "requests.MAXIMUM_REASON_LENGTH": cancel_run(f"reason={'r' * 501}"),
     "requests.MAXIMUM_CANCEL_WAIT": cancel_run("wait=31"),
     "requests.MAXIMUM_LIMIT": refuse("GET /sessions?limit=101"),
+    "list_filters.MAXIMUM_PAIRS": refuse(f"GET /sessions?{'&'.join(['metadata=a%3Db'] * 5)}"),
+    "list_filters.MAXIMUM_TAGS": refuse(f"GET /runs?{'&'.join(['tag=a'] * 5)}"),
+    "list_filters.MAXIMUM_KEY_LENGTH": refuse(f"GET /runs?metadata={'k' * 65}%3Db"),
+    "list_filters.MAXIMUM_VALUE_LENGTH": refuse(f"GET /sessions?tag={'t' * 257}"),
+    "list_filters.MAXIMUM_ERROR_LENGTH": refuse(f"GET /sessions?error={'e' * 201}"),
     "usage_requests.MAXIMUM_GROUPS": refuse("GET /usage?limit=1001"),
     "service.usage.MAXIMUM_POINTS": refuse("GET /usage/overview?since=2001-01-01T00:00:00Z"),
     "requests.MAXIMUM_OFFSET": refuse("GET /sessions?limit=100&page=102"),
@@ -527,6 +534,11 @@ PROBES: dict[str, Probe] = {
     "requests.MAXIMUM_DELETED_SESSIONS": refuse(
         "DELETE /sessions", {"session_ids": [f"s{n}" for n in range(101)]}
     ),
+    "retention_requests.MAXIMUM_PRUNED": refuse(
+        "POST /retention/sessions/prune",
+        {"idle_days": 9, "session_ids": [f"s{n}" for n in range(101)]},
+    ),
+    "retention_requests.MAXIMUM_IDLE_DAYS": refuse("GET /retention/sessions?idle_days=36501"),
     "memory_requests.MAXIMUM_MEMORIES_DELETED": refuse(
         "DELETE /memories", {"memory_ids": [f"m{n}" for n in range(101)]}
     ),

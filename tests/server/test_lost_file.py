@@ -38,7 +38,7 @@ def start_run(client: httpx2.Client, agent: str = "echo") -> httpx2.Response:
     return client.post(f"/agents/{agent}/runs", json=body)
 
 
-def wait_for_status(ask: Callable[[], httpx2.Response], status: int, seconds: float = 20) -> None:
+def wait_for_status(ask: Callable[[], httpx2.Response], status: int, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while (found := ask().status_code) != status:
         assert time.monotonic() < deadline, found

@@ -69,6 +69,7 @@ base_url = "{url}"
 
 OTHERS = {
     "sync": "build_sync_graph",
+    "counting": "build_counting_graph",
     "typed_langgraph": "build_typed_langgraph",
     "typed_pydantic_ai": "build_typed_pydantic_ai",
     "typed_agno": "build_typed_agno",
@@ -129,6 +130,11 @@ def call_add(a: int, b: int) -> dict[str, Any]:
     return {"tool_calls": [{"id": f"call-{a}", "type": "function", "function": function}]}
 
 
+def build_chunk(delta: dict[str, Any], finish_reason: str | None = None) -> str:
+    choice = {"delta": delta, "finish_reason": finish_reason}
+    return f"data: {json.dumps({'choices': [choice]})}\n\n"
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_model_calls_tools_and_its_tokens_are_counted(
     client: httpx2.Client, model_endpoint: ModelEndpoint, library: str
@@ -167,12 +173,8 @@ def test_text_and_thinking_are_streamed_and_thinking_is_sent_back(
     model_endpoint.forget()
     call = {"index": 0, "id": "c", "function": {"name": "add", "arguments": '{"a": 1, "b": 1}'}}
     deltas = [{"reasoning_content": "well "}, {"reasoning_content": "then"}, {"tool_calls": [call]}]
-    pieces = [
-        f"data: {json.dumps({'choices': [{'delta': delta, 'finish_reason': None}]})}\n\n"
-        for delta in deltas
-    ]
-    end = {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}
-    pieces.append(f"data: {json.dumps(end)}\n\ndata: [DONE]\n\n")
+    pieces = [build_chunk(delta) for delta in deltas]
+    pieces.append(build_chunk({}, "tool_calls") + "data: [DONE]\n\n")
     message = json.dumps({"headers": {}, "pieces": pieces})
     events: list[dict[str, Any]] = []
     body = {"message": message, "stream": True}
@@ -187,6 +189,16 @@ def test_text_and_thinking_are_streamed_and_thinking_is_sent_back(
     assert record["reasoning_content"] == "well then"
     second = model_endpoint.requests("script")[-1]["messages"]
     assert second[-2]["reasoning_content"] == "well then"
+
+
+def test_piece_of_an_answer_in_a_graph_takes_no_task(client: httpx2.Client) -> None:
+    pair = "".join(build_chunk({name: "."}) for name in ("reasoning_content", "content"))
+    pieces = [(pair, 100), build_chunk({}, "stop"), "data: [DONE]\n\n"]
+    record = run(client, "counting", {"headers": {}, "pieces": pieces})
+    assert record["status"] == "COMPLETED", record
+    counted = json.loads(record["content"])
+    assert counted["pieces"] >= 200
+    assert counted["tasks"] < counted["pieces"]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

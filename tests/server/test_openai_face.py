@@ -50,9 +50,9 @@ def client(served: ThreadedServer) -> Iterator[openai.OpenAI]:
 
 
 def get_runs(served: ThreadedServer, session_id: str) -> list[dict[str, Any]]:
-    """Return the runs of a session, as an administrator."""
+    """Return the runs of a session, as an administrator; none if there is no session."""
     found = served.client.get(f"/sessions/{session_id}/runs", headers=served.bearer("root", ADMIN))
-    runs: list[dict[str, Any]] = found.json()
+    runs: list[dict[str, Any]] = [] if found.status_code == 404 else found.json()
     return runs
 
 
@@ -508,9 +508,10 @@ def test_client_that_leaves_cancels_the_run(served: ThreadedServer, client: open
             timeout=0.3,
             extra_headers={"X-Session-ID": "left-plain"},
         )
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     for left in (session_id, "left-plain"):
-        while get_runs(served, left)[0]["status"] != "CANCELLED":
+        # A busy server may start the run after the client has left.
+        while [run["status"] for run in get_runs(served, left)] != ["CANCELLED"]:
             assert time.monotonic() < deadline
             time.sleep(0.02)
 

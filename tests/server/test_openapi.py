@@ -11,7 +11,7 @@ import jsonschema_rs
 import pytest
 
 from agentctl import INTERFACE_VERSION
-from agentctl.auth.policy import POLICY, Public, scope_forms
+from agentctl.auth.policy import POLICY, NeedsScope, Public, scope_forms
 from agentctl.records.routes import PAGE_ROUTES
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
@@ -59,7 +59,7 @@ def test_tags_are_described(document: dict[str, Any]) -> None:
     assert {tag for _, _, operation in operations(document) for tag in operation["tags"]} == told
     assert told == {
         "Agents", "Teams", "Workflows", "Sessions", "Runs", "Approvals", "Memories",
-        "Usage", "Service accounts", "Webhooks", "Authorization", "System",
+        "Users", "Usage", "Service accounts", "Webhooks", "Authorization", "System",
     }  # fmt: skip
 
 
@@ -73,7 +73,8 @@ def test_security_equals_the_policy(document: dict[str, Any]) -> None:
         told = operation.get("description", "")
         assert all(f"`{scope}`" in told for scope in scope_forms(name))
         for parameter in ("agent_id", "team_id", "workflow_id", "session_id"):
-            assert (f":<{parameter}>:" in told) == (f"{{{parameter}}}" in path)
+            is_scoped = isinstance(POLICY[name], NeedsScope) and f"{{{parameter}}}" in path
+            assert (f":<{parameter}>:" in told) == is_scoped
 
 
 def test_every_operation_is_described(document: dict[str, Any]) -> None:

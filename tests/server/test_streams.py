@@ -111,8 +111,17 @@ def give_up(host: ThreadedServer, session_id: str) -> str:
     headers = as_caller(host, "me")
     with pytest.raises(httpx2.ReadTimeout):
         httpx2.post(f"{host.url}/agents/hang/runs", json=body, headers=headers, timeout=0.5)
-    (run,) = host.client.get(f"/sessions/{session_id}/runs", headers=headers).json()
+    # A busy server may start the run after the client has left.
+    answer = wait_for(lambda: get_existing(host, f"/sessions/{session_id}/runs", headers))
+    (run,) = answer.json()
     return str(run["run_id"])
+
+
+def get_existing(
+    host: ThreadedServer, path: str, headers: dict[str, str]
+) -> httpx2.Response | None:
+    answer = host.client.get(path, headers=headers)
+    return None if answer.status_code == 404 else answer
 
 
 def test_disconnect_while_waiting_stops_the_run(server: ThreadedServer) -> None:

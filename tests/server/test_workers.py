@@ -23,14 +23,9 @@ from agentctl.server.processes.worker_handle import MAXIMUM_PAUSE, STEADY_SECOND
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import AGENTCTL, run_agentctl
+from tests.process_states import is_alive, wait_for_ends
 from tests.server.mcp_wire import McpWire
-from tests.server.worker_server import (
-    WorkerServer,
-    is_alive,
-    read_stream,
-    serve_with_two_workers,
-    wait_for,
-)
+from tests.server.worker_server import WorkerServer, read_stream, serve_with_two_workers, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -90,9 +85,9 @@ def test_any_worker_cancels_a_hung_run(pair: WorkerServer) -> None:
             pair.await_status(run_id, "RUNNING")
             assert pair.process_of(run_id) == one
             began = time.monotonic()
-            url = f"/agents/hang/runs/{run_id}/cancel?session_id=s1&wait=5"
+            url = f"/agents/hang/runs/{run_id}/cancel?session_id=s1&wait=30"
             answer = caller.post(url).json()
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 30
             assert (answer["status"], answer["cancel"]) == ("CANCELLED", "stopped")
 
 
@@ -116,7 +111,7 @@ def test_stream_continues_at_another_worker(pair: WorkerServer) -> None:
 
 
 def test_draining_workers_respond_but_reject_runs(deployment: Deployment) -> None:
-    drain_seconds(deployment, 3)
+    drain_seconds(deployment, 8)
     with serve_with_two_workers(deployment) as server:
         runs = server.one_each()
         kept = len(server.rows("SELECT * FROM runs"))
@@ -132,11 +127,11 @@ def test_draining_workers_respond_but_reject_runs(deployment: Deployment) -> Non
             for run_id in (*runs.values(), streamed):
                 assert server.run(run_id)["status"] == "RUNNING"
             assert [event.name for event in events] == ["RunCancelled"]
-        assert server.served.process.wait(30) == 0
-        assert 3 <= time.monotonic() - began < 30
+        assert server.served.process.wait(60) == 0
+        assert 8 <= time.monotonic() - began < 60
         ends = "SELECT status, cancel_requested_by FROM runs"
         assert server.rows(ends) == [("CANCELLED", "system:shutdown")] * (kept + 1)
-        assert f"stopping: waiting up to 3 s for {kept + 1} runs" in server.served.log_text
+        assert f"stopping: waiting up to 8 s for {kept + 1} runs" in server.served.log_text
 
 
 def test_workers_stop_together_so_streams_get_their_end(deployment: Deployment) -> None:
@@ -299,7 +294,7 @@ def test_workers_end_when_the_supervisor_dies(deployment: Deployment) -> None:
         # They drain and release the port for a new server.
         wait_for(lambda: is_free(port))
         assert {server.status(run_id) for run_id in runs.values()} == {"RUNNING"}
-        wait_for(lambda: not any(is_alive(pid) for pid in workers))
+        wait_for_ends(workers, server.served.log)
         assert {server.status(run_id) for run_id in runs.values()} == {"CANCELLED"}
         assert server.rows("SELECT * FROM workers") == []
 

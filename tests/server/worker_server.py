@@ -15,10 +15,9 @@ import httpx2
 from agentctl.requests import StreamEvent
 from tests.deployment import ADMIN, Deployment
 from tests.process import ServerProcess, serve_config
+from tests.process_states import PATIENCE, STACKS, is_alive, wait_for_ends
 
-__all__ = ["WorkerServer", "is_alive", "read_stream", "serve_with_two_workers", "wait_for"]
-
-PATIENCE = 20.0
+__all__ = ["WorkerServer", "read_stream", "serve_with_two_workers", "wait_for"]
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,8 @@ def serve_with_two_workers(
     deployment: Deployment, *, program: Sequence[str] | None = None
 ) -> Iterator[WorkerServer]:
     """Serve a deployment with two workers; check at the end that no process is left."""
-    with serve_config(deployment.path, "--workers", "2", program=program) as served:
+    more: dict[str, Any] = {"environment": {**os.environ, **STACKS}, "program": program}
+    with serve_config(deployment.path, "--workers", "2", **more) as served:
         token = deployment.token("me", ADMIN)
         headers = {"Authorization": f"Bearer {token}"}
         fresh = {**headers, "Connection": "close"}
@@ -126,7 +126,7 @@ def serve_with_two_workers(
             pids = found.workers()
             yield found
             pids += found.workers()
-    wait_for(lambda: not any(is_alive(pid) for pid in pids))
+    wait_for_ends(pids, served.log)
 
 
 @contextlib.contextmanager
@@ -148,15 +148,6 @@ def _events(lines: Iterator[str]) -> Iterator[StreamEvent]:
         elif fields.keys() >= {"id", "event", "data"}:
             yield StreamEvent(int(fields["id"]), fields["event"], fields["data"].encode())
             fields.clear()
-
-
-def is_alive(pid: int) -> bool:
-    """Return True if the process exists."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def wait_for(true: Callable[[], bool]) -> None:

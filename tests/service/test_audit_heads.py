@@ -22,7 +22,8 @@ from agentctl.config.settings import Audit, Settings
 from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
 from agentctl.requests import AuditFilter, AuditHeadFilter, NewSession
-from agentctl.runs.sweep import delete_expired
+from agentctl.runs.cleanup import delete_expired
+from agentctl.runs.retention import Ages
 from agentctl.service.audit_heads import HeadSigner
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
@@ -161,6 +162,48 @@ async def test_heads_are_copied_to_the_file_from_the_first_on(
         assert len(await read_tokens(service)) == 3
 
 
+@pytest.mark.parametrize("cut", [-1, -300], ids=["line feed", "half of a head"])
+async def test_copy_goes_on_after_a_cut_line(
+    deployment: Deployment, keys: Keys, tmp_path: Path, cut: int
+) -> None:
+    file = tmp_path / "heads.jwt"
+    async with signing_service(deployment.settings, keys, heads_file=file) as (service, signer):
+        await add_entries(service, 2 * HEAD_ENTRIES)
+        await sign(signer)
+    file.write_bytes(file.read_bytes()[:cut])
+    async with signing_service(deployment.settings, keys, heads_file=file) as (service, signer):
+        await add_entries(service, HEAD_ENTRIES)
+        await sign(signer)
+        assert file.read_text().split() == await read_tokens(service)
+
+
+async def test_copy_has_each_head_of_several_processes_and_of_a_restored_log(
+    deployment: Deployment, keys: Keys, tmp_path: Path
+) -> None:
+    file, main = tmp_path / "heads.jwt", deployment.folder / "main.db"
+    async with signing_service(deployment.settings, keys, heads_file=file) as (service, signer):
+        table = replace(service.hosting.settings.audit, heads_file=file)
+        other = HeadSigner(service.hosting.databases.system, table, keys.private)
+        for process in (signer, other, signer):
+            await add_entries(service, HEAD_ENTRIES)
+            await sign(process)
+        with contextlib.closing(apsw.Connection(str(main))) as source:
+            source.execute("VACUUM INTO ?", (str(tmp_path / "early.db"),))
+        await add_entries(service, HEAD_ENTRIES)
+        await sign(other)
+        lines = file.read_text().split()
+        assert lines == await read_tokens(service)
+    for name in ("main.db", "main.db-wal", "main.db-shm"):
+        (deployment.folder / name).unlink(missing_ok=True)
+    shutil.copy(tmp_path / "early.db", main)
+    async with signing_service(deployment.settings, keys, heads_file=file) as (service, signer):
+        await add_entries(service, HEAD_ENTRIES)
+        await sign(signer)
+        tokens = await read_tokens(service)
+        assert tokens[:3] == lines[:3]
+        assert file.read_text().split() == [*lines, tokens[3]]
+
+
 async def test_expired_entries_are_no_finding(deployment: Deployment, keys: Keys) -> None:
     async with signing_service(deployment.settings, keys, keep_days=1) as (service, signer):
         database = service.hosting.databases.system
@@ -171,14 +214,14 @@ async def test_expired_entries_are_no_finding(deployment: Deployment, keys: Keys
                 )
                 await database.write(audit.append_entry(entry))
         await sign(signer)
-        await delete_expired(service.hosting.databases, audit_days=1)
+        await delete_expired(service.hosting.databases, ages=Ages(1))
         # No head is older than a day: it has not expired, although its entries are older.
         assert (await verify(service, keys)).entries == 4 * HEAD_ENTRIES
         age = "UPDATE audit_heads SET at = at - :days WHERE number <= 2"
         await database.write(Sql(age).execute(days=3 * DAY))
         await add_entries(service, HEAD_ENTRIES)
         await sign(signer)
-        await delete_expired(service.hosting.databases, audit_days=1)
+        await delete_expired(service.hosting.databases, ages=Ages(1))
         found = await verify(service, keys)
         assert (found.entries, found.expired, found.findings) == (3 * HEAD_ENTRIES, 2, [])
 

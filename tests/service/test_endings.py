@@ -286,7 +286,7 @@ async def test_unread_cancel_request_is_read_later(
             database.read = unreadable  # type: ignore[method-assign]
             request = CancelRequest(reason="from afar", wait=0)
             await admin(elsewhere).cancel_run("agent", "hang", run["run_id"], request)
-            await asyncio.wait_for(refused.wait(), 5)
+            await asyncio.wait_for(refused.wait(), 60)
             database.read = read  # type: ignore[method-assign]
             assert event_data((await events)[-1])["reason"] == "from afar"
 

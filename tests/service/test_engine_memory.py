@@ -24,6 +24,13 @@ pytestmark = pytest.mark.slow
 SECONDS = 30.0
 
 
+@pytest.fixture(autouse=True)
+def _few_objects() -> None:
+    """Keep the garbage collector from walking the objects of earlier tests at each count."""
+    gc.collect()
+    gc.freeze()
+
+
 def count_live_runs() -> int:
     """Return the number of live runs in memory."""
     gc.collect()

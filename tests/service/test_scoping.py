@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from agentctl.requests import (
     SessionPatch,
 )
 from agentctl.service.service import ServiceOperations
-from tests.deployment import Deployment
+from tests.deployment import Deployment, create_deployment
+from tests.endpoint import ModelEndpoint
 from tests.service.callers import ALL, admin, open_service, user
 
 Touch = Callable[[ServiceOperations, str], Awaitable[Any]]
@@ -212,3 +214,18 @@ async def test_component_list_has_the_allowed_ids_only(deployment: Deployment) -
         assert (await operations.get_component("agent", "echo")).value["id"] == "echo"
         with pytest.raises(errors.Forbidden):
             await operations.get_component("agent", "hang")
+
+
+async def test_lists_show_holds_to_administrators_only(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    search = "[search]\nenabled = true\n"
+    place = create_deployment(tmp_path, model_endpoint.base_url, extra=search)
+    async with open_service(place) as service:
+        await user(service).create_run("agent", "echo", RunRequest("quokka", "s1"))
+        await admin(service).hold_session("s1", "claim 17")
+        for listed in (SessionFilter(), SessionFilter(search="quokka")):
+            (seen,) = (await admin(service).get_sessions(listed)).value["data"]
+            assert seen.pop("hold")["reason"] == "claim 17"
+            (own,) = (await user(service).get_sessions(listed)).value["data"]
+            assert own == seen

@@ -133,7 +133,7 @@ async def test_summary_of_a_session_has_counts_and_no_history(
             ).value
         await operations.update_session("s1", SessionPatch({"metadata": {"é": 1}}))
         head: Any = (await operations.get_session_by_id("s1", view="summary")).value
-        assert {*head} == {*SessionHead.__annotations__}
+        assert {*head} == {*SessionHead.__annotations__} - {"hold", "match"}
         assert head["turn_count"] == 2
         assert head["run_count"] == {"agent": 2, "team": 4, "workflow": 8}[kind]
         assert (head["metadata"], head["session_state"]) == ({"é": 1}, None)
@@ -302,7 +302,7 @@ async def test_deletion_waits_for_all_runs_together(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deletion waits once for all runs of a live worker that does not end them."""
-    monkeypatch.setattr(service_sessions, "DELETION_WAIT", 0.3)
+    monkeypatch.setattr(service_sessions, "DELETION_WAIT", 2.0)
     async with open_service(deployment) as service:
         operations = user(service)
         await operations.create_session(NewSession(session_id="s1"))
@@ -317,7 +317,7 @@ async def test_deletion_waits_for_all_runs_together(
         asked = time.monotonic()
         with pytest.raises(errors.Conflict, match="r1, r2, r3, r4"):
             await operations.delete_session("s1", cancel=True)
-        assert 0.3 <= time.monotonic() - asked < 0.9
+        assert 2 <= time.monotonic() - asked < 8
         stored = (await operations.get_session_runs("s1")).value
         assert {run["cancel_reason"] for run in stored} == {"The session is deleted"}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.requests import RunRequest
+from agentctl.requests import CancelRequest, Page, RunRequest, SessionFilter, SessionRunsQuery
 from agentctl.store.postgres import pool
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
@@ -97,3 +97,20 @@ async def test_a_plain_run_takes_three_statements(
             await operations.get_session_by_id("s1")
 
         assert await found.count(read) == (1, 1), found.texts
+
+        (ended,) = (await operations.get_session_runs("s2", SessionRunsQuery(limit=1))).value
+
+        async def cancel() -> None:
+            request = CancelRequest(session_id="s2")
+            result = await operations.cancel_run("agent", "echo", ended["run_id"], request)
+            assert result.value["cancel"] == "already_final"
+
+        # The state, BEGIN, the audit entry with the id of its transaction, and COMMIT.
+        assert await found.count(cancel) == (4, 2), found.texts
+
+        async def list_sessions() -> None:
+            page = (await operations.get_sessions(SessionFilter(page=Page(limit=1)))).value
+            assert page["meta"]["total_count"] > len(page["data"]) == 1
+
+        # The page, its total and the newest runs of its sessions.
+        assert await found.count(list_sessions) == (1, 1), found.texts

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import chain, combinations, product
 from typing import Any, NamedTuple
 
 from agentctl.requests import RunFilter, SessionFilter, SessionLocator
-from agentctl.store.database import ListTotals, Statement, Work
+from agentctl.store.database import Statement, Work
 from agentctl.store.listing import MAXIMUM_TOTAL, Slice
-from agentctl.store.repositories import run_reads, sessions
-from agentctl.store.repositories.run_reads import RunRowPage
-from agentctl.store.repositories.sessions import SessionRowPage
+from agentctl.store.repositories import run_lists, session_lists
+from agentctl.store.repositories.run_lists import RunRowPage
+from agentctl.store.repositories.session_lists import SessionRowPage
+from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
 
-__all__ = ["ListCase", "list_cases", "list_runs", "list_sessions", "statements_of"]
+__all__ = [
+    "ListCase",
+    "bounded_statements_of",
+    "list_cases",
+    "list_runs",
+    "list_sessions",
+    "statements_of",
+]
 
 _PART = {field.name for field in fields(Slice)}
 
@@ -26,7 +34,7 @@ def list_sessions(
     """Return the unit for the fields of `SessionFilter`, `SessionLocator` and `Slice`."""
     part = Slice(**{name: given.pop(name) for name in _PART & given.keys()})
     locator = SessionLocator(type=given.pop("type", None), user_id=given.pop("user_id", None))
-    return sessions.list_page(SessionFilter(locator, **given), visibility, part, totals)
+    return session_lists.list_page(SessionFilter(locator, **given), visibility, part, totals)
 
 
 def list_runs(
@@ -34,19 +42,42 @@ def list_runs(
 ) -> Work[RunRowPage]:
     """Return the unit for the fields of `RunFilter` and `Slice`."""
     part = Slice(**{name: given.pop(name) for name in _PART & given.keys()})
-    return run_reads.list_page(RunFilter(**given), visibility, part, totals)
+    return run_lists.list_page(RunFilter(**given), visibility, part, totals)
 
 
-def statements_of(work: Work[Any], total: int, removed: int = 0) -> list[Statement]:
-    """Return the statements of a list that has `total` rows, none of which is returned."""
+def statements_of(
+    work: Work[Any], total: int, removed: int = 0, row: Sequence[Any] = ()
+) -> list[Statement]:
+    """Return the statements of a list that has `total` rows.
+
+    Args:
+        removed: number of rows of its table that were removed.
+        row: the columns of the only row of the page; without it the page is empty.
+    """
     found: list[Statement] = []
     steps, rows = iter(work), None
     try:
         while True:
             statement = steps.send(rows)  # type: ignore[arg-type]
             found.append(statement)
-            answers = {"removals": [(removed,)], "count(*)": [(total,)]}
-            rows = next((rows for part, rows in answers.items() if part in statement.sql), [])
+            answers = {"FROM removals": removed, "count(*)": total}
+            known = [answer for part, answer in answers.items() if part in statement.sql]
+            is_page = ":limit" in statement.sql
+            rows = ([(*row, *known)] if row else []) if is_page else [known]
+    except StopIteration:
+        return found
+
+
+def bounded_statements_of(work: Work[Any]) -> list[Statement]:
+    """Return the statements of a list with more rows than are compared for a page."""
+    found: list[Statement] = []
+    steps, rows = iter(work), None
+    try:
+        while True:
+            found.append(steps.send(rows))  # type: ignore[arg-type]
+            values = found[-1].parameters
+            ends = [(5, "x"), (4, "x")] if values.get("limit") == 2 else []
+            rows = ends if "limit" in values else [(1,)]
     except StopIteration:
         return found
 
@@ -61,7 +92,7 @@ class ListCase(NamedTuple):
     many: bool
 
     def statements(self) -> list[Statement]:
-        """Return the statement that counts and the one that reads the page."""
+        """Return the statements: one, or with a name the one that counts and that of the page."""
         query = list_sessions if self.table == "sessions" else list_runs
         work = query(self.visibility, **self.filters, **self.part)
         return statements_of(work, MAXIMUM_TOTAL + 1 if self.many else 1)

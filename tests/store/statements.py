@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Hashable, Iterator, Mapping, Set
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -14,11 +14,18 @@ import agentctl.store
 import agentctl.store.repositories
 from agentctl.memory_requests import MemoryFilter
 from agentctl.requests import AccountFilter, RunView
-from agentctl.store.database import ListTotals, Sql, Statement, Steps, Work
+from agentctl.store.database import Sql, Statement, Steps, Work
 from agentctl.store.listing import Order, Slice
 from agentctl.store.repositories import accounts, memories
+from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
-from tests.store.lists import list_cases, list_runs, list_sessions, statements_of
+from tests.store.lists import (
+    bounded_statements_of,
+    list_cases,
+    list_runs,
+    list_sessions,
+    statements_of,
+)
 
 _ORDERS: tuple[Order, ...] = ("asc", "desc")
 
@@ -48,6 +55,13 @@ def module_statements() -> dict[Sql, str]:
     return found
 
 
+class _LongLists(ListTotals):
+    """Totals that know every list as a long one."""
+
+    def has(self, _: Hashable) -> bool:
+        return True
+
+
 def list_statements() -> set[Sql]:
     """Return each statement that a list can run."""
     found = {statement.sql for case in list_cases() for statement in case.statements()}
@@ -62,9 +76,36 @@ def list_statements() -> set[Sql]:
             )
     remembering += _memory_lists()
     remembering += _lists_of_ids()
+    remembering += [list_sessions(totals=_LongLists()), list_runs(totals=_LongLists())]
     for work in remembering:
         found |= {statement.sql for statement in statements_of(work, 1)}
+    for work in _compared_lists():
+        for statements in (statements_of(work, 1), bounded_statements_of(work)):
+            found |= {statement.sql for statement in statements}
     return found
+
+
+def _compared_lists() -> Iterator[Work[Any]]:
+    """Yield lists with filters that no index has."""
+    texts: list[dict[str, Any]] = [
+        {"tag": ("a",)}, {"metadata": ("a=b",)}, {"metadata": ("a=b", "c=d"), "tag": ("a",)},
+        {"error": "x"}, {"status": "ERROR"}, {"status": "RUNNING", "tag": ("a",)},
+    ]  # fmt: skip
+    for filters, order, after in product(texts, _ORDERS, (None, (3, "x"))):
+        for visibility in (EVERYONE, Visibility(False, "ann")):
+            part: dict[str, Any] = {"order": order, "after": after}
+            yield list_runs(visibility, **filters, **part)
+            between = {"created_after": 1, "created_before": 4}
+            yield list_runs(visibility, **filters, **part, **between)
+            yield list_sessions(visibility, **filters, **part, **between)
+            for sort in ("created_at", "updated_at"):
+                yield list_sessions(visibility, **filters, **part, sort=sort)
+                yield list_sessions(visibility, **filters, **part, sort=sort, id_prefix="12345678")
+    for sort, order in product(("created_at", "updated_at"), _ORDERS):
+        for name in (None, "abc"):
+            times = {"created_after": 1, "created_before": 9, "updated_after": 2}
+            yield list_sessions(sort=sort, order=order, session_name=name, **times)
+            yield list_sessions(sort=sort, order=order, session_name=name, updated_before=9)
 
 
 def _lists_of_ids() -> Iterator[Work[Any]]:

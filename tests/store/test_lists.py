@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentctl.store.database import Steps, Work, unit
-from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, fold_prefix, prefix_end
+from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, fold_ascii, prefix_end
 from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -255,7 +255,7 @@ def test_a_prefix_range_contains_exactly_its_prefix() -> None:
     texts = ["".join(random.choices(letters, k=random.randint(0, 4))) for _ in range(300)]
     fold = str.maketrans("Bz", "bz")
     for prefix in filter(None, texts[:60]):
-        start = fold_prefix(prefix)
+        start = fold_ascii(prefix)
         end = prefix_end(start)
         for text in (folded.translate(fold) for folded in texts):
             within = start <= text and (end is None or text < end)

@@ -15,7 +15,7 @@ SIZE = READERS + RUN_READERS + 2
 @unit
 def held(until: threading.Event) -> Steps[None]:
     yield Statement(Sql("SELECT 1"))
-    assert until.wait(20)
+    assert until.wait(60)
 
 
 def test_an_idle_database_has_no_load(sqlite: SqliteDatabase) -> None:

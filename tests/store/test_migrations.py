@@ -96,11 +96,11 @@ def test_a_migration_waits_for_writers_and_can_be_cancelled(path: Path) -> None:
             waits = asyncio.create_task(migrate(entry(path), lambda _: None))
             await asyncio.wait([given_up, waits], timeout=0.3)
             given_up.cancel()
-            await asyncio.wait([given_up], timeout=10)
+            await asyncio.wait([given_up], timeout=60)
             assert given_up.cancelled()
             assert not waits.done()
             holder.execute("COMMIT")
-            await asyncio.wait_for(waits, 10)
+            await asyncio.wait_for(waits, 60)
 
     asyncio.run(wait())
     assert asyncio.run(read_version(entry(path))) == CURRENT
@@ -197,10 +197,10 @@ def test_a_killed_postgres_migration_changes_nothing(postgres_url: str) -> None:
             await transaction.start()
             await connection.execute("LOCK TABLE audit_log IN ROW EXCLUSIVE MODE")
             migrating = asyncio.create_task(migrate(entry, lambda _: None))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not await connection.fetch(_MIGRATOR):
                     await asyncio.sleep(0.02)
-            await asyncio.wait([migrating], timeout=10)
+            await asyncio.wait([migrating], timeout=60)
             assert isinstance(migrating.exception(), errors.Unavailable)
             await transaction.rollback()
             assert await read_version(entry) == StoredVersion(1, 1)
@@ -240,7 +240,8 @@ def test_postgres_is_inspected_migrated_and_checked(postgres_url: str) -> None:
             assert (await read_database_status(absent)).state == "missing"
             looked = [each async for each in examine(entry)]
             # Settings that the server of the tests changes for speed.
-            safe = [each for each in looked if "is off" not in each.what]
+            expected = ("is off", "its upgrade is not finished")
+            safe = [each for each in looked if not any(text in each.what for text in expected)]
             assert {each.verdict for each in safe} == {"ok"}
             away = replace(entry, url="postgresql:///x?host=/nowhere&user=u")
             status = await read_database_status(away)

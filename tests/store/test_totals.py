@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, fields
 from typing import Any
 
 import pytest
 
-from agentctl.store.database import MAXIMUM_LISTS, ListTotals, Sql, Statement, Steps, Work, unit
+from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.listing import MAXIMUM_SURPLUS, MAXIMUM_TOTAL
 from agentctl.store.repositories import sessions
+from agentctl.store.repositories.run_rows import LastRun
+from agentctl.store.repositories.sessions import SummaryRow
+from agentctl.store.totals import MAXIMUM_LISTS, ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.lists import list_runs, list_sessions, statements_of
@@ -95,9 +99,25 @@ def test_a_remembered_total_equals_the_counted_total(store: Store) -> None:
     assert store.run(compare()) == {True, False}
 
 
-def is_counted(work: Work[Any], removed: int, found: int) -> bool:
+A_ROW = (*astuple(a_session("s1"))[: len(fields(SummaryRow))], *[None] * len(fields(LastRun)))
+
+
+def is_counted(work: Work[Any], removed: int, found: int, row: Sequence[Any] = A_ROW) -> bool:
     """Return True if a list of `found` rows is counted."""
-    return any("count(*)" in sql for sql, _ in statements_of(work, found, removed))
+    return any("count(*)" in sql for sql, _ in statements_of(work, found, removed, row))
+
+
+def test_a_list_is_one_statement_until_its_remembered_total_is_outdated() -> None:
+    totals, long = ListTotals(), MAXIMUM_TOTAL + MAXIMUM_SURPLUS
+    for removed, statements in ((7, 1), (7, 1), (7 + MAXIMUM_SURPLUS, 3), (7 + MAXIMUM_SURPLUS, 1)):
+        work = LISTS[0](totals)
+        assert work.single
+        assert len(statements_of(work, long, removed, A_ROW)) == statements
+
+
+def test_an_empty_page_is_counted_unless_it_is_the_first() -> None:
+    for part, statements in (({}, 1), ({"offset": 20}, 2), ({"after": (5, "x")}, 2)):
+        assert len(statements_of(list_sessions(**part), 5)) == statements
 
 
 def test_a_long_list_is_counted_again_after_as_many_removals_as_its_surplus() -> None:
@@ -120,7 +140,7 @@ def test_a_list_of_live_runs_is_always_counted() -> None:
     for filters in ({"live": True}, {"status": "RUNNING"}):
         for _ in range(2):
             work = list_runs(EVERYONE, totals, **filters)
-            assert is_counted(work, 0, MAXIMUM_TOTAL + MAXIMUM_SURPLUS)
+            assert is_counted(work, 0, MAXIMUM_TOTAL + MAXIMUM_SURPLUS, row=())
 
 
 def test_the_number_of_remembered_lists_is_limited() -> None:

@@ -9,7 +9,6 @@ No text contains the credential itself, and of a key only its id or thumbprint.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from agentctl.auth.explain.credential import (
@@ -29,6 +28,7 @@ from agentctl.auth.tokens.account_tokens import account_token_prefix, is_account
 from agentctl.auth.tokens.algorithms import ALGORITHMS
 from agentctl.auth.tokens.claims import check_scopes, is_reserved_subject
 from agentctl.auth.tokens.jws import check_signature, find_candidate_keys
+from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_rfc3339
 
 _MILLISECONDS = 100_000_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth.explain.suggestions import join_some, quote_value
@@ -13,6 +12,7 @@ from agentctl.auth.tokens.account_tokens import account_token_prefix
 from agentctl.auth.tokens.claims import ClaimRules, RawClaims, parse_claims
 from agentctl.auth.tokens.jws import KeySet, TokenParts, parse_token
 from agentctl.errors import InvalidToken
+from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_span
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, cast
 
 from agentctl.auth import policy
@@ -40,6 +40,7 @@ from agentctl.errors import (
     Unavailable,
 )
 from agentctl.extensions import FaceRoute, find_route
+from agentctl.light_dataclass import dataclass
 from agentctl.operations import ROUTES, route_table
 from agentctl.records.authorization import CheckOutcome, ExplainRecord, ExplainStep
 from agentctl.records.routes import RouteMatch

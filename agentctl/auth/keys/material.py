@@ -7,7 +7,7 @@ No message repeats key material.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from agentctl.auth.keys.shared_secret import check_secret, encode_secret
 from agentctl.auth.tokens.algorithms import AlgorithmSpec
 from agentctl.errors import InvalidKey
+from agentctl.light_dataclass import dataclass
 
 PublicKey = RSAPublicKey | EllipticCurvePublicKey | Ed25519PublicKey
 

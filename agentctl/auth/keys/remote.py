@@ -13,12 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth.keys.fetch import FetchError, FetchErrorCode, fetch_key_set
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.errors import InvalidKey
+from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_span
 
 if TYPE_CHECKING:

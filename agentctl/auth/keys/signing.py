@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -22,6 +22,7 @@ from agentctl.auth.keys.material import PublicKey, check_public_key
 from agentctl.auth.keys.shared_secret import check_secret, encode_secret
 from agentctl.auth.tokens.algorithms import CURVES, AlgorithmSpec
 from agentctl.errors import InvalidKey
+from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import encode_base64url
 
 _LABEL = "The signing key"

@@ -10,12 +10,12 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_tokens import check_account_token, hash_token
 from agentctl.errors import InvalidToken
+from agentctl.light_dataclass import dataclass
 
 CACHE_SECONDS = 1.0
 """Seconds for which a result of the database is cached."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth.scopes import is_well_formed
 from agentctl.errors import InvalidToken
+from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import is_session_id
 from agentctl.records.strict import NotStrict, parse_object
 from agentctl.requests import MAXIMUM_SCOPES, MAXIMUM_USER_ID_LENGTH

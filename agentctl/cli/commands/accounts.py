@@ -12,15 +12,10 @@ import typer
 from agentctl.cli.durations import parse_until
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import choose_id, is_id_prefix
-from agentctl.cli.options import Fields, Output, Yes
+from agentctl.cli.lists import ListView, show_filtered
+from agentctl.cli.options import AllPages, Fields, Output, Yes
 from agentctl.cli.paging import read_pages
-from agentctl.cli.show.output import (
-    CommonFormat,
-    resolve_format,
-    show_page,
-    show_record,
-    write_line,
-)
+from agentctl.cli.show.output import CommonFormat, resolve_format, show_record, write_line
 from agentctl.cli.show.table import Column, Columns, format_time, plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
@@ -167,12 +162,16 @@ def _format_expiry(account: Record) -> str:
 @app.command("list", epilog="Example: agentctl accounts list --name ci")
 @with_target(without=("sort_by",))
 async def list_accounts(
-    target: Target, filter: AccountFilter, output: Output = None, fields: Fields = None
+    target: Target,
+    filter: AccountFilter,
+    all_pages: AllPages = False,
+    output: Output = None,
+    fields: Fields = None,
 ) -> None:
     """List accounts, newest first; includes revoked ones."""
-    output_format = resolve_format(output)
-    document = await target.operations.list_service_accounts(filter)
-    show_page(document, _LIST_COLUMNS, output_format, id_field="id", fields=fields)
+    view = ListView(_LIST_COLUMNS, resolve_format(output), "id", fields)
+    read = target.operations.list_service_accounts
+    await show_filtered(target, read, filter, view, all_pages=all_pages)
 
 
 @app.command("revoke", epilog="Example: agentctl accounts revoke ci --yes")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,6 +43,7 @@ from agentctl.cli.target import (
     with_target,
 )
 from agentctl.errors import Forbidden, UsageError
+from agentctl.light_dataclass import dataclass
 from agentctl.operations import ROUTES, route_table
 from agentctl.records.routes import RouteMatch
 from agentctl.records.text import suggest_name

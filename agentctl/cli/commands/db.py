@@ -1,4 +1,4 @@
-"""`agentctl db`: inspect, migrate, check and back up the configured databases, locally."""
+"""`agentctl db`: inspect, migrate, check, index, back up and copy databases, locally."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agentctl.cli.commands.db_copy import copy
+from agentctl.cli.commands.db_index import index
+from agentctl.cli.databases import (
+    OnlyDatabase,
+    find_databases,
+    load_settings_quietly,
+    select_databases,
+)
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Config, DbId, Output
+from agentctl.cli.options import Config, DbId, Output, Yes
 from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
-from agentctl.cli.show.terminal import note
+from agentctl.cli.show.terminal import confirm, note
 from agentctl.cli.target import adding_config, run_until_done
-from agentctl.errors import NotFound
+from agentctl.errors import SomethingWrong, UsageError
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database, Settings
@@ -23,13 +31,10 @@ if TYPE_CHECKING:
     from agentctl.store.schema import Migration
 
 app = CommandApp(
-    help="Inspect, migrate, check, back up and restore databases.",
+    help="Inspect, migrate, check, index, back up, restore and copy databases.",
     epilog="Example: agentctl db status",
 )
 
-OnlyDatabase = Annotated[
-    str | None, typer.Option("--db", metavar="ID", help="Database id (default: all databases)")
-]
 
 _STATUS = Columns(
     tsv=[
@@ -68,10 +73,27 @@ _BACKUP = [
     *plain_columns("schema", "sessions", "runs", "rows", "sha256"),
 ]
 
+_SETTLED = plain_columns("ended_runs", "unknown_calls", "held_deliveries")
 _RESTORED = [
     *plain_columns("file", "db_id", "sessions", "runs", "rows", "sha256"),
-    *plain_columns("ended_runs", "unknown_calls", "held_deliveries", "moved_to"),
+    *_SETTLED,
+    *plain_columns("moved_to"),
 ]
+_BACKUPS = Columns(
+    tsv=[
+        *plain_columns("file", "db_id", "state", "taken_at", "bytes", "schema", "sessions", "runs"),
+        *plain_columns("rows", "sha256", "seconds"),
+    ],
+    table=[
+        Column("db_id", heading="id"),
+        Column("taken_at"),
+        Column("bytes", lambda record: _format_size(record["bytes"]), heading="size"),
+        Column("state"),
+        Column("schema"),
+        Column("sessions"),
+        Column("file", look="whole"),
+    ],
+)
 
 
 @app.command("status", epilog="Example: agentctl db status -o json")
@@ -109,18 +131,29 @@ def migrate(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the pending migrations, change nothing")
     ] = False,
+    finish: Annotated[
+        bool,
+        typer.Option("--finish", help="End the upgrade: earlier versions will not work any more"),
+    ] = False,
     output: Output = None,
 ) -> None:
     """Apply pending migrations; create missing databases.
 
     Each migration is applied completely or not at all. Back up the database first. Servers of the
     previous version continue: they wait while a migration is applied.
+
+    With --finish servers may store what earlier versions cannot read, such as streams in a quarter
+    of the space. The way back to an earlier version is then a backup. Exit code 6 if a server of an
+    earlier version still works with the databases.
     """
     output_format = resolve_format(output)
-    entries = select_databases(config, db)
+    settings = load_settings_quietly(config)
+    entries = find_databases(settings, db)
     records: list[dict[str, object]] = []
     try:
         run_until_done(_migrate(entries, records, dry_run=dry_run))
+        if finish and not dry_run:
+            run_until_done(_finish(settings, entries))
     finally:
         if records or output_format not in ("table", "wide"):
             show_list(records, _MIGRATIONS, output_format, id_field="migration")
@@ -151,6 +184,16 @@ async def _migrate(
             async with showing_progress(counter):
                 await migrate(plan, applied)
             note(f"{where} was {_describe_plan(plan)}")
+
+
+async def _finish(settings: Settings, entries: Sequence[Database]) -> None:
+    from agentctl.service.finish_upgrade import check_servers, finish_upgrade
+    from agentctl.store.schema import TEXT_ROWS_SINCE
+
+    await check_servers(settings)
+    for entry in entries:
+        await finish_upgrade(settings, entry.id)
+        note(f"{entry.id} now works with versions from schema {TEXT_ROWS_SINCE} on only")
 
 
 def _describe_plan(plan: Any) -> str:
@@ -231,11 +274,85 @@ def back_up(
         note(f"  restore into an empty database: {format_restore_command(entry, file)}")
 
 
+@app.command("backups", epilog="Example: agentctl db backups --check")
+def list_backups(
+    config: Config = None,
+    db: OnlyDatabase = None,
+    check: Annotated[bool, typer.Option("--check", help="Read each backup completely")] = False,
+    output: Output = None,
+) -> None:
+    """List the backups that servers have written, newest first.
+
+    [backup] of the configuration has their schedule and folder. `verified` was compared with the
+    database when it was made; only those are restored by `db restore --latest`. Exit code 1 if
+    --check finds a damaged one.
+    """
+    output_format = resolve_format(output)
+    settings = load_settings_quietly(config)
+    entries = find_databases(settings, db)
+    run_until_done(_list_backups(settings, entries, check, output_format))
+
+
+async def _list_backups(
+    settings: Settings, entries: Sequence[Database], check: bool, output_format: Format
+) -> None:
+    from agentctl.config.databases import is_sqlite_url
+    from agentctl.service.restores import list_backups
+
+    records: list[dict[str, object]] = []
+    counter = Counter("backups")
+
+    def report(count: int) -> None:
+        counter.done = count
+
+    async with showing_progress(counter):
+        for entry in entries:
+            if is_sqlite_url(entry.url):
+                folder = settings.backup.folder
+                records += await list_backups(folder, entry, check=check, report=report)
+    show_list(records, _BACKUPS, output_format, id_field="file")
+    for entry in entries:
+        note(_describe_schedule(settings, entry, records))
+    damaged = [record for record in records if record["state"] == "damaged"]
+    if damaged:
+        raise SomethingWrong(
+            f"{len(damaged)} of {len(records)} backups are damaged",
+            hint="remove them, and check the disk",
+        )
+
+
+def _describe_schedule(
+    settings: Settings, entry: Database, records: Sequence[Mapping[str, Any]]
+) -> str:
+    from agentctl.config.databases import is_sqlite_url
+    from agentctl.records.times import format_span, now, parse_rfc3339
+
+    if not is_sqlite_url(entry.url):
+        return f"{entry.id}: backups of PostgreSQL are not listed here"
+    if not settings.backup.includes(entry.id):
+        return f"{entry.id}: servers write no backups; set every in [backup]"
+    times = [
+        parse_rfc3339(record["taken_at"])
+        for record in records
+        if record["db_id"] == entry.id and record["state"] == "verified"
+    ]
+    every = f"a server writes one every {settings.backup.every}"
+    if not times:
+        return f"{entry.id}: no backup yet; {every}"
+    age = format_span((now() - max(times)) / 1_000_000)
+    return f"{entry.id}: the newest backup is {age} old; {every}"
+
+
 @app.command(
     "restore", epilog="Example: agentctl db restore /backups/agentctl-2026-11-20.db --replace"
 )
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File of db backup")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="File of db backup, or of db backups")
+    ] = None,
+    latest: Annotated[
+        bool, typer.Option("--latest", help="Restore the newest verified one of `db backups`")
+    ] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Move the present database aside first")
     ] = False,
@@ -255,22 +372,64 @@ def restore(
     redeliver`. For PostgreSQL, prints the pg_restore command instead.
     """
     output_format = resolve_format(output)
-    entry = select_databases(config, db)[0]
+    if (file is None) != latest:
+        raise UsageError("give either FILE or --latest", hint="list them with: agentctl db backups")
+    settings = load_settings_quietly(config)
+    entry, *_ = find_databases(settings, db)
     from agentctl.config.databases import is_sqlite_url
+    from agentctl.service.databases import format_restore_command
+    from agentctl.service.restores import find_latest_backup
 
     if is_sqlite_url(entry.url):
-        run_until_done(_restore(entry, file.absolute(), replace, sha256, output_format))
+        path = file.absolute() if file else find_latest_backup(settings.backup.folder, entry)
+        run_until_done(_restore(entry, path, replace, sha256, output_format))
+    elif file is None:
+        raise UsageError(
+            "--latest is for SQLite databases",
+            hint="docs/guides/recover-postgresql.md recovers a PostgreSQL database",
+        )
     else:
-        from agentctl.service.databases import format_restore_command
-
         write_line(format_restore_command(entry, file))
         note("nothing was restored: run this command on an empty database")
+        note(f"afterwards, before a server starts: agentctl db settle --db {entry.id}")
+
+
+@app.command("settle", epilog="Example: agentctl db settle --yes")
+def settle(config: Config = None, db: DbId = None, yes: Yes = False, output: Output = None) -> None:
+    """End the unfinished work in a restored PostgreSQL database.
+
+    Run it once, before a server starts on a database of pg_restore or of a recovery to an earlier
+    time. No work goes on by itself then: live runs end as WORKER_LOST, approved calls without an
+    end become unknown, and waiting webhook deliveries are held until `webhooks redeliver`. For
+    SQLite, `db restore` does the same.
+    """
+    output_format = resolve_format(output)
+    settings = load_settings_quietly(config)
+    entry, *_ = find_databases(settings, db)
+    from agentctl.config.databases import display_url, is_sqlite_url
+
+    if is_sqlite_url(entry.url):
+        raise UsageError(
+            "db settle is for PostgreSQL databases",
+            hint="agentctl db restore FILE restores a SQLite database, and settles it",
+        )
+    confirm(f"End all unfinished work in {display_url(entry.url)}?", yes=yes)
+    run_until_done(_settle(settings, entry, output_format))
+
+
+async def _settle(settings: Settings, entry: Database, output_format: Format) -> None:
+    from agentctl.service.restores import settle_recovered
+
+    async with showing_progress(f"settling {entry.id}"):
+        settled = await settle_recovered(settings, entry)
+    show_record(settled, [Column("db_id"), *_SETTLED], output_format, id_field="db_id")
+    _note_held(settled)
 
 
 async def _restore(
     entry: Database, file: Path, replace: bool, sha256: str | None, output_format: Format
 ) -> None:
-    from agentctl.service.databases import restore
+    from agentctl.service.restores import restore
 
     counter = Counter(f"rows of {entry.id} checked")
 
@@ -283,8 +442,18 @@ async def _restore(
     note(f"restored {entry.id} from {file}")
     if restored["moved_to"] is not None:
         note(f"the former database is {restored['moved_to']}")
-    if restored["held_deliveries"]:
+    _note_held(restored)
+
+
+def _note_held(settled: Mapping[str, object]) -> None:
+    if settled["held_deliveries"]:
         note("list the held deliveries with: agentctl webhooks deliveries --state dead")
+
+
+app.command(
+    "copy", epilog="Example: agentctl db copy --from main --to postgresql://agentctl@db/agentctl"
+)(copy)
+app.command("index", epilog="Example: agentctl db index --db main")(index)
 
 
 async def _back_up(entry: Database, file: Path, output_format: Format) -> None:
@@ -298,28 +467,6 @@ async def _back_up(entry: Database, file: Path, output_format: Format) -> None:
         f"copied {entry.id} to {backup['file']} and checked it; to restore it:"
         f" agentctl db restore {backup['file']}"
     )
-
-
-def select_databases(config: Path | None, db: str | None) -> Sequence[Database]:
-    """Return the configured databases, or the one with this id.
-
-    Raises:
-        NotFound: no database has this id.
-    """
-    from agentctl.cli.log import discard_log
-    from agentctl.config import load_settings
-
-    discard_log()  # the command reports the failure
-    return find_databases(load_settings(config), db)
-
-
-def find_databases(settings: Settings, db: str | None) -> Sequence[Database]:
-    """Return all databases, or the one with this id; errors as those of `select_databases`."""
-    entries = [entry for entry in settings.databases if db in (None, entry.id)]
-    if not entries:
-        ids = ", ".join(entry.id for entry in settings.databases)
-        raise NotFound(f"Database {db!r} not found", hint=f"configured databases: {ids}")
-    return entries
 
 
 def _format_count(record: Mapping[str, Any], name: str) -> str:

@@ -13,9 +13,10 @@ from agentctl.cli.files import creating_file
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import ShortId
 from agentctl.cli.io import read_file_or_stdin, read_text_or_stdin
-from agentctl.cli.options import Fields, Output, ToFile, UserId, Yes, complete_values
+from agentctl.cli.lists import ListView, show_filtered
+from agentctl.cli.options import AllPages, Fields, Output, ToFile, UserId, Yes, complete_values
 from agentctl.cli.paging import read_pages
-from agentctl.cli.show.output import resolve_format, show_page, show_record, write_json, write_line
+from agentctl.cli.show.output import resolve_format, show_record, write_json, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import confirm, note
@@ -72,12 +73,16 @@ _LIST_COLUMNS = Columns(
 @app.command("list", epilog="Example: agentctl memories list --user ada --search train")
 @with_target(reads_databases=True)
 async def list_memories(
-    target: Target, filter: MemoryFilter, output: Output = None, fields: Fields = None
+    target: Target,
+    filter: MemoryFilter,
+    all_pages: AllPages = False,
+    output: Output = None,
+    fields: Fields = None,
 ) -> None:
     """List memories, the last changed first."""
-    output_format = resolve_format(output)
-    document = await target.operations.get_memories(filter)
-    show_page(document, _LIST_COLUMNS, output_format, id_field="memory_id", fields=fields)
+    view = ListView(_LIST_COLUMNS, resolve_format(output), "memory_id", fields)
+    read = target.operations.get_memories
+    await show_filtered(target, read, filter, view, all_pages=all_pages)
 
 
 @app.command("get", epilog="Example: agentctl memories get 019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d31")

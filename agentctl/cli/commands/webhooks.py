@@ -10,10 +10,11 @@ import typer
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Fields, Output
+from agentctl.cli.lists import ListView, show_filtered
+from agentctl.cli.options import AllPages, Fields, Output
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.columns import format_distance
-from agentctl.cli.show.output import resolve_format, show_list, show_page, show_record, write_line
+from agentctl.cli.show.output import resolve_format, show_list, show_record, write_line
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Unavailable, UsageError
@@ -107,15 +108,19 @@ async def send_test(target: Target, webhook_id: WebhookId, output: Output = None
 @app.command("deliveries", epilog="Example: agentctl webhooks deliveries --state dead")
 @with_target(
     without=("sort_by",), order=("state", "webhook_id", "run_id", "created_after", "limit", "page",
-    "cursor", "sort_order", "db_id", ...),
+    "cursor", "sort_order", "all_pages", "db_id", ...),
 )  # fmt: skip
 async def list_deliveries(
-    target: Target, filter: DeliveryFilter, output: Output = None, fields: Fields = None
+    target: Target,
+    filter: DeliveryFilter,
+    all_pages: AllPages = False,
+    output: Output = None,
+    fields: Fields = None,
 ) -> None:
     """List stored deliveries, newest first."""
-    output_format = resolve_format(output)
-    document = await target.operations.get_webhook_deliveries(filter)
-    show_page(document, _DELIVERIES, output_format, id_field="delivery_id", fields=fields)
+    view = ListView(_DELIVERIES, resolve_format(output), "delivery_id", fields)
+    read = target.operations.get_webhook_deliveries
+    await show_filtered(target, read, filter, view, all_pages=all_pages)
 
 
 @app.command("redeliver", epilog="Example: agentctl webhooks redeliver --dead --since 2h")
@@ -148,7 +153,7 @@ async def redeliver(
 
 
 async def _list_dead(target: Target, webhook: str | None, since: str | None) -> list[str]:
-    after = microseconds_ago(since)
+    after = microseconds_ago("--since", since)
     base = DeliveryFilter(
         state="dead", webhook_id=webhook, created_after=after, page=Page(limit=MAXIMUM_LIMIT)
     )

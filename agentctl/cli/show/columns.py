@@ -10,7 +10,7 @@ from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import describe_run, describe_wait
 from agentctl.records.times import format_elapsed, format_span
 from agentctl.transcripts.model import count_seconds, find_tokens, parse_time
-from agentctl.transcripts.texts import describe_origin, get_look
+from agentctl.transcripts.texts import describe_hold, describe_origin, get_look
 
 RELATIVE_SECONDS = 7 * 86_400
 """Ages under 7 days are shown as such, others as a date."""
@@ -99,6 +99,10 @@ def _summary_text(session: Record) -> str | None:
     return str(summary.get("summary")) if isinstance(summary, dict) else None
 
 
+def _describe_hold(session: Record) -> str | None:
+    return describe_hold(session["hold"]) if session.get("hold") else None
+
+
 SESSIONS = Columns(
     tsv=[
         *plain_columns("session_id", "session_name", "session_type"),
@@ -129,12 +133,30 @@ SESSIONS = Columns(
         Column("session_type", heading="type"),
     ],
 )
+FOUND_SESSIONS = Columns(
+    tsv=[
+        *SESSIONS.tsv,
+        Column("match_run_id", lambda row: (row.get("match") or {}).get("run_id")),
+        Column("match_snippet", lambda row: (row.get("match") or {}).get("snippet")),
+    ],
+    table=[
+        *SESSIONS.table[:2],
+        Column(
+            "match_snippet",
+            lambda row: (row.get("match") or {}).get("snippet") or "",
+            heading="found",
+            look="text",
+        ),
+        *SESSIONS.table[2:],
+    ],
+)
 SESSION = [
     *plain_columns("session_id", "session_name"),
     Column("component", component_id_of),
     *plain_columns("user_id", "total_tokens"),
     Column("session_summary", _summary_text, look="text"),
     *plain_columns("session_state", "metadata", "created_at", "updated_at"),
+    Column("hold", _describe_hold, look="text"),
 ]
 SUMMARIZED = [Column("session_id"), Column("session_summary", _summary_text, look="text")]
 RENAMED = plain_columns("session_id", "session_name", "updated_at")

@@ -77,7 +77,7 @@ def show_list(
     if format == "json":
         write_value(records)
     else:
-        _show_records(records, columns, format, id_field)
+        show_records(records, columns, format, id_field)
 
 
 def choose_view(format: Format, fields: str | None) -> RunView:
@@ -105,7 +105,7 @@ def show_page(
     if format == "json":
         write_value({**page, "data": records})
         return
-    _show_records(records, columns, format, id_field)
+    show_records(records, columns, format, id_field)
     cursor = page["meta"].get("next_cursor")
     if cursor:
         total = f"{page['meta']['total_count']}{'+' if page['meta']['total_is_capped'] else ''}"
@@ -136,7 +136,7 @@ def show_record(
         width = io.width(io.out) if io.out_is_terminal else None
         _write_lines(format_fields(record, to_columns(chosen).tsv, width))
     else:
-        _show_records([record], chosen, format, id_field)
+        show_records([record], chosen, format, id_field)
 
 
 def _to_document(data: Document[Any] | Record | Sequence[Record]) -> Document[Any]:
@@ -150,15 +150,24 @@ def _select(
 ) -> tuple[Sequence[Record], ColumnChoice]:
     if fields is None:
         return records, columns
-    if format in ("name", "text", "markdown"):
-        raise UsageError(
-            f"--fields has no meaning with -o {format}",
-            hint="use -o table, wide, tsv, json or jsonl",
-        )
+    check_fields(format, fields)
     chosen = choose_columns(records, to_columns(columns), fields)
     if format in ("json", "jsonl"):
         records = [pick_values(record, chosen.tsv) for record in records]
     return records, chosen
+
+
+def check_fields(format: Format, fields: str | None) -> None:
+    """Check that a format can show some fields only.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if fields is not None and format in ("name", "text", "markdown"):
+        raise UsageError(
+            f"--fields has no meaning with -o {format}",
+            hint="use -o table, wide, tsv, json or jsonl",
+        )
 
 
 def write_value(value: object) -> None:
@@ -215,9 +224,19 @@ def _write(*parts: bytes) -> None:
     out.buffer.flush()
 
 
-def _show_records(
-    records: Sequence[Record], columns: ColumnChoice, format: Format, id_field: str
+def show_records(
+    records: Sequence[Record],
+    columns: ColumnChoice,
+    format: Format,
+    id_field: str,
+    *,
+    heading: bool = True,
 ) -> None:
+    """Write records in a format other than `json`.
+
+    Args:
+        heading: False for TSV that follows other rows.
+    """
     columns = to_columns(columns)
     if format in ("table", "wide") and not records:
         noun, is_id, _ = id_field.partition("_id")
@@ -236,12 +255,14 @@ def _show_records(
     elif format == "tsv":
         head = "\t".join(column.name for column in columns.tsv)
         rows = ("\t".join(column.cell(record) for column in columns.tsv) for record in records)
-        _write_lines([head, *rows])
+        _write_lines([head, *rows] if heading else rows)
     elif format == "name":
         _write_lines(map(Column(id_field).cell, records))
     else:
-        for record in records:
-            write_value(record)
+        import orjson
+
+        if records:
+            write_json(b"\n".join(map(orjson.dumps, records)))
 
 
 def _write_lines(lines: Iterable[str]) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from agentctl.cli.io import IO, current_io
 from agentctl.cli.report import report_error
-from agentctl.errors import PartFailed
+from agentctl.errors import AgentctlError, PartFailed
+from agentctl.light_dataclass import dataclass
 from agentctl.records.text import escape_controls
 from agentctl.records.times import format_span
 
@@ -132,16 +132,20 @@ def successes(results: Sequence[T | BaseException]) -> list[T]:
 
 
 def report_failures(ids: Sequence[str], results: Sequence[object]) -> None:
-    """Report every exception among the results.
+    """Report every exception among the results, which are in the order of the ids.
 
     Raises:
         AgentctlError: the exception itself if there is one id; else `PartFailed`, after each
-            exception was reported on stderr.
+            exception was reported on stderr with its id.
     """
-    failures = [each for each in results if isinstance(each, Exception)]
+    failures = [
+        (name, each) for name, each in zip(ids, results, strict=True) if isinstance(each, Exception)
+    ]
     if failures and len(ids) == 1:
-        raise failures[0]
-    for failure in failures:
+        raise failures[0][1]
+    for name, failure in failures:
+        if isinstance(failure, AgentctlError) and name not in failure.detail:
+            failure.detail = f"{failure.detail}: {name}"
         report_error(failure)
     if failures:
         raise PartFailed(f"{len(failures)} of {len(ids)} failed")

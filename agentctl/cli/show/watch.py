@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -13,6 +13,7 @@ from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, 
 from agentctl.cli.show.output import Format, show_page, write_json
 from agentctl.cli.show.terminal import note
 from agentctl.errors import AgentctlError, InvalidResponse, TooManyRequests, Unavailable, UsageError
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
 from agentctl.records.text import escape_controls
 

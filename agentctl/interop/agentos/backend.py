@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from agentctl import errors
 from agentctl.interop.agentos.values import Built
+from agentctl.list_filters import check_text_filters, is_text_match
 from agentctl.partial_operations import PartialOperations
 from agentctl.records.document import Document, build_document
 from agentctl.records.items import Child, build_items
@@ -23,12 +24,14 @@ from agentctl.requests import (
     Page,
     RunFilter,
     RunView,
+    SessionFilter,
     SessionLocator,
     SessionRunsQuery,
 )
 from agentctl.transcripts.export import export_session
 
 _OF_SESSION = "list the runs of {} session with: agentctl sessions runs SESSION_ID"
+_DELETE = "delete sessions by their ids with: agentctl sessions delete"
 _SUMMED = "`agentctl sessions stat --database URL` adds up the runs in its database"
 
 
@@ -48,12 +51,19 @@ class AgentOSBackend(PartialOperations):
             f" {_OF_SESSION.format('its')}",
         ),
         "get_budgets": ("budgets", None),
+        "get_user_data": ("an export or erasure of the data of a person", None),
+        "get_user_rows": ("an export of the data of a person", None),
+        "erase_user_data": ("an erasure of the data of a person", None),
         "get_run_causes": ("causes of failures", None),
         "get_usage": ("sums of usage", _SUMMED),
         "get_usage_overview": ("sums of usage", _SUMMED),
         "retry_run": ("retries of runs", None),
         "fork_run": ("forks of runs", None),
         "summarize_session": ("a summary on demand", None),
+        "hold_session": ("holds of sessions", None),
+        "release_session": ("holds of sessions", None),
+        "get_idle_sessions": ("a list of idle sessions", _DELETE),
+        "prune_sessions": ("a removal of idle sessions", _DELETE),
     }
 
     def export_session(
@@ -80,7 +90,12 @@ def build_page(rows: Sequence[Record], page: Page) -> Document[Any]:
 
 
 def build_runs_page(runs: Sequence[Record], filter: RunFilter) -> Document[Any]:
-    """Return a page of the runs of a session, oldest first, that match a filter."""
+    """Return a page of the runs of a session, oldest first, that match a filter.
+
+    Raises:
+        ValidationFailed: a value of the filter is not allowed.
+    """
+    check_text_filters(filter.metadata, filter.tag, filter.error)
     selected = [run for run in runs if is_match(run, filter)]
     newest_first = filter.page.sort_order == "desc"
     return build_page(selected[::-1] if newest_first else selected, filter.page)
@@ -130,11 +145,41 @@ def is_match(run: Record, filter: RunFilter) -> bool:
         and (not filter.at_work or bool(describe_run(run)["warning"]))
         and (filter.finished_after is None or finished >= filter.finished_after)
         and (filter.finished_before is None or 0 < finished < filter.finished_before)
+        and is_text_match(run, filter.metadata, filter.tag, filter.error)
         and filter.error_code in (None, (run["error"] or {}).get("code"))
         and filter.model in (None, _find_model(run))
         and not (filter.parent == "none" and run["parent_run_id"])
         and (filter.created_after is None or created >= filter.created_after)
         and (filter.created_before is None or created < filter.created_before)
+    )
+
+
+SESSION_FILTERS = (
+    "status", "created_after", "created_before", "updated_after", "updated_before", "metadata",
+    "tag", "error",
+)  # fmt: skip
+"""Filters of sessions that no server of AgentOS has."""
+
+
+def is_session_match(session: Record, last_run: Record | None, filter: SessionFilter) -> bool:
+    """Return True if a session matches `SESSION_FILTERS`.
+
+    Args:
+        session: its summary, with its `metadata`.
+        last_run: the newest run without a parent.
+    """
+    created, updated = (
+        parse_rfc3339(session[name]) if session[name] else 0
+        for name in ("created_at", "updated_at")
+    )
+    record = {"metadata": session["metadata"], "error": last_run and last_run["error"]}
+    return (
+        filter.status in (None, session["last_status"])
+        and (filter.created_after is None or created >= filter.created_after)
+        and (filter.created_before is None or created < filter.created_before)
+        and (filter.updated_after is None or updated >= filter.updated_after)
+        and (filter.updated_before is None or updated < filter.updated_before)
+        and is_text_match(record, filter.metadata, filter.tag, filter.error)
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentctl.cli.commands.db import find_databases
+from agentctl.cli.databases import find_databases
 from agentctl.cli.options import Config, DbId, Output
 from agentctl.cli.show.output import Format, resolve_format
 from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
@@ -53,6 +53,7 @@ async def _import(source: str, chosen: Database, settings: Settings, output_form
     )
     from agentctl.interop.agentos.imports import import_agentos
     from agentctl.store.databases import open_database
+    from agentctl.store.outbox import Outbox
 
     entry, counter = build_database_entry(source, Path.cwd()), Counter("")
     async with AsyncExitStack() as stack:
@@ -60,6 +61,7 @@ async def _import(source: str, chosen: Database, settings: Settings, output_form
         note(f"note: {theirs.place} is {theirs.name}")
         target = open_database(chosen, create=True)
         stack.push_async_callback(target.close)
+        target.outbox = Outbox(settings)
         first, system = target, settings.databases[0]
         if system.id != chosen.id:
             first = open_database(system, create=True)

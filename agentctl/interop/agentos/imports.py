@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from agentctl import errors
-from agentctl.config.settings import Quotas
+from agentctl.config.budgets import Quotas
 from agentctl.interop.agentos.database.reader import (
     AgentOSReader,
     StoredSession,

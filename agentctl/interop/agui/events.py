@@ -7,12 +7,13 @@ client refuses a stream in which something is open at the end, or opened twice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import orjson
 
 from agentctl.interop.agui.interrupts import Asked, build_call_id, build_interrupt, is_interrupt
+from agentctl.light_dataclass import dataclass
 from agentctl.records.events import Event, EventKind, parse_event
 from agentctl.records.items import DELEGATIONS
 from agentctl.records.kinds import find_component

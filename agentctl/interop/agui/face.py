@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -18,6 +17,7 @@ from agentctl.interop.agui.events import AguiEvent, AguiStream, encode
 from agentctl.interop.agui.input import RunInput, read_input
 from agentctl.interop.agui.interrupts import Continuation, check_no_interrupt
 from agentctl.interop.agui.settings import PREFIX, ROUTE_KINDS, TABLE
+from agentctl.light_dataclass import dataclass
 from agentctl.records.events import parse_event
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.log_context import add_log_context

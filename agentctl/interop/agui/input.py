@@ -7,11 +7,11 @@ that is read and has another type is refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentctl.approval_requests import MAXIMUM_DECISIONS
 from agentctl.errors import ValidationFailed
+from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import is_session_id
 from agentctl.records.validation import check_json, check_text
 from agentctl.requests import EarlierMessage

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import Route, RouteTable
 

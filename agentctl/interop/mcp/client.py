@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from agentctl.interop.mcp.progress import Report
 from agentctl.interop.mcp.questions import Question
+from agentctl.light_dataclass import dataclass
 from agentctl.server.state import Call
 
 Result = dict[str, Any]

@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
 from typing import Self
 
 from agentctl.errors import NotFound
+from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import new_id
 
 SESSION_HEADER = "Mcp-Session-Id"

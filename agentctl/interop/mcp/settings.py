@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from agentctl.light_dataclass import dataclass
 
 MCP_PATH = "/mcp"
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from agentctl.auth.policy import POLICY, NeedsScope, authorize
@@ -15,6 +14,7 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import ids_in_scopes
 from agentctl.config.settings import Settings
 from agentctl.errors import Forbidden, ValidationFailed
+from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.ids import SESSION_ID
 from agentctl.records.kinds import KINDS, ComponentKind

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from agentctl.light_dataclass import dataclass
 
 IgnoredParameter = Literal[
     "context_management", "frequency_penalty", "include", "logit_bias", "logprobs",

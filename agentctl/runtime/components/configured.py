@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from agentctl.errors import InvalidConfiguration
+from agentctl.light_dataclass import dataclass
 from agentctl.runtime.components.leadership import build_leader_instructions, build_member_actions
 from agentctl.runtime.tools.actions import ToolAction
 from agentctl.runtime.tools.memories import build_memory_actions

@@ -7,9 +7,10 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.items import DELEGATE
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.conversation import Action

@@ -6,11 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.config.mcp_servers import is_idempotent
 from agentctl.event_loop import wait_until_done
+from agentctl.light_dataclass import dataclass
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.mcp.failures import McpCallFailed, McpUnavailable
 from agentctl.runtime.mcp.questions import McpAnswers, build_answers, build_questions

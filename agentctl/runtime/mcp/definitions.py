@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from agentctl.config.mcp_servers import allows_tool
+from agentctl.light_dataclass import dataclass
 from agentctl.records.text import escape_controls
 from agentctl.runtime.bounds import Turns
 

@@ -7,9 +7,9 @@ repeated with the answers, in any process (docs/decisions/0080).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from agentctl.light_dataclass import dataclass
 from agentctl.runtime.mcp.definitions import (
     DESCRIPTION_BYTES,
     McpTool,

@@ -19,13 +19,13 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import anyio
 from mcp.shared.message import SessionMessage
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.text import escape_controls, mask_secrets, replace_unstorable
 from agentctl.runtime.bounds import Turns, has_too_many_values

@@ -6,10 +6,11 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.mcp_servers import TemplatePart, parse_template
+from agentctl.light_dataclass import dataclass
 from agentctl.runtime.mcp.failures import McpUnavailable
 
 if TYPE_CHECKING:

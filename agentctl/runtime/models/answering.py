@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
 from agentctl.run_scope import outside_run
@@ -226,11 +226,12 @@ class _ArrivingAnswer:
         self._size = self._parts = self._calls = 0
         self._deltas: list[Delta] = []
         self._waiter: asyncio.Future[None] | None = None
+        self._loop = asyncio.get_running_loop()
 
     async def take(self, work: asyncio.Task[Any]) -> list[Delta]:
         """Return the pieces that have arrived; wait if there are none; empty at the end."""
         while not self._deltas and not work.done():
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = self._loop.create_future()
             await self._waiter
         deltas, self._deltas = self._deltas, []
         return deltas

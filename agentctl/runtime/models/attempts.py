@@ -12,9 +12,10 @@ import logging
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.numbers import DurationHistogram
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agentctl.errors import InvalidConfiguration
+from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import new_id
 from agentctl.records.items import DELEGATIONS
 from agentctl.runtime.models.calls import ModelAnswer, ModelCall, ModelConnection, clean_calls

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 import httpx2
 import orjson
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.models.calls import (
     Message,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,6 +16,7 @@ from agno.run.base import RunStatus
 from agno.tools import Function, Toolkit
 from agno.utils.team import get_member_id
 
+from agentctl.light_dataclass import dataclass
 from agentctl.runtime.json_values import to_json_value
 from agentctl.runtime.pauses import Decision, Leg, NewApproval
 

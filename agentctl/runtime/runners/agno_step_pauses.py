@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from agno.run.base import RunStatus
 
+from agentctl.light_dataclass import dataclass
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import to_json_value
 from agentctl.runtime.pauses import Decision, Leg, NewApproval

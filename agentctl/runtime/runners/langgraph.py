@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from langgraph.types import Command
 
 from agentctl.agents import RunContext
 from agentctl.event_loop import retrieve_exception, wait_until_done
+from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.history import CANCELLED_RESULT
@@ -169,7 +170,10 @@ class LangGraphRunner:
         )
         await report.restore()
         journal = self._open_journal(run, saved, control, report, approved)
-        saved.config["callbacks"] = [model_calls, ApprovedCalls(arguments), Effects(run, approved)]
+        saved.config["callbacks"] = [model_calls, Effects(run, approved)]
+        if arguments:
+            # Before the effect: a tool with other arguments than the approved ones has none.
+            saved.config["callbacks"].insert(1, ApprovedCalls(arguments))
         runtime_context: Any = run.context
         if self._build_context is not None:
             runtime_context = self._build_context(run.context)

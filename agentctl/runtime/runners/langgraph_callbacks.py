@@ -115,15 +115,20 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         """Report the calls that a graph has made before its run existed.
 
         Args:
-            key: the `checkpoint_ns` of the graph. Those of unknown graphs belong to the root graph.
+            key: the `checkpoint_ns` of the graph.
         """
         if not self._waiting:
             return
         with self._lock:
-            found = [call for call in self._waiting if call.key == key or not key]
-            self._waiting = [call for call in self._waiting if call not in found]
+            found = [call for call in self._waiting if call.key == key]
+            self._waiting = [call for call in self._waiting if call.key != key]
         for call in found:
             call.adopt(run)
+
+    def adopt_rest(self, run: HostedRun) -> None:
+        """Report the calls of graphs that had no part in the stream until its end."""
+        for key in {call.key for call in self._waiting}:
+            self.adopt(key, run)
 
     def on_chain_start(self, serialized: Any, inputs: Any, **more: Any) -> None:
         metadata = more.get("metadata") or {}
@@ -162,8 +167,8 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
 
     def on_llm_new_token(self, token: str, *, run_id: UUID, **more: Any) -> None:
         self._check_cancelled()
-        if run_id in self._calls:
-            self._calls[run_id].mark_first_token()
+        if (call := self._calls.get(run_id)) is not None:
+            call.mark_first_token()
             self._add_answer(getattr(more.get("chunk"), "message", None), run_id)
 
     def on_llm_end(self, response: Any, *, run_id: UUID, **more: Any) -> None:
@@ -213,6 +218,7 @@ class ApprovedCalls(BaseCallbackHandler):  # type: ignore[misc]
         arguments: the approved arguments by the ids of the calls.
     """
 
+    ignore_chain = ignore_chat_model = ignore_llm = ignore_retriever = True
     run_inline = True
     raise_error = True
 
@@ -241,6 +247,8 @@ class Effects(AsyncCallbackHandler):  # type: ignore[misc]
     """
 
     ignore_chain = ignore_chat_model = ignore_llm = ignore_retriever = True
+    # Awaited in place: otherwise LangChain creates a task for each piece of an answer.
+    run_inline = True
     raise_error = True
 
     def __init__(self, run: HostedRun, approved: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.journal import ENDED, IDEMPOTENT, Journal, JournaledCall
+from agentctl.runtime.journal import ENDED, IDEMPOTENT, ApprovedEnd, Journal, JournaledCall
 from agentctl.runtime.json_values import NotSerializable, clean_json_value, to_json_value
 from agentctl.runtime.pauses import CallOutcome, CallPause, Decision, Leg
 from agentctl.runtime.runners.hosted_run import HostedRun
@@ -156,12 +156,13 @@ class GraphJournal:
         self, call: JournaledCall, outcome: CallOutcome, more: Mapping[str, Any]
     ) -> None:
         """Store the end of a call now: its node may still make others."""
+        approved = None
         if (decision := self._approved.get(call.call_id)) is not None:
             if outcome.pause is not None:
                 return
-            await self._run.end_approved(decision.approval_id, outcome.text, failed=outcome.failed)
-        # The approval has the text only.
-        await self._journal.end_call(call, outcome, more)
+            # The approval has the text only.
+            approved = ApprovedEnd(decision.approval_id, outcome.text)
+        await self._journal.end_call(call, outcome, more, approved)
 
     def _wait(self, write: Coroutine[Any, Any, None], call: JournaledCall) -> None:
         try:

@@ -8,11 +8,12 @@ are one member.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 
+from agentctl.light_dataclass import dataclass
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import (
@@ -117,6 +118,7 @@ class GraphReport:
 
     def classify(self, error: Exception) -> Exception:
         """Return the public failure of the graph; see `ToolCalls.classify`."""
+        self._model_calls.adopt_rest(self._root.run)
         known = next((failure for cause, failure in self._failures if cause is error), None)
         if known is None or self._root.run.open_calls:
             return self._root.calls.classify(error)
@@ -132,7 +134,7 @@ class GraphReport:
             raise ExecutionError("INTERRUPTED")
         for member in reversed(self._members.list_open()):
             await self._end_member(member.key)
-        self._model_calls.adopt("", self._root.run)
+        self._model_calls.adopt_rest(self._root.run)
         await self._root.end()
 
     def _find_run(self, key: str) -> HostedRun | None:

@@ -8,11 +8,12 @@ completed run has the messages that reached the state, and no others.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from langchain_core.messages import AIMessage, ToolMessage
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.times import now, whole_seconds
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value

@@ -6,9 +6,10 @@ Answers that arrive at the same time wait for the one that is published, with al
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from agentctl.light_dataclass import dataclass
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ModelCalls
 from agentctl.runtime.runners.langgraph_messages import read_text, read_thinking

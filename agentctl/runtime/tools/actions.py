@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.event_loop import TooManyAbandonedThreads, wait_until_done
+from agentctl.light_dataclass import dataclass
 from agentctl.runtime.context import RunHost, build_run_context
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.json_values import NotSerializable

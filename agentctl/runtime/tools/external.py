@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from agentctl.errors import InvalidConfiguration
+from agentctl.light_dataclass import dataclass
 from agentctl.records.json_schema import is_usable_schema
 from agentctl.records.validation import find_json_problem
 from agentctl.runtime.pauses import CallOutcome

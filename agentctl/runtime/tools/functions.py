@@ -2,7 +2,8 @@
 "Configuration").
 
 The name, the description and the schema of a tool come from its signature and its docstring. They
-are built with pydantic's TypeAdapter, without pydantic_ai.
+are built with pydantic's TypeAdapter, without pydantic_ai. A server without tools does not import
+pydantic.
 
 A tool may return any value: an endless iterator, a value without a JSON form, or more data than a
 run may store. The result is converted to text in the thread or task of the tool, within its time
@@ -15,21 +16,21 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
-from pydantic.json_schema import JsonSchemaMode
-
 from agentctl.agents import ToolOptions, get_tool_options
 from agentctl.errors import InvalidConfiguration
+from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import is_run_context
 from agentctl.runtime.imports import UnusableObject, load_object
 from agentctl.runtime.json_values import NotSerializable, encode_json
 
 if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic.json_schema import JsonSchemaMode
+
     from agentctl.records.components import ToolRecord
 
 TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
@@ -91,6 +92,8 @@ class Tool:
         return {name: self._convert(name, value) for name, value in values.items()}
 
     def _convert(self, name: str, value: object) -> Any:
+        from pydantic import ValidationError
+
         try:
             return self.arguments[name].validate_python(value)
         except ValidationError as error:
@@ -181,6 +184,8 @@ def _read_parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, inspe
 
 
 def _build_adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
+    from pydantic import PydanticUserError, TypeAdapter
+
     try:
         return TypeAdapter(annotation)
     except (PydanticUserError, TypeError) as error:
@@ -190,6 +195,8 @@ def _build_adapter(name: str, annotation: Any) -> TypeAdapter[Any]:
 def _build_schema(
     adapters: Mapping[str, TypeAdapter[Any]], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
+    from pydantic import PydanticUserError, TypeAdapter
+
     mode: JsonSchemaMode = "validation"
     inputs = [(name, mode, adapter) for name, adapter in adapters.items()]
     try:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.errors import AgentctlError, QuotaExceeded, ValidationFailed
+from agentctl.light_dataclass import dataclass
 from agentctl.runtime.conversation import Action
 from agentctl.runtime.pauses import CallOutcome
 

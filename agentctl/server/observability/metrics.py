@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import get_args
 
 from prometheus_client import ProcessCollector, generate_latest
@@ -21,6 +20,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from agentctl import __version__
+from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalStatus
 from agentctl.records.kinds import KINDS
 from agentctl.records.numbers import DurationHistogram
@@ -32,6 +32,7 @@ from agentctl.runtime.mcp.counters import CALL_ENDS
 from agentctl.runtime.mcp.servers import McpServers
 from agentctl.server.observability.loop_lag import LoopLag
 from agentctl.server.observability.traffic import RequestCounters
+from agentctl.service.backups import BackupSchedule
 from agentctl.store.database import Database
 from agentctl.webhooks.deliveries import DeliveryCounters
 
@@ -58,6 +59,7 @@ class ServerMetrics:
     opened: Callable[[], Mapping[str, Database]]
     mcp: McpServers
     webhooks: DeliveryCounters
+    backups: BackupSchedule
 
     def render(self, worker: int) -> str:
         """Return all metrics in Prometheus's text format 0.0.4.
@@ -75,6 +77,7 @@ class ServerMetrics:
         yield from self._database_metrics()
         yield from self._mcp_metrics()
         yield from self._webhook_metrics()
+        yield from self._backup_metrics()
         text, lag = "Sampled delay of the event loop.", self.lag.samples
         yield _build_histogram("loop_lag_seconds", text, (), [((), lag)])
         yield from ProcessCollector(namespace=PREFIX, registry=None).collect()
@@ -117,6 +120,9 @@ class ServerMetrics:
         passed = [((model,), count) for model, count in models.fallbacks.items()]
         yield _build_counter("model_fallbacks", text, ("model",), passed)
         yield from self._model_metrics()
+        text = "Rows that were deleted for their age, by their kind."
+        deleted = [((kind,), float(count)) for kind, count in counters.deleted.items()]
+        yield _build_counter("rows_expired", text, ("kind",), deleted)
         text = "Time from the request of a cancel to the stored final status."
         yield _build_histogram("cancel_seconds", text, (), [((), counters.cancel_seconds)])
 
@@ -182,6 +188,18 @@ class ServerMetrics:
         ]
         text = "Age of the oldest event that waits."
         yield _build_gauge("webhooks_oldest_age_seconds", text, ("webhook",), ages)
+
+    def _backup_metrics(self) -> Iterator[Metric]:
+        backups = self.backups
+        ages = [((name,), age) for name, age in backups.list_ages().items()]
+        text = "Age of the newest backup; only the process that makes the backups has it."
+        yield _build_gauge("backup_age_seconds", text, ("database",), ages)
+        seconds = [((name,), taken) for name, taken in backups.list_durations().items()]
+        text = "Duration of the last backup, with its check."
+        yield _build_gauge("backup_duration_seconds", text, ("database",), seconds)
+        failures = [((name,), float(count)) for name, count in backups.list_failures().items()]
+        text = "Backups that failed."
+        yield _build_counter("backup_failures", text, ("database",), failures)
 
     def _mcp_metrics(self) -> Iterator[Metric]:
         servers = self.mcp.hosted

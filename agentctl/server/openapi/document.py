@@ -49,6 +49,7 @@ _TAGS = [
     {"name": "Runs", "description": "Runs across sessions"},
     {"name": "Approvals", "description": "Decisions that paused runs wait for"},
     {"name": "Memories", "description": "Facts about users that agents keep"},
+    {"name": "Users", "description": "Export and erasure of the data of a person"},
     {"name": "Usage", "description": "Tokens, cost and outcomes of runs, and budgets"},
     {"name": "Service accounts", "description": "Accounts of programs, and their tokens"},
     {"name": "Webhooks", "description": "Endpoints of the configuration and their deliveries"},
@@ -165,11 +166,13 @@ def _fastapi_annotation(annotation: Any) -> Any:
         return annotation
     plain, declared, *_ = get_args(annotation)
     kind = {Path: fastapi.Path, Query: fastapi.Query, Header: fastapi.Header}[type(declared)]
-    if plain == tuple[str, ...]:
+    options = {name: value for name, value in asdict(declared).items() if value is not None}
+    if "max_items" in options:
+        plain, options["max_length"] = list[str], options.pop("max_items")
+    elif plain == tuple[str, ...]:
         plain = str | None
     elif ComponentKind in (plain, *get_args(plain)):
         plain = SessionType if plain == ComponentKind else SessionType | None
-    options = {name: value for name, value in asdict(declared).items() if value is not None}
     return Annotated[plain, kind(**options)]
 
 

@@ -9,11 +9,11 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from agentctl.errors import InternalError
 from agentctl.event_loop import handle_signals, run_event_loop, stop_signals
+from agentctl.light_dataclass import dataclass
 from agentctl.server.app import create_app, get_app_state, running
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.loop_lag import LoopLag
@@ -184,6 +184,7 @@ async def _observe_server(app: Starlette, controller: ServerController) -> Async
             hosting.databases.get_open,
             hosting.catalog.mcp,
             hosting.deliveries.counters,
+            hosting.backups,
         )
         state.request_observers = [*state.request_observers, requests.count]
         async with controller.publish_metrics(metrics.render):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError
+from agentctl.light_dataclass import dataclass
 from agentctl.service.doctor import (
     budgets,
     components,
@@ -19,8 +19,11 @@ from agentctl.service.doctor import (
     runs,
     webhooks,
 )
+from agentctl.service.doctor.backups import check_backups
 from agentctl.service.doctor.finding import Finding, from_failure, wrong
 from agentctl.service.doctor.production import check_production
+from agentctl.service.search_index import check_index
+from agentctl.store.search import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,12 @@ def list_steps(
     for entry in settings.databases:
         check = partial(_check_database, entry, settings.server.workers)
         yield DoctorStep(f"database {entry.id}", check)
+        if settings.search.enabled:
+            indexed = partial(_check_index, entry, settings.search.tokenizer)
+            yield DoctorStep(f"search in {entry.id}", indexed)
+    if settings.backup.every:
+        scheduled = settings
+        yield _sync_step("backups", lambda: check_backups(scheduled))
     yield DoctorStep("runs", partial(_check_runs, settings))
     if settings.budgets:
         yield DoctorStep("budgets", partial(budgets.check_budgets, settings))
@@ -84,6 +93,11 @@ def list_steps(
 
 async def _check_database(entry: Database, processes: int) -> list[Finding]:
     return [finding async for finding in databases.check_database(entry, processes)]
+
+
+async def _check_index(entry: Database, tokenizer: Tokenizer) -> list[Finding]:
+    exists = await databases.database_exists(entry)
+    return [await check_index(entry, tokenizer)] if exists else []
 
 
 async def _check_runs(settings: Settings) -> list[Finding]:

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from importlib import metadata
 
 from agentctl.config import require_verification_key
 from agentctl.config.databases import is_loopback_host, split_address
@@ -134,6 +133,8 @@ _CHECK = "versions"
 
 def check_versions() -> Iterator[Finding]:
     """Check the versions of SQLite in apsw and of every distribution of `MINIMUM_VERSIONS`."""
+    from importlib import metadata
+
     sqlite = get_sqlite_version()
     if is_at_least(sqlite, MINIMUM_SQLITE_VERSION):
         yield ok(_CHECK, f"SQLite {sqlite}")

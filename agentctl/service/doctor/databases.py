@@ -16,10 +16,10 @@ from agentctl.records.numbers import format_bytes
 from agentctl.records.times import format_span, now
 from agentctl.service.doctor.files import NETWORK_FILESYSTEMS, check_permissions, detect_filesystem
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
-from agentctl.store.database import get_newest_time
 from agentctl.store.databases import open_database
 from agentctl.store.migrating import read_version
 from agentctl.store.postgres.inspect import ServerFacts, read_server_facts, receives_notifications
+from agentctl.store.repositories.workers import get_newest_time
 from agentctl.store.schema import SCHEMA_VERSION, StoredVersion, describe_newer
 from agentctl.store.sqlite import inspect
 from agentctl.store.sqlite.connection import WAL_BYTES
@@ -62,7 +62,8 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
         return
     try:
         yield await _check_newest_record(entry, check)
-        yield _check_schema(check, str(path), await read_version(entry))
+        for finding in _check_schema(check, str(path), await read_version(entry)):
+            yield finding
         damage = await inspect.check_integrity(path)
         if damage is None:
             yield ok(check, f"no damage in {format_bytes(path.stat().st_size)}")
@@ -88,19 +89,24 @@ async def _check_server(entry: Database, check: str, processes: int) -> AsyncIte
             yield note(check, f"{where} has no tables yet", remedy)
             return
         yield await _check_newest_record(entry, check)
-        yield _check_schema(check, where, version)
+        for finding in _check_schema(check, where, version):
+            yield finding
         async for finding in check_postgres_server(entry, check, processes):
             yield finding
     except AgentctlError as failure:
         yield from_failure(check, failure)
 
 
-def _check_schema(check: str, where: str, version: StoredVersion | None) -> Finding:
+def _check_schema(check: str, where: str, version: StoredVersion | None) -> Iterator[Finding]:
     """Describe the schema of a database that this version works with."""
     if version is not None and version.is_newer:
         remedy = "upgrade this installation; until then the older version works, too"
-        return note(check, describe_newer(version), remedy)
-    return ok(check, f"{where} is a database of agentctl, schema {SCHEMA_VERSION}")
+        yield note(check, describe_newer(version), remedy)
+    else:
+        yield ok(check, f"{where} is a database of agentctl, schema {SCHEMA_VERSION}")
+    if version is not None and not version.allows_text_rows:
+        text = "its upgrade is not finished: streams are stored as earlier versions read them"
+        yield note(check, text, "if you do not need the way back: agentctl db migrate --finish")
 
 
 async def _check_newest_record(entry: Database, check: str) -> Finding:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from agentctl.errors import AgentctlError
+from agentctl.light_dataclass import dataclass
 
 Verdict = Literal["ok", "note", "wrong"]
 

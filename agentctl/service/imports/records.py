@@ -91,7 +91,8 @@ class SessionReader:
                 raise ValidationFailed(f"{at}.parent_run_id is not the id of an earlier run")
             ids.add(run_id)
             run = build_run_row(record, at, row.session_id)
-            _check_owner(run.user_id, at)
+            if run.user_id != row.user_id:
+                raise ValidationFailed(f"{at}.user_id is not that of the session")
             _check_sizes(run, _RUN_TEXTS, at, self._limits.run_bytes)
             _check_sizes(run, ("metadata",), at, self._limits.body_bytes)
             if not is_final(run.status):
@@ -143,8 +144,9 @@ class SessionReader:
             history_bytes=0,
             last_status=None,
             created_at=created_at,
-            updated_at=updated_at,
-            metrics=orjson.dumps(metrics).decode(),
+            updated_at=max(created_at, updated_at),
+            hold=None,
+            metrics=_dump(metrics) or "{}",
             component_data=_dump(data),
             metadata=_dump(session.get("metadata")),
             summary=_dump(session.get("session_summary")),
@@ -176,7 +178,7 @@ class SessionReader:
                 ):
                     next_entry += 1
             end = len(entries) if row is tops[-1] else next_entry
-            row.history = orjson.dumps(entries[first:end]).decode()
+            row.history = _dump(entries[first:end])
 
 
 def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
@@ -379,4 +381,7 @@ def _read_time(record: Record, name: str, at: str) -> int | None:
 
 
 def _dump(value: object) -> str | None:
-    return None if value is None else orjson.dumps(value).decode()
+    try:
+        return None if value is None else orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        raise ValidationFailed("a value has too many levels") from None

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from agentctl.config.settings import Quotas
+from agentctl.config.budgets import Quotas
 from agentctl.errors import QuotaExceeded
+from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.repositories import run_reads, runs, sessions
+from agentctl.store.repositories import run_reads, runs, search, sessions
 from agentctl.store.repositories.quotas import check_added
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SessionRow
+from agentctl.store.search import Tokenizer
 from agentctl.store.visibility import EVERYONE
 
 
@@ -67,7 +69,8 @@ async def store_session(
 ) -> int:
     """Store a session and those of its runs that do not exist, and add the result to `report`.
 
-    A session that exceeds a quota of its owner is left out.
+    A session that exceeds a quota of its owner is left out. With a tokenizer in `database.outbox`
+    its texts are found by a search as soon as it is stored.
 
     Args:
         quotas: bounds for the data of one owner; a dry run does not check them.
@@ -76,7 +79,7 @@ async def store_session(
     Returns:
         The number of stored runs.
     """
-    work = _store(session, quotas, dry_run=dry_run)
+    work = _store(session, quotas, None if dry_run else database.outbox.tokenizer, dry_run=dry_run)
     try:
         done = await (database.read(work) if dry_run else database.write(work))
     except QuotaExceeded as refused:
@@ -93,7 +96,9 @@ async def store_session(
 
 
 @unit
-def _store(session: ImportedSession, quotas: Quotas, *, dry_run: bool) -> Steps[_Stored | None]:
+def _store(
+    session: ImportedSession, quotas: Quotas, tokenizer: Tokenizer | None, *, dry_run: bool
+) -> Steps[_Stored | None]:
     row = session.row
     if dry_run:
         stored = yield from sessions.get(row.session_id, EVERYONE)
@@ -123,6 +128,8 @@ def _store(session: ImportedSession, quotas: Quotas, *, dry_run: bool) -> Steps[
             if not dry_run:
                 at = row.updated_at if counted else run.finished_at or row.updated_at
                 yield from runs.restore(run, at, counted=counted)
+    if tokenizer is not None:
+        yield from search.index_sessions([row.session_id], tokenizer)
     if not dry_run and (created or added):
         yield from check_added(quotas, row.user_id, "sessions" if created else None)
     return _Stored(created, added, skipped, list(left.items()))

@@ -8,10 +8,11 @@ comes before the check of the workers: a worker has its row before its first run
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, cast
 
 from agentctl import errors
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.runs.liveness import DEAD_AFTER_SECONDS, WorkerDeath

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar, cast
 
 import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
-from agentctl.store.database import Row, Work, compile_for_postgres
+from agentctl.store.database import (
+    MAXIMUM_COMPILED,
+    Row,
+    SecondStatement,
+    Sql,
+    Work,
+    compile_for_postgres,
+)
 from agentctl.store.postgres.failures import CONFLICTS, CONNECTION_LOST, to_public_error
 
 T = TypeVar("T")
@@ -34,6 +43,8 @@ class PooledConnection(asyncpg.Connection):
         timed_out: True if that has happened.
         is_shared: True if a connection pooler gives its session to others between transactions.
         local_settings: statements that follow each BEGIN, for settings that the pooler drops.
+        has_custom_plans: True if statements are planned for their values.
+        transaction_id: the id of the open transaction, if a statement has reported it.
     """
 
     __slots__ = (
@@ -42,9 +53,11 @@ class PooledConnection(asyncpg.Connection):
         "answer_seconds",
         "born",
         "deadline",
+        "has_custom_plans",
         "is_shared",
         "local_settings",
         "timed_out",
+        "transaction_id",
         "used",
     )
 
@@ -57,6 +70,8 @@ class PooledConnection(asyncpg.Connection):
         self._last_crash: str | None = None
         self.is_shared = False
         self.local_settings = ""
+        self.has_custom_plans = False
+        self.transaction_id: str | None = None
 
     def _get_unique_id(self, prefix: str) -> str:
         # asyncpg numbers its statements in each process alike. A pooler that does not keep prepared
@@ -67,6 +82,16 @@ class PooledConnection(asyncpg.Connection):
     async def begin(self, statement: str) -> None:
         """Begin a transaction, with the settings that the connection has lost."""
         await self.execute(statement + self.local_settings)
+
+    async def set_custom_plans(self, wanted: bool) -> None:
+        """Plan the next statements for their values, or plan each statement once.
+
+        A transaction on a shared connection sets it for itself instead: others have the session
+        after it.
+        """
+        self.begin_statement()
+        await self.execute(f"SET plan_cache_mode = {'force_custom_plan' if wanted else 'auto'}")
+        self.has_custom_plans = wanted
 
     def begin_statement(self) -> None:
         """Set the deadline of a statement. A separate timer costs more than the statement."""
@@ -115,6 +140,11 @@ _refusing: set[str] = set()
 _ANY = "SELECT 1"
 
 _WRITTEN = "SELECT pg_current_xact_id_if_assigned()::text"
+
+_REPORT = " RETURNING pg_current_xact_id()::text"
+"""The end of a statement that reports its transaction, which saves `_WRITTEN` before the COMMIT."""
+
+_ONE_ROW = re.compile(r"INSERT INTO \w+ \([^()]*\) VALUES \(")
 
 
 class InDoubt(Exception):
@@ -335,16 +365,33 @@ def _tls(entry: Entry) -> ssl.SSLContext | str:
     return context
 
 
-async def run_unit(connection: PooledConnection, work: Work[T]) -> T:
-    """Run a unit on a connection, in the open transaction if there is one.
+@lru_cache(MAXIMUM_COMPILED)
+def _compile_write(sql: Sql) -> tuple[str, tuple[str, ...]]:
+    """Compile a statement; an INSERT of a row returns the id of its transaction."""
+    text, names = compile_for_postgres(sql)
+    if _ONE_ROW.match(text) and "RETURNING" not in text:
+        text += _REPORT
+    return text, names
+
+
+async def run_unit(
+    connection: PooledConnection,
+    work: Work[T],
+    *,
+    alone: bool = False,
+    compile: Callable[[Sql], tuple[str, tuple[str, ...]]] = compile_for_postgres,
+) -> T:
+    """Run a unit on a connection.
 
     Args:
         connection: a connection that no other task uses.
         work: the unit.
+        alone: set outside a transaction.
+        compile: returns the text of a statement, and the names of its parameters.
 
     Raises:
         ValidationFailed: a value is text that no database stores (docs/contract.md "Requests").
-        RuntimeError: a single unit has a second statement.
+        SecondStatement: the unit is `alone` and has a second statement.
         Exception: the exceptions of the statements and of the unit.
     """
     steps = iter(work)
@@ -353,13 +400,17 @@ async def run_unit(connection: PooledConnection, work: Work[T]) -> T:
     try:
         while True:
             sql, parameters = send(rows)
-            if work.single and rows is not None:
-                raise RuntimeError("a single unit has a second statement")
-            text, names = compile_for_postgres(sql)
+            if alone and rows is not None:
+                raise SecondStatement("a single unit has a second statement")
+            text, names = compile(sql)
             connection.begin_statement()
             rows = cast(
                 "list[Row]", await connection.fetch(text, *[parameters[name] for name in names])
             )
+            if text.endswith(_REPORT):
+                for row in rows:
+                    connection.transaction_id = row[0]
+                rows = []
     except StopIteration as end:
         return cast(T, end.value)
     except (asyncpg.CharacterNotInRepertoireError, asyncpg.UntranslatableCharacterError):
@@ -380,12 +431,15 @@ async def run_write(connection: PooledConnection, work: Work[T]) -> T:
         Exception: any other error. Nothing was changed.
     """
     if work.repeatable:
-        return await run_unit(connection, work)
+        return await run_unit(connection, work, alone=True)
     last_crash = await connection.last_crash()
+    connection.transaction_id = None
     await connection.begin("BEGIN ISOLATION LEVEL READ COMMITTED")
-    result = await run_unit(connection, work)
-    connection.begin_statement()
-    written = await connection.fetchval(_WRITTEN)
+    result = await run_unit(connection, work, compile=_compile_write)
+    written = connection.transaction_id
+    if written is None:
+        connection.begin_statement()
+        written = await connection.fetchval(_WRITTEN)
     connection.begin_statement()
     try:
         await connection.execute("COMMIT")
@@ -406,7 +460,7 @@ async def run_shortcut(connection: PooledConnection, statement: Work[T]) -> T | 
         Exception: the errors that any statement would have, such as those of `CONFLICTS`.
     """
     try:
-        return await run_unit(connection, statement)
+        return await run_unit(connection, statement, alone=True)
     except (*CONFLICTS, asyncpg.QueryCanceledError):
         raise
     except CONNECTION_LOST:

@@ -21,7 +21,15 @@ import asyncpg
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
 from agentctl.event_loop import retrieve_exception
-from agentctl.store.database import FAILURE_SECONDS, ListTotals, Load, ReadSize, Shortcut, Sql, Work
+from agentctl.store.database import (
+    FAILURE_SECONDS,
+    Load,
+    ReadSize,
+    SecondStatement,
+    Shortcut,
+    Sql,
+    Work,
+)
 from agentctl.store.outbox import Outbox
 from agentctl.store.postgres.connection import (
     LAST_CRASH,
@@ -38,7 +46,9 @@ from agentctl.store.postgres.listener import Listener
 from agentctl.store.postgres.pool import Pool
 from agentctl.store.postgres.schema import prepare_schema
 from agentctl.store.postgres.thread import ThreadConnection
+from agentctl.store.schema import StoredVersion
 from agentctl.store.threads import call_in_thread
+from agentctl.store.totals import ListTotals
 
 T = TypeVar("T")
 
@@ -76,6 +86,7 @@ class PostgresDatabase:
         self.id = entry.id
         self.totals = ListTotals()
         self.outbox = Outbox()
+        self.version = StoredVersion(0, 0)
         self._entry = entry
         self._create = create
         self._closed = False
@@ -151,13 +162,13 @@ class PostgresDatabase:
         self._refuse_when_closed()
         return self._changes
 
-    def watch(self, topic: str) -> Callable[[], int]:
+    def watch(self, topic: str, notify: Callable[[], None] | None = None) -> Callable[[], int]:
         """Return a function whose number changes with the notifications of a topic.
 
         One that was lost changes nothing: a caller must read again after some time.
         """
         self._refuse_when_closed()
-        return self._listener.watch(topic)
+        return self._listener.watch(topic, notify)
 
     def announce(self, run_id: str) -> None:
         """Notify the followers of a run in other processes, if there are any."""
@@ -207,20 +218,20 @@ class PostgresDatabase:
                     raise to_public_error(error, self.id) from None
                 losses -= 1
             except asyncpg.PostgresError as error:
-                if isinstance(error, _NOTHING_WRITABLE):
+                public = to_public_error(error, self.id)
+                if isinstance(error, _NOTHING_WRITABLE) or isinstance(public, errors.DatabaseMoved):
                     self._refused_at = time.monotonic()
-                raise to_public_error(error, self.id) from None
+                raise public from None
 
     async def _read(self, work: Work[T]) -> T:
         async with (await self._open_pool()).borrow() as connection:
-            # A single statement is a snapshot already.
-            if work.single:
-                return await run_unit(connection, work)
-            return await _run_on_snapshot(connection, work, _SNAPSHOT)
+            return await _run_read(connection, work, _SNAPSHOT, alone=work.single)
 
     async def _read_with_custom_plans(self, work: Work[T]) -> T:
-        async with (await self._open_pool()).borrow() as connection:
-            return await _run_on_snapshot(connection, work, _LARGE_SNAPSHOT)
+        # Only a single unit uses the setting of the connection: the others have a transaction.
+        async with (await self._open_pool()).borrow(custom_plans=work.single) as connection:
+            alone = work.single and connection.has_custom_plans
+            return await _run_read(connection, work, _LARGE_SNAPSHOT, alone=alone)
 
     async def _write(self, work: Work[T]) -> T:
         if work.shortcut is not None:
@@ -293,13 +304,19 @@ class PostgresDatabase:
         if not self._schema_checked:
             async with self._opening:
                 if not self._schema_checked:
-                    await prepare_schema(self._entry, create=self._create)
+                    self.version = await prepare_schema(self._entry, create=self._create)
                     self._refuse_when_closed()
                     self._schema_checked = True
         return self._pool
 
 
-async def _run_on_snapshot(connection: PooledConnection, work: Work[T], begin: str) -> T:
+async def _run_read(connection: PooledConnection, work: Work[T], begin: str, *, alone: bool) -> T:
+    if alone:
+        # A single statement is a snapshot already.
+        try:
+            return await run_unit(connection, work, alone=True)
+        except SecondStatement:
+            pass
     await connection.begin(begin)
     result = await run_unit(connection, work)
     connection.begin_statement()

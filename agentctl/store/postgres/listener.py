@@ -76,9 +76,15 @@ class _Topic:
 
     def __init__(self) -> None:
         self.number = 0
+        self.notified = set[Callable[[], None]]()
 
     def count(self) -> int:
         return self.number
+
+    def wake(self) -> None:
+        self.number += 1
+        for notify in self.notified:
+            notify()
 
 
 class Listener:
@@ -113,12 +119,14 @@ class Listener:
         self._next_ping = 0.0
         self.is_heard: bool | None = None
 
-    def watch(self, topic: str) -> Callable[[], int]:
-        """Return a function that counts the messages of a topic."""
+    def watch(self, topic: str, notify: Callable[[], None] | None = None) -> Callable[[], int]:
+        """Return a function that counts the messages of a topic; call `notify` after each."""
         self._start()
         watched = self._topics.get(topic)
         if watched is None:
             watched = self._topics[topic] = _Topic()
+        if notify is not None:
+            watched.notified.add(notify)
         return watched.count
 
     def announce(self, run_id: str) -> None:
@@ -275,11 +283,11 @@ class Listener:
     def _wake(self, topic: str) -> None:
         watched = self._topics.get(topic)
         if watched is not None:
-            watched.number += 1
+            watched.wake()
 
     def _wake_all(self) -> None:
         for watched in list(self._topics.values()):
-            watched.number += 1
+            watched.wake()
 
 
 def _split(beginning: str, names: Iterable[str]) -> Iterator[str]:

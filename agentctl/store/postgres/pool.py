@@ -60,17 +60,21 @@ class Pool:
         """
         self._trusted_from = asyncio.get_running_loop().time()
 
-    def borrow(self) -> _Loan:
+    def borrow(self, *, custom_plans: bool = False) -> _Loan:
         """Borrow a connection that is in no transaction, in an `async with`.
 
         It returns to the pool if it is in no transaction at the end.
+
+        Args:
+            custom_plans: plan statements for their values, unless the connection is shared. A
+                connection whose last user wanted the same is preferred.
 
         Raises:
             Unavailable: all connections were in use for `entry.wait_seconds`.
             TimeoutError: the response to a statement was late.
             Exception: the errors of `connection.connect`.
         """
-        return _Loan(self)
+        return _Loan(self, custom_plans)
 
     @asynccontextmanager
     async def reserve_for_large_read(self) -> AsyncIterator[None]:
@@ -95,14 +99,14 @@ class Pool:
         idle, self._idle = self._idle, []
         await asyncio.gather(*(_close(connection) for connection in idle))
 
-    async def acquire(self) -> PooledConnection:
+    async def acquire(self, custom_plans: bool) -> PooledConnection:
         """Take a connection for `borrow`."""
         deadline = asyncio.get_running_loop().time() + self._entry.wait_seconds
         if self._free and not self._waiters:
             self._free -= 1
         else:
             await self._wait_for_slot(deadline)
-        connection = self._pop_idle()
+        connection = self._pop_idle(custom_plans)
         if connection is None:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -169,13 +173,21 @@ class Pool:
         connection.answer_seconds = count_answer_seconds(self._entry)
         return connection
 
-    def _pop_idle(self) -> PooledConnection | None:
+    def _pop_idle(self, custom_plans: bool) -> PooledConnection | None:
         while self._idle:
-            connection = self._idle.pop()
+            connection = self._idle.pop(self._choose_idle(custom_plans))
             if not connection.is_closed() and connection.born > self._trusted_from:
                 return connection
             connection.terminate()
         return None
+
+    def _choose_idle(self, custom_plans: bool) -> int:
+        """Return the index of the connection that was used last, of those with the same plans."""
+        last = len(self._idle) - 1
+        for index in range(last, -1, -1):
+            if self._idle[index].has_custom_plans is custom_plans:
+                return index
+        return last
 
     def _release(self, connection: PooledConnection) -> None:
         now = asyncio.get_running_loop().time()
@@ -206,14 +218,21 @@ class Pool:
 class _Loan:
     """A borrowed connection. A generator as a context manager would cost more than a statement."""
 
-    __slots__ = ("_connection", "_pool")
+    __slots__ = ("_connection", "_custom_plans", "_pool")
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, custom_plans: bool) -> None:
         self._pool = pool
+        self._custom_plans = custom_plans
 
     async def __aenter__(self) -> PooledConnection:
-        self._connection = await self._pool.acquire()
-        return self._connection
+        connection = self._connection = await self._pool.acquire(self._custom_plans)
+        if connection.has_custom_plans is not self._custom_plans and not connection.is_shared:
+            try:
+                await connection.set_custom_plans(self._custom_plans)
+            except BaseException as error:
+                await self.__aexit__(type(error), error, None)
+                raise
+        return connection
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object

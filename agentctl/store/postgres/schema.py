@@ -16,7 +16,10 @@ from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
 from agentctl.store.postgres.connection import Connection, connect, verify_statements
 from agentctl.store.schema import (
+    CLOSED_FROM,
     COMPATIBLE_SINCE,
+    COPY_OF_CLOSED,
+    FINISH_UPGRADE,
     TABLES,
     Migration,
     StoredVersion,
@@ -42,12 +45,15 @@ _COMPATIBLE_FROM = "SELECT max(compatible_from) FROM schema_version"
 _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES ($1, $2)"
 
 
-async def prepare_schema(entry: Entry, *, create: bool) -> None:
+async def prepare_schema(entry: Entry, *, create: bool) -> StoredVersion:
     """Check that a database has the schema of this code; create the tables if that is allowed.
 
     Args:
         entry: the configuration of the database.
         create: create the tables if there are none.
+
+    Returns:
+        Its schema version.
 
     Raises:
         Unavailable: there are no tables, or those of another program.
@@ -64,10 +70,12 @@ async def prepare_schema(entry: Entry, *, create: bool) -> None:
                 cause=f"{display_url(entry.url)} has no tables",
                 hint="create them with `agentctl serve` or `agentctl db migrate`",
             )
-        check_version(await read_version(connection), display_url(entry.url))
+        version = await read_version(connection)
+        check_version(version, display_url(entry.url))
         if entry.listen_url:
             await _compare_databases(connection, entry)
         await verify_statements(connection, entry)
+        return version
     finally:
         await connection.close()
 
@@ -128,6 +136,8 @@ async def apply_pending(
             for migration in todo:
                 await connection.execute(migration.text)
                 await connection.execute(_APPLIED, migration.number, now())
+            if not exists:
+                await connection.execute(FINISH_UPGRADE)
         if not todo:
             check_newer(version, display_url(entry.url))
             return
@@ -140,7 +150,11 @@ async def read_version(connection: Connection) -> StoredVersion:
     number: int | None = await connection.fetchval(_VERSION)
     if number is None or number < COMPATIBLE_SINCE:
         return StoredVersion(number or 0, number or 0)
-    return StoredVersion(number, await connection.fetchval(_COMPATIBLE_FROM))
+    compatible_from: int = await connection.fetchval(_COMPATIBLE_FROM)
+    if compatible_from < CLOSED_FROM:
+        return StoredVersion(number, compatible_from)
+    (copy,) = await connection.fetch(COPY_OF_CLOSED)
+    return StoredVersion.of(number, compatible_from, (copy[0], copy[1]))
 
 
 async def has_tables(connection: Connection, entry: Entry) -> bool:

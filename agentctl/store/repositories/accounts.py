@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 
+from agentctl.light_dataclass import dataclass
 from agentctl.requests import AccountFilter
 from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
@@ -111,8 +112,7 @@ def record_use(account_id: str, now: int, *, due: int) -> Work[None]:
     return _RECORD_USE.execute(id=account_id, now=now, due=due)
 
 
-@unit
-def list_page(filter: AccountFilter, page: Slice) -> Steps[AccountRowPage]:
+def list_page(filter: AccountFilter, page: Slice) -> Work[AccountRowPage]:
     """Read a page of the accounts that match a filter, and their total.
 
     Args:
@@ -121,4 +121,4 @@ def list_page(filter: AccountFilter, page: Slice) -> Steps[AccountRowPage]:
     """
     page = replace(page, sort="created_at")
     conditions = Conditions().with_equal(name=filter.name)
-    return (yield from LISTING.list_page(conditions, page, AccountRow))
+    return LISTING.list_page(conditions, page, AccountRow)

@@ -7,10 +7,11 @@ writer succeeds. A transaction locks the row of the root run before it decides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import NamedTuple
 
 from agentctl.approval_requests import ApprovalFilter
+from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_rfc3339
 from agentctl.store.database import (
     Sql,
@@ -22,7 +23,7 @@ from agentctl.store.database import (
     single_unit,
     unit,
 )
-from agentctl.store.listing import ID_GROUP, Conditions, Listing, RowPage, Slice, group_ids, narrow
+from agentctl.store.listing import ID_GROUP, Conditions, Listing, RowPage, Slice, group_ids
 from agentctl.store.repositories.queue import IS_IN_QUEUE
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
@@ -156,10 +157,20 @@ _FORGET_EXECUTION = Sql(
 _MARK_UNKNOWN = Sql(
     "UPDATE approvals SET execution = 'unknown' WHERE run_id = :run_id AND execution = 'executing'"
 )
+_IN_DOUBT = "kind = 'approval' AND status = 'approved' AND execution"
 _MARK_ALL_UNKNOWN = Sql(
-    "UPDATE approvals SET execution = 'unknown' WHERE execution = 'executing'"
-    " OR (status = 'approved' AND execution IS NULL AND EXISTS (SELECT 1 FROM runs"
+    f"UPDATE approvals SET execution = 'unknown' WHERE {_IN_DOUBT} = 'executing'"
+    f" OR ({_IN_DOUBT} IS NULL AND EXISTS (SELECT 1 FROM runs"
     " WHERE runs.run_id = approvals.run_id AND runs.finished_at IS NULL)) RETURNING approval_id"
+)
+_DOUBT = Sql(
+    "UPDATE approvals SET execution = 'unknown' WHERE approval_id = :approval_id"
+    f" AND ({_IN_DOUBT} IS NULL OR {_IN_DOUBT} = 'executing') RETURNING approval_id"
+)
+_PAUSED_WITH_DOUBT = Sql(
+    "SELECT run_id FROM runs WHERE status = 'PAUSED' AND EXISTS (SELECT 1 FROM approvals"
+    " WHERE root_run_id = runs.run_id AND approvals.status = 'approved'"
+    " AND (execution IS NULL OR execution = 'executing'))"
 )
 _CANCEL = Sql(
     "UPDATE approvals SET status = 'cancelled', decided_at = :at, decided_by = :actor"
@@ -176,6 +187,19 @@ _COUNTS = Sql(
     " + (SELECT count(*) FROM approvals JOIN runs ON runs.run_id = approvals.run_id"
     " WHERE execution = 'unknown' AND finished_at IS NOT NULL),"
     f" (SELECT count(*) FROM runs WHERE {IS_IN_QUEUE})"
+)
+
+_IS_DECIDED = (
+    "status IN ('approved', 'rejected', 'answered', 'expired', 'cancelled')"
+    " AND created_at < :before AND coalesce(decided_at, created_at) < :before"
+    " AND (execution IS NULL OR execution IN ('done', 'failed')) AND EXISTS (SELECT 1 FROM runs"
+    " JOIN sessions ON sessions.session_id = runs.session_id WHERE hold IS NULL"
+    " AND runs.run_id = approvals.root_run_id AND finished_at IS NOT NULL)"
+)
+_DECIDED = Sql(f"SELECT approval_id FROM approvals WHERE {_IS_DECIDED} LIMIT :limit")
+_DELETE_DECIDED = Sql(
+    f"DELETE FROM approvals WHERE approval_id IN ({ID_GROUP}) AND {_IS_DECIDED}"
+    " RETURNING approval_id"
 )
 
 _KEEP = Sql(
@@ -332,6 +356,16 @@ def mark_all_unknown() -> Work[int]:
     return _MARK_ALL_UNKNOWN.count_rows()
 
 
+def list_paused_with_doubt() -> Work[list[str]]:
+    """Return the paused root runs that may have approved calls without an end."""
+    return _PAUSED_WITH_DOUBT.column()
+
+
+def doubt(approval_id: str) -> Work[bool]:
+    """Mark an approved call that has no end as unknown; return False if there is no such call."""
+    return _DOUBT.has_rows(approval_id=approval_id)
+
+
 def cancel_pending(run_id: str, actor: str, at: int) -> Work[None]:
     """Cancel the pending approvals of a run that has ended."""
     return _CANCEL.execute(run_id=run_id, actor=actor, at=at)
@@ -345,10 +379,27 @@ def list_due(now: int, limit: int = 100) -> Work[list[ApprovalRow]]:
 LISTING = Listing(table="approvals", columns=_COLUMNS, id="approval_id")
 
 
+def list_decided(before: int, limit: int) -> Work[list[str]]:
+    """Return approvals that were decided before a time, and whose run has ended.
+
+    Those of held sessions are left out, and those of a call whose outcome is not known.
+    """
+    return _DECIDED.column(before=before, limit=limit)
+
+
 @unit
+def delete_decided(approval_ids: Sequence[str], before: int) -> Steps[list[str]]:
+    """Delete those of some approvals that `list_decided` still finds, and return their ids."""
+    deleted = list[str]()
+    for group in group_ids(approval_ids):
+        rows = yield Statement(_DELETE_DECIDED, {**group, "before": before})
+        deleted += [approval_id for (approval_id,) in rows]
+    return deleted
+
+
 def list_page(
     filter: ApprovalFilter, visible: Conditions, page: Slice
-) -> Steps[RowPage[ApprovalRow]]:
+) -> Work[RowPage[ApprovalRow]]:
     """Read a page of the visible approvals that match a filter, and their total.
 
     Args:
@@ -373,11 +424,9 @@ def list_page(
         )
     if filter.id_prefix is not None:
         conditions = conditions.with_prefix("approval_id", filter.id_prefix)
-    since, before = filter.created_after, filter.created_before
-    total = yield from LISTING.count(conditions.with_times(since, before))
-    matching, page = narrow(conditions, page, since, before)
+    times = filter.created_after, filter.created_before
     sort_ids = filter.id_prefix is not None
-    return (yield from LISTING.read(matching, page, ApprovalRow, total, sort_ids=sort_ids))
+    return LISTING.list_page(conditions, page, ApprovalRow, times=times, sort_ids=sort_ids)
 
 
 def keep_checkpoint(checkpoint: Checkpoint) -> Work[None]:

@@ -7,10 +7,10 @@ index: later rows have later times, unless a clock was set back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
 
+from agentctl.light_dataclass import dataclass
 from agentctl.requests import AuditFilter
 from agentctl.store.database import (
     Row,

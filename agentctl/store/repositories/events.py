@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import lower_bound_id
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit
 
@@ -18,12 +18,17 @@ It deletes the events of whole runs, and the last run may have more rows.
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """A batch of events. `events` is the text that was appended."""
+    """A batch of events. `events` is the text that was appended.
+
+    Attributes:
+        session_id: the session of the run.
+    """
 
     run_id: str
     first_seq: int
     last_seq: int
     events: str
+    session_id: str
 
 
 class Batch(NamedTuple):
@@ -102,7 +107,8 @@ def _build_followed(count: int) -> Sql:
         " followed AS MATERIALIZED (SELECT number, run_id, known, coalesce((SELECT max(first_seq)"
         " FROM run_events WHERE run_events.run_id = asked.run_id AND first_seq <= known), known)"
         " AS start FROM asked)"
-        " SELECT number, status, owner, followed.run_id, first_seq, last_seq, events FROM followed"
+        " SELECT number, status, owner, followed.run_id, first_seq, last_seq, events, session_id"
+        " FROM followed"
         " JOIN runs ON runs.run_id = followed.run_id LEFT JOIN run_events"
         " ON run_events.run_id = followed.run_id AND first_seq >= start AND last_seq > known"
         f" ORDER BY number, first_seq LIMIT {MAXIMUM_FOLLOWED_ROWS}"
@@ -124,7 +130,8 @@ MAXIMUM_FOLLOWED = max(_FOLLOWED)
 # Batches are consecutive, so of those that begin at `seq` or before only the last one can contain
 # later events: the rows that were read before are not read again.
 _AFTER = Sql(
-    "SELECT run_id, first_seq, last_seq, events FROM run_events"
+    "SELECT run_id, first_seq, last_seq, events,"
+    " (SELECT session_id FROM runs WHERE runs.run_id = :run_id) FROM run_events"
     " WHERE run_id = :run_id AND first_seq >= coalesce((SELECT max(first_seq) FROM run_events"
     " WHERE run_id = :run_id AND first_seq <= :seq), :seq)"
     " AND last_seq > :seq ORDER BY first_seq LIMIT :limit"

@@ -6,8 +6,7 @@ other (docs/decisions/0015).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit, unit
 
 KEY_LIFETIME = 24 * 60 * 60 * 1_000_000

@@ -8,9 +8,10 @@ condition.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import NamedTuple
 
+from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 
 _LIVE = "status IN ('PENDING', 'RUNNING')"

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from itertools import zip_longest
 
 import orjson
 
+from agentctl.light_dataclass import dataclass
 from agentctl.memory_requests import MemoryFilter
 from agentctl.records.ids import new_id
 from agentctl.records.memories import (
@@ -200,8 +201,7 @@ def delete_all_of_user(user_id: str) -> Steps[int]:
     return count
 
 
-@unit
-def list_page(filter: MemoryFilter, visibility: Visibility, page: Slice) -> Steps[MemoryRowPage]:
+def list_page(filter: MemoryFilter, visibility: Visibility, page: Slice) -> Work[MemoryRowPage]:
     """Read a page of the visible memories that match a filter, and their total.
 
     Args:
@@ -220,7 +220,7 @@ def list_page(filter: MemoryFilter, visibility: Visibility, page: Slice) -> Step
         conditions = conditions.with_condition(condition, **values)
     for number, word in enumerate(words):
         conditions = _with_prefix(conditions, number, word, owner)
-    return (yield from LISTING.list_page(conditions, page, MemoryRow))
+    return LISTING.list_page(conditions, page, MemoryRow)
 
 
 @unit

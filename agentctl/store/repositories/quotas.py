@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from agentctl.config.settings import Quotas
+from agentctl.config.budgets import Quotas
 from agentctl.errors import QuotaExceeded
 from agentctl.store.database import Sql, Statement, Steps, unit
 
+_Table = Literal["sessions", "runs", "memories"]
+
 _LOCK = Sql("SELECT exclusive(:owner)")
 
-_SIZES = {
+_SIZES: dict[_Table, tuple[str, ...]] = {
     "sessions": ("session_state", "metadata", "summary", "component_data"),
     "runs": (
         "input", "content", "history", "messages", "tools", "session_state", "metadata", "output",
@@ -33,14 +35,18 @@ def _build_count(table: str, owned: str) -> Sql:
     return Sql(f"SELECT count(*) FROM ({rows}) AS counted")
 
 
-def _build_bytes(owned: str, *tables: str) -> Sql:
-    parts = []
-    for table in tables:
-        sizes = " + ".join(
-            f"cast(coalesce(octet_length({column}), 0) as bigint)" for column in _SIZES[table]
-        )
-        parts.append(f"SELECT cast(sum({sizes}) as bigint) AS size FROM {table} WHERE {owned}")
-    union = " UNION ALL ".join(parts)
+def build_size(table: _Table) -> str:
+    """Build the expression for the bytes of the texts of a row."""
+    return " + ".join(
+        f"cast(coalesce(octet_length({column}), 0) as bigint)" for column in _SIZES[table]
+    )
+
+
+def _build_bytes(owned: str, *tables: _Table) -> Sql:
+    union = " UNION ALL ".join(
+        f"SELECT cast(sum({build_size(table)}) as bigint) AS size FROM {table} WHERE {owned}"
+        for table in tables
+    )
     return Sql(f"SELECT cast(coalesce(sum(size), 0) as bigint) FROM ({union}) AS sizes")
 
 

@@ -1,4 +1,4 @@
-"""Reads of runs: by id, of a session, of a worker, and lists across sessions."""
+"""Reads of runs: by id, of a session and of a worker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
 
-from agentctl.records.items import SUMMARY_VIEWS
-from agentctl.requests import RunFilter
-from agentctl.store.database import ListTotals, Sql, Statement, Steps, Work, single_unit, unit
-from agentctl.store.listing import ID_GROUP, Listing, Order, RowPage, Slice, group_ids, narrow
-from agentctl.store.repositories.run_rows import RunRow, RunState, StoredHistory, Turn
+from agentctl.store.database import Sql, Statement, Steps, Work, single_unit, unit
+from agentctl.store.listing import ID_GROUP, Order, group_ids
+from agentctl.store.repositories.run_rows import LastRun, RunRow, RunState, StoredHistory, Turn
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 RUN_COLUMNS = ", ".join(field.name for field in fields(RunRow))
@@ -190,13 +188,28 @@ _CHILDREN = Sql(
 )
 
 # `holding` is at the end of a row that may be large, so it is read of few runs only.
-_NEWEST_COLUMNS = STATE_COLUMNS.replace("holding", "CASE WHEN stopped_at IS NULL THEN holding END")
+LAST_RUN_COLUMNS = ", ".join(f"newest.{field.name}" for field in fields(LastRun)).replace(
+    "newest.holding", "CASE WHEN newest.stopped_at IS NULL THEN newest.holding END"
+)
+"""The columns of `LastRun`, in its order, of a row of runs that is named `newest`."""
+
+
+def select_newest(session_id: str) -> str:
+    """Return an SQL expression: the id of the newest top-level run of a session, or NULL.
+
+    Args:
+        session_id: an SQL expression, the id of the session.
+    """
+    return (
+        f"(SELECT turns.run_id FROM runs AS turns WHERE turns.session_id = {session_id}"
+        " AND turns.parent_run_id IS NULL ORDER BY turns.seq DESC LIMIT 1)"
+    )
+
 
 _NEWEST = Sql(
-    f"SELECT {_NEWEST_COLUMNS} FROM runs WHERE run_id IN (SELECT (SELECT turns.run_id"
-    " FROM runs AS turns WHERE turns.session_id = listed.session_id AND turns.parent_run_id IS NULL"
-    " ORDER BY turns.seq DESC LIMIT 1) FROM sessions AS listed WHERE listed.session_id IN"
-    f" ({ID_GROUP}))"
+    f"SELECT {LAST_RUN_COLUMNS} FROM runs AS newest WHERE newest.run_id IN"
+    f" (SELECT {select_newest('listed.session_id')} FROM sessions AS listed"
+    f" WHERE listed.session_id IN ({ID_GROUP}))"
 )
 
 _RETRIES = Sql("SELECT run_id FROM runs WHERE origin_run_id = :run_id AND origin_kind = 'retry'")
@@ -383,12 +396,12 @@ def has_leg_effects(run_id: str) -> Work[int | None]:
 
 
 @unit
-def list_newest(session_ids: Sequence[str]) -> Steps[dict[str, RunState]]:
+def list_newest(session_ids: Sequence[str]) -> Steps[dict[str, LastRun]]:
     """Return the newest top-level run of each session that has one, by the id of the session."""
-    newest: dict[str, RunState] = {}
+    newest: dict[str, LastRun] = {}
     for parameters in group_ids(session_ids):
         for row in (yield Statement(_NEWEST, parameters)):
-            run = RunState(*row)
+            run = LastRun(*row)
             newest[run.session_id] = run
     return newest
 
@@ -440,61 +453,3 @@ def list_live_of_worker(owner: str | None, *, waiting: bool = False) -> Work[lis
     if owner is None:
         return (_LIVE_OR_WAITING if waiting else _LIVE_WITHOUT_OWNER).rows(RunRow)
     return _LIVE_OF.rows(RunRow, owner=owner)
-
-
-RunRowPage = RowPage[RunRow]
-
-LISTING = Listing(table="runs", columns=RUN_COLUMNS, id="run_id", removals="runs")
-
-_SUMMARIES = Listing(table="runs", columns=SUMMARY_COLUMNS, id="run_id", removals="runs")
-
-
-@unit
-def list_page(
-    filter: RunFilter, visibility: Visibility, page: Slice, totals: ListTotals | None = None
-) -> Steps[RunRowPage]:
-    """Read a page of the visible runs that match a filter, and their total.
-
-    Args:
-        filter: the filter; its `page` is not read.
-        page: the page, in the order of `created_at`.
-        totals: the remembered totals of the database.
-    """
-    conditions = visibility.conditions().with_equal(
-        # There is an index for the failed runs, which are few.
-        status=filter.status or (None if filter.error_code is None else "ERROR"),
-        component_type=filter.component_type,
-        component_id=filter.component_id,
-        session_id=filter.session_id,
-        user_id=filter.user_id,
-        model=filter.model,
-        error_code=filter.error_code,
-    )
-    if filter.parent == "none":
-        conditions = conditions.with_condition("parent_run_id IS NULL")
-    if filter.id_prefix is not None:
-        conditions = conditions.with_prefix("run_id", filter.id_prefix)
-    live = filter.live or filter.status in ("PENDING", "RUNNING")
-    if live:
-        conditions = conditions.with_condition(IS_LIVE)
-    if filter.at_work:
-        conditions = conditions.with_condition(IS_AT_WORK)
-    if filter.finished_after is not None:
-        conditions = conditions.with_condition(
-            "finished_at >= :finished_after", finished_after=filter.finished_after
-        )
-    if filter.finished_before is not None:
-        # Without a beginning it matches most runs: the sum keeps the index of times out of use.
-        ended = "finished_at" if filter.finished_after is not None else "finished_at + 0"
-        conditions = conditions.with_condition(
-            f"{ended} < :finished_before", finished_before=filter.finished_before
-        )
-    since, before = filter.created_after, filter.created_before
-    # A run leaves these lists without being deleted, so they are always counted.
-    changing = live or filter.at_work or filter.finished_after is not None
-    remembered = None if changing else totals
-    total = yield from LISTING.count(conditions.with_times(since, before), remembered)
-    matching, page = narrow(conditions, page, since, before)
-    listing = _SUMMARIES if filter.form.view in SUMMARY_VIEWS else LISTING
-    sort_ids = changing or filter.id_prefix is not None
-    return (yield from listing.read(matching, page, RunRow, total, sort_ids=sort_ids))

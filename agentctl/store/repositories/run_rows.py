@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import RunSpec
 
 
@@ -105,6 +105,25 @@ class RunState:
     holding: str | None
     queued_at: int | None
     queue_turn: int | None
+
+
+@dataclass(slots=True)
+class LastRun:
+    """The part of `RunState` that a list of sessions shows of their newest runs.
+
+    `holding` is None if the work of the run has ended.
+    """
+
+    session_id: str
+    run_id: str
+    status: str
+    cancel_requested_at: int | None
+    cancel_requested_by: str | None
+    finished_at: int | None
+    stopped_at: int | None
+    error_code: str | None
+    error_detail: str | None
+    holding: str | None
 
 
 class StoredHistory(NamedTuple):

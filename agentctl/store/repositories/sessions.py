@@ -7,17 +7,16 @@ reads neither runs nor histories.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import combinations
 from operator import attrgetter
 from typing import Any
 
 import orjson
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.requests import SessionFilter
 from agentctl.store.database import (
-    ListTotals,
     Sql,
     Statement,
     Steps,
@@ -27,7 +26,6 @@ from agentctl.store.database import (
     single_unit,
     unit,
 )
-from agentctl.store.listing import MAXIMUM_TOTAL, Listing, RowPage, Slice, fold_prefix, prefix_end
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 
@@ -49,6 +47,7 @@ class SummaryRow:
     last_status: str | None
     created_at: int
     updated_at: int
+    hold: str | None
 
 
 @dataclass(slots=True)
@@ -69,64 +68,6 @@ class UnusableSession:
     row: SessionRow
 
 
-SessionRowPage = RowPage[SummaryRow]
-
-LISTING = Listing(
-    table="sessions",
-    columns=", ".join(field.name for field in fields(SummaryRow)),
-    id="session_id",
-    removals="sessions",
-)
-
-_NAME = "lower(session_name)"
-_START_LENGTH = 3
-"""Characters in the index `sessions_start`."""
-
-
-@unit
-def list_page(
-    filter: SessionFilter, visibility: Visibility, page: Slice, totals: ListTotals | None = None
-) -> Steps[SessionRowPage]:
-    """Read a page of the visible sessions that match a filter, and their total.
-
-    Args:
-        filter: the filter; its `page` is not read.
-        page: the page.
-        totals: the remembered totals of the database.
-    """
-    conditions = visibility.conditions().with_equal(
-        session_type=filter.where.type,
-        component_id=filter.component_id,
-        user_id=filter.where.user_id,
-    )
-    if filter.id_prefix is not None:
-        conditions = conditions.with_prefix("session_id", filter.id_prefix)
-    if not filter.session_name:
-        total = yield from LISTING.count(conditions, totals)
-        by_id = filter.id_prefix is not None
-        return (yield from LISTING.read(conditions, page, SummaryRow, total, sort_ids=by_id))
-    prefix = fold_prefix(filter.session_name)
-    end = prefix_end(prefix)
-    by_name = conditions.with_condition(f"{_NAME} >= :name_from", name_from=prefix)
-    if end is not None:
-        by_name = by_name.with_condition(f"{_NAME} < :name_to", name_to=end)
-    total = yield from LISTING.count(by_name, totals)
-    if total <= MAXIMUM_TOTAL:
-        return (yield from LISTING.read(by_name, page, SummaryRow, total, sort_ids=True))
-    # The index of names is not in the order of the list. With more names than that, a page is found
-    # sooner by reading the list in its order than by sorting.
-    conditions = conditions.with_condition(
-        f"substr({_NAME}, 1, :name_length) = :name_prefix",
-        name_length=len(prefix),
-        name_prefix=prefix,
-    )
-    if page.sort == "created_at" and len(prefix) >= _START_LENGTH:
-        conditions = conditions.with_condition(
-            f"substr({_NAME}, 1, {_START_LENGTH}) = :name_start", name_start=prefix[:_START_LENGTH]
-        )
-    return (yield from LISTING.read(conditions, page, SummaryRow, total))
-
-
 NO_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS, 0)).decode()
 """The counters of a new session: a JSON object."""
 
@@ -145,21 +86,23 @@ def add_counters(metrics: str, delta: Mapping[str, int]) -> tuple[str, int]:
     return orjson.dumps(total).decode(), total["total_tokens"]
 
 
-STORED_COLUMNS = tuple(field.name for field in fields(SessionRow))
-"""The columns of `SessionRow`, in its order."""
+STORED_COLUMNS = tuple(field.name for field in fields(SessionRow) if field.name != "hold")
+"""The columns of a new session: those of `SessionRow`, in its order, without `hold`."""
 
 _get_values = attrgetter(*STORED_COLUMNS)
-_COLUMNS = ", ".join(STORED_COLUMNS)
+_COLUMNS = ", ".join(field.name for field in fields(SessionRow))
 
 _GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND {IS_VISIBLE}")
 _HOLD = Sql(f"{_GET} FOR UPDATE")
 
-# One statement: on PostgreSQL a second one costs as much as the rest of a short read.
+# One statement: on PostgreSQL a second one costs as much as the rest of a short read. The runs are
+# those of the row and not those of the parameter, of whose value PostgreSQL would know the number
+# of runs, and would plan each read again because a short session costs less than an average one.
 _GET_WITH_HISTORY = Sql(
     f"SELECT {_COLUMNS}, CASE WHEN history_bytes <= cast(:maximum as bigint)"
     " AND session_type <> 'workflow' THEN (SELECT utf8(joined) FROM ("
     "SELECT string_agg(substr(history, 2, length(history) - 2), ',' ORDER BY seq) AS joined"
-    " FROM runs WHERE session_id = :session_id AND parent_run_id IS NULL"
+    " FROM runs WHERE runs.session_id = sessions.session_id AND parent_run_id IS NULL"
     " AND history IS NOT NULL AND history <> '[]') AS histories) END"
     f" FROM sessions WHERE session_id = :session_id AND {IS_VISIBLE}"
 )
@@ -225,10 +168,10 @@ _LAST_STATUS = Sql(
 _DELETE_RUNS = Sql("DELETE FROM runs WHERE session_id = :session_id")
 _DELETE = Sql("DELETE FROM sessions WHERE session_id = :session_id RETURNING run_count")
 
-# Each row that leaves a list is counted; otherwise `ListTotals` would report a list as too long.
-_COUNT_REMOVALS = Sql(
+COUNT_REMOVALS = Sql(
     "UPDATE removals SET sessions = sessions + :sessions, runs = runs + :runs WHERE id = 1"
 )
+"""Counts rows that leave the lists; otherwise `ListTotals` would report a list as too long."""
 
 _GET_STATE = Sql("SELECT session_state FROM sessions WHERE session_id = :session_id")
 _HOLD_STATE = Sql("SELECT session_state FROM sessions WHERE session_id = :session_id FOR UPDATE")
@@ -302,7 +245,7 @@ def build_session(
         session_id, session_type, component_id, component_name, user_id, session_name,
         total_tokens=0, run_count=int(first_status is not None), history_bytes=0,
         last_status=first_status,
-        created_at=now, updated_at=now, metrics=NO_USAGE, component_data=component_data,
+        created_at=now, updated_at=now, hold=None, metrics=NO_USAGE, component_data=component_data,
         metadata=metadata, summary=None, session_state=session_state,
     )  # fmt: skip
 
@@ -377,7 +320,7 @@ def update(
     if not rows:
         return None
     if "session_name" in changes:
-        yield Statement(_COUNT_REMOVALS, {"sessions": 1, "runs": 0})
+        yield Statement(COUNT_REMOVALS, {"sessions": 1, "runs": 0})
     return SessionRow(*rows[0])
 
 
@@ -429,7 +372,7 @@ def delete(session_id: str) -> Steps[bool]:
     yield Statement(_DELETE_RUNS, {"session_id": session_id})
     rows = yield Statement(_DELETE, {"session_id": session_id})
     for (run_count,) in rows:
-        yield Statement(_COUNT_REMOVALS, {"sessions": 1, "runs": run_count})
+        yield Statement(COUNT_REMOVALS, {"sessions": 1, "runs": run_count})
     return bool(rows)
 
 

@@ -7,9 +7,10 @@ names its attempt, so that a process which has lost the run changes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import NamedTuple
 
+from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 
 
@@ -72,6 +73,10 @@ _SETTLE = Sql(
     "UPDATE run_steps SET state = :state, ended_at = :at, body = :body"
     " WHERE run_id = :run_id AND call_id = :call_id AND state = 'unknown' RETURNING seq"
 )
+_REPEAT_DOUBT = Sql(
+    "UPDATE run_steps SET state = 'unknown'"
+    " WHERE run_id = :run_id AND call_id = :call_id AND state = 'again' RETURNING seq"
+)
 _FIND = Sql(
     f"SELECT {_COLUMNS} FROM run_steps WHERE run_id = :run_id AND call_id = :call_id"
     " AND state = 'unknown'"
@@ -127,6 +132,11 @@ def mark_unknown(run_id: str) -> Steps[list[StepRow]]:
     """Mark the calls that a dead process has begun and that must not be repeated; return them."""
     rows = yield Statement(_DOUBT, {"run_id": run_id})
     return sorted((StepRow(*row) for row in rows), key=lambda row: row.seq)
+
+
+def doubt(run_id: str, call_id: str) -> Work[bool]:
+    """Mark a step that is to be made again as unknown; return False if there is none."""
+    return _REPEAT_DOUBT.has_rows(run_id=run_id, call_id=call_id)
 
 
 def find_unknown(run_id: str, call_id: str) -> Work[StepRow | None]:

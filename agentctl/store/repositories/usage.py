@@ -8,16 +8,17 @@ tables counts each run once (docs/decisions/0104).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from itertools import islice
 from typing import NamedTuple
 
 import orjson
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.durations import find_bucket
 from agentctl.records.times import parse_rfc3339
 from agentctl.records.usage import Step
-from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, unit
+from agentctl.store.database import OVERWRITE_DELETED, Row, Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.repositories.sessions import parse_counters
 
 HOUR = 3_600_000_000
@@ -196,6 +197,23 @@ def _build_store(step: Step, count: int) -> Sql:
 
 _FIND = {step: _build_find(step) for step in PERIODS}
 
+_ANONYMISE_ENDS = Sql(
+    "UPDATE usage_ends SET user_id = NULL WHERE seq IN (SELECT seq FROM usage_ends"
+    f" WHERE user_id = :user_id LIMIT {FOLD_ROWS}) RETURNING seq"
+)
+
+
+def _build_take(step: Step) -> Sql:
+    key = ", ".join(SumKey._fields)
+    return Sql(
+        f"DELETE FROM {TABLES[step]} WHERE ({key}) IN (SELECT {key} FROM {TABLES[step]}"
+        f" WHERE everyone = 0 AND user_id = :user_id LIMIT {FOLD_ROWS})"
+        f" RETURNING {', '.join(STORED)}"
+    )
+
+
+_TAKE_OF_USER = {step: _build_take(step) for step in PERIODS}
+
 # A group has one of two sizes, so that the database prepares each statement once.
 _STORE = {(step, size): _build_store(step, size) for step in PERIODS for size in (1, _GROUP)}
 
@@ -229,11 +247,30 @@ def fold(cost_of: CostOf) -> Steps[int]:
             for key, sums in split(run, step, cost_of):
                 for whole in (key, key._replace(everyone=1, user_id="")):
                     added.setdefault(whole, Sums()).add(sums)
-        for group in _batches(sorted(added)):
-            for key, stored in (yield from _find(step, group)):
-                added[key].add(stored)
-            yield from _store(step, [(key, added[key]) for key in group])
+        yield from _add(step, added)
     return len(taken)
+
+
+@unit
+def anonymise(user_id: str) -> Steps[dict[str, int]]:
+    """Move some sums of a user to those of the runs without a user.
+
+    So the sums of all users stay equal to those of everyone. Call it again until it moves none.
+
+    Returns:
+        The number of moved rows by table.
+    """
+    yield Statement(OVERWRITE_DELETED)
+    yield Statement(_LOCK, {"name": "usage"})
+    moved = {"usage_ends": len((yield Statement(_ANONYMISE_ENDS, {"user_id": user_id})))}
+    for step, table in TABLES.items():
+        added: dict[SumKey, Sums] = {}
+        rows = yield Statement(_TAKE_OF_USER[step], {"user_id": user_id})
+        for key, sums in map(build_stored, rows):
+            added.setdefault(key._replace(user_id=""), Sums()).add(sums)
+        yield from _add(step, added)
+        moved[table] = len(rows)
+    return moved
 
 
 def has_waiting() -> Work[bool]:
@@ -315,6 +352,15 @@ def _batches(keys: Iterable[SumKey]) -> Iterator[list[SumKey]]:
     remaining = iter(keys)
     while group := list(islice(remaining, _GROUP)):
         yield group
+
+
+@unit
+def _add(step: Step, added: Mapping[SumKey, Sums]) -> Steps[None]:
+    """Add sums to the stored ones."""
+    for group in _batches(sorted(added)):
+        for key, stored in (yield from _find(step, group)):
+            added[key].add(stored)
+        yield from _store(step, [(key, added[key]) for key in group])
 
 
 @unit

@@ -7,9 +7,9 @@ that of runs. The row of an ended run waits some seconds until it is part of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.usage import Step
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, unit
 from agentctl.store.listing import Conditions

@@ -7,11 +7,12 @@ one dies. The end of an attempt is stored only by the holder of the lease.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import NamedTuple
 
+from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
-from agentctl.store.listing import Conditions, Listing, RowPage, Slice, narrow
+from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 from agentctl.webhook_requests import DeliveryFilter
 
 DELETE_BATCH = 500
@@ -292,8 +293,7 @@ def list_disabled() -> Work[list[DisabledWebhook]]:
 LISTING = Listing(table="webhook_deliveries", columns=_COLUMNS, id="delivery_id")
 
 
-@unit
-def list_page(filter: DeliveryFilter, page: Slice) -> Steps[RowPage[DeliveryRow]]:
+def list_page(filter: DeliveryFilter, page: Slice) -> Work[RowPage[DeliveryRow]]:
     """Read a page of the deliveries that match a filter, and their total.
 
     Args:
@@ -305,8 +305,6 @@ def list_page(filter: DeliveryFilter, page: Slice) -> Steps[RowPage[DeliveryRow]
     )
     if filter.id_prefix is not None:
         conditions = conditions.with_prefix("delivery_id", filter.id_prefix)
-    since = filter.created_after
-    total = yield from LISTING.count(conditions.with_times(since, None))
-    matching, page = narrow(conditions, page, since, None)
+    times = filter.created_after, None
     sort_ids = filter.id_prefix is not None
-    return (yield from LISTING.read(matching, page, DeliveryRow, total, sort_ids=sort_ids))
+    return LISTING.list_page(conditions, page, DeliveryRow, times=times, sort_ids=sort_ids)

@@ -5,8 +5,9 @@ One of them at a time sweeps for all: it has a lease, which it must extend.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 
+from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit, unit
 from agentctl.store.repositories.run_reads import HAS_CANCEL_REQUEST, IS_WAITING
 
@@ -22,6 +23,7 @@ class WorkerRow:
         boot_id: identifies the boot of the machine that `pid` is valid for.
         process_start: clock ticks from the boot to the start of the process; 0 if unknown.
         beat: the time of the last heartbeat, by the clock of `Database.clock`.
+        schema_version: that of its program; None for a release that did not store it.
     """
 
     worker_id: str
@@ -31,6 +33,7 @@ class WorkerRow:
     process_start: int
     beat: int
     started_at: int
+    schema_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,13 @@ _LIST = Sql(f"SELECT {_COLUMNS} FROM workers")
 _GET = Sql(f"SELECT {_COLUMNS} FROM workers WHERE worker_id = :worker_id")
 
 _REMOVE = Sql("DELETE FROM workers WHERE worker_id = :worker_id RETURNING worker_id")
+
+# Each of the first two is the end of an index; the table of workers is small.
+_NEWEST_TIME = Sql(
+    "SELECT max(at) FROM (SELECT max(created_at) AS at FROM sessions"
+    " UNION ALL SELECT max(created_at) FROM runs"
+    " UNION ALL SELECT max(beat) FROM workers) AS times"
+)
 
 
 def register(row: WorkerRow) -> Work[None]:
@@ -148,3 +158,8 @@ def remove(worker_id: str) -> Steps[bool]:
     """
     yield Statement(_RELEASE, {"worker_id": worker_id})
     return bool((yield Statement(_REMOVE, {"worker_id": worker_id})))
+
+
+def get_newest_time() -> Work[int | None]:
+    """Return the latest stored creation time or heartbeat, in microseconds UTC."""
+    return _NEWEST_TIME.value()

@@ -11,13 +11,13 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
 
 from agentctl import errors
-from agentctl.records.times import now
+from agentctl.light_dataclass import dataclass
+from agentctl.records.times import format_rfc3339, now
 from agentctl.store.sqlite.connection import run_unit
 from agentctl.store.sqlite.schema import require_version
 from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
@@ -50,6 +50,19 @@ class Backup:
     seconds: float
     tables: dict[str, int]
     digest: str
+
+    def describe(self) -> dict[str, object]:
+        """Return the facts of the copy for output and for files."""
+        return {
+            "bytes": self.bytes,
+            "seconds": round(self.seconds, 3),
+            "taken_at": format_rfc3339(self.taken_at),
+            "schema": self.schema,
+            "sessions": self.tables["sessions"],
+            "runs": self.tables["runs"],
+            "rows": sum(self.tables.values()),
+            "sha256": self.digest,
+        }
 
 
 async def back_up(source: Path, target: Path, report: ReportCopyProgress) -> Backup:
@@ -144,10 +157,10 @@ def is_damaged(connection: apsw.Connection) -> bool:
 def hash_rows(connection: apsw.Connection, report: Callable[[int], None]) -> CopiedRows:
     """Return the number of rows of each table, and a SHA-256 of all rows."""
     digest, tables, done = hashlib.sha256(), dict[str, int](), 0
-    for name in _tables(connection):
+    for name, order in _tables(connection).items():
         rows = 0
         digest.update(name.encode())
-        for row in connection.execute(f'SELECT * FROM "{name}" ORDER BY rowid'):
+        for row in connection.execute(f'SELECT * FROM "{name}"{order}'):
             digest.update(repr(row).encode("utf-8", "surrogatepass"))
             rows += 1
             if rows % CHUNK == 0:
@@ -157,12 +170,18 @@ def hash_rows(connection: apsw.Connection, report: Callable[[int], None]) -> Cop
     return tables, digest.hexdigest()
 
 
-def _tables(connection: apsw.Connection) -> list[str]:
+def _tables(connection: apsw.Connection) -> dict[str, str]:
+    """Return the tables with rows, and the order in which they are read.
+
+    A virtual table has no rows; those of its index are in tables of SQLite, some without a rowid,
+    which are read in the order of their keys.
+    """
     rows = connection.execute(
-        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'"
+        "SELECT name, CASE wr WHEN 1 THEN '' ELSE ' ORDER BY rowid' END FROM pragma_table_list"
+        " WHERE schema = 'main' AND type IN ('table', 'shadow') AND name NOT LIKE 'sqlite%'"
         " ORDER BY name"
     )
-    return [name for (name,) in rows]
+    return dict(rows)
 
 
 def _count(connection: apsw.Connection, table: str) -> int:

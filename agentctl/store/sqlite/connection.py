@@ -15,7 +15,8 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.store.database import Row, Work, compile_for_sqlite
+from agentctl.store.database import Row, SecondStatement, Work, compile_for_sqlite
+from agentctl.store.failures import build_moved, build_moving
 
 T = TypeVar("T")
 
@@ -78,6 +79,9 @@ _FAILURES: dict[type[Exception], tuple[str, str]] = {
     ),
 }
 
+MOVED_TEXT, MOVING_TEXT = "agentctl: the database has moved", "agentctl: the database moves"
+"""The texts of the triggers of a copy that refuse writes (`store.copying`)."""
+
 _FAULTS = (
     apsw.SQLError,
     apsw.ConstraintError,
@@ -125,7 +129,9 @@ def keep_wal_short(connection: apsw.Connection, busy_handler: BusyHandler) -> No
         # A checkpoint that fails is repeated after one of the next commits. If the disk is the
         # cause, the next write fails as well and reports it.
         with contextlib.suppress(apsw.Error):
-            if pages < max(RESTART_PAGES, attempted_pages + CHECKPOINT_PAGES):
+            # A long read, such as that of a backup, makes every attempt to restart the log wait in
+            # vain: the longer the log, the rarer the attempts.
+            if pages < max(RESTART_PAGES, attempted_pages * 3 // 2):
                 connection.wal_checkpoint(name, apsw.SQLITE_CHECKPOINT_PASSIVE)
             else:
                 attempted_pages = pages
@@ -147,8 +153,12 @@ def to_public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
         name: the id of the database.
 
     Returns:
-        Unavailable, or InternalError for a fault of this package.
+        Unavailable or DatabaseMoved, or InternalError for a fault of this package.
     """
+    if isinstance(error, apsw.ConstraintError):
+        for text, build in ((MOVED_TEXT, build_moved), (MOVING_TEXT, build_moving)):
+            if text in str(error):
+                return build()
     if isinstance(error, _FAULTS):
         log.error("database %s: %s: %s", name, type(error).__name__, error)
         return errors.InternalError()
@@ -203,12 +213,15 @@ def _connect(path: Path, wait: int) -> apsw.Connection:
     return connection
 
 
-def run_unit(connection: apsw.Connection, work: Work[T]) -> T:
-    """Run a unit in the open transaction, if there is one. After a failure the caller rolls back.
+def run_unit(connection: apsw.Connection, work: Work[T], *, alone: bool = False) -> T:
+    """Run a unit. After a failure in a transaction the caller rolls back.
+
+    Args:
+        alone: set outside a transaction.
 
     Raises:
         ValidationFailed: a value is text that no database stores (docs/contract.md "Requests").
-        RuntimeError: a single unit has a second statement.
+        SecondStatement: the unit is `alone` and has a second statement.
         Exception: the exceptions of the statements and of the unit.
     """
     steps = iter(work)
@@ -217,8 +230,8 @@ def run_unit(connection: apsw.Connection, work: Work[T]) -> T:
     try:
         while True:
             sql, parameters = send(cast("list[Row]", rows))
-            if work.single and rows is not None:
-                raise RuntimeError("a single unit has a second statement")
+            if alone and rows is not None:
+                raise SecondStatement("a single unit has a second statement")
             rows = cast(
                 "list[Row]", connection.execute(compile_for_sqlite(sql), parameters).fetchall()
             )

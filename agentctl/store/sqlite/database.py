@@ -20,8 +20,9 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import now
-from agentctl.store.database import FAILURE_SECONDS, ListTotals, Load, ReadSize, Work, probe
+from agentctl.store.database import FAILURE_SECONDS, Load, ReadSize, SecondStatement, Work, probe
 from agentctl.store.outbox import Outbox
+from agentctl.store.schema import StoredVersion
 from agentctl.store.sqlite.connection import (
     connect_reader,
     run_unit,
@@ -31,6 +32,7 @@ from agentctl.store.sqlite.connection import (
 from agentctl.store.sqlite.file import OpenFile, get_lock_folder
 from agentctl.store.sqlite.writer import Writer
 from agentctl.store.threads import call_in_thread
+from agentctl.store.totals import ListTotals
 
 T = TypeVar("T")
 
@@ -63,6 +65,7 @@ class SqliteDatabase:
         self._file = OpenFile(path)
         self.totals = ListTotals()
         self.outbox = Outbox()
+        self.version = StoredVersion(0, 0)
         self._closed = False
         self._large_reads = Counter[bool]()  # accepted and not finished
         self._lock = threading.Lock()
@@ -139,8 +142,11 @@ class SqliteDatabase:
     def _run_on_loop(self, work: Work[T]) -> T:
         self._file.check_sometimes()
         reader = self._loop_reader()
-        # A single statement is a snapshot already.
-        return run_unit(reader, work) if work.single else run_unit_on_snapshot(reader, work)
+        if work.single:
+            # A single statement is a snapshot already.
+            with contextlib.suppress(SecondStatement):
+                return run_unit(reader, work, alone=True)
+        return run_unit_on_snapshot(reader, work)
 
     async def write(self, work: Work[T]) -> T:
         """Run a unit in one transaction. Return when it is on the disk.
@@ -170,8 +176,8 @@ class SqliteDatabase:
             raise to_public_error(error, self.id) from None
         return cast(int, rows[0][0])
 
-    def watch(self, topic: str) -> Callable[[], int]:
-        """Return `changes`: a file has no topics."""
+    def watch(self, topic: str, notify: Callable[[], None] | None = None) -> Callable[[], int]:
+        """Return `changes`: a file has no topics and no notifications."""
         return self.changes
 
     def announce(self, run_id: str) -> None:

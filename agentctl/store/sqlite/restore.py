@@ -17,6 +17,7 @@ import apsw
 from agentctl import errors
 from agentctl.records.times import format_rfc3339, now
 from agentctl.store.sqlite.backup import CopiedRows, flush, hash_rows, is_damaged
+from agentctl.store.sqlite.file import get_file_size, get_wal_path
 from agentctl.store.sqlite.thread import run_on_thread
 
 LOG_FILES = ("-wal", "-shm", "-journal")
@@ -45,8 +46,8 @@ async def restore(
         The rows of the backup, and the path to which the former database was moved, if any.
 
     Raises:
-        Conflict: a process works with the database, it exists and `replace` is False, or another
-            restore works.
+        Conflict: a process works with the database, it exists and `replace` is False, another
+            restore works, or the file is not a backup.
         Unavailable: the backup cannot be read or is damaged, or a file cannot be written.
     """
     if os.path.lexists(path) and not replace:
@@ -56,6 +57,7 @@ async def restore(
             hint="--replace moves it aside, and restores the backup",
         )
     copy = path.with_name(f"{path.name}.restoring")
+    _check_log(backup)
     _copy_file(backup, copy)
     try:
         rows = await run_on_thread(copy, lambda connection, _: _check(connection, backup, report))
@@ -69,11 +71,24 @@ async def restore(
     return rows, moved
 
 
+def _check_log(backup: Path) -> None:
+    log = get_wal_path(backup)
+    if get_file_size(log):
+        raise errors.Conflict(
+            "The file is not a backup: a part of it is in a write-ahead log",
+            cause=f"{log} has changes that would be lost; nothing was changed",
+            hint="`agentctl db backup` creates a whole file from such a database",
+        )
+
+
 def _copy_file(backup: Path, copy: Path) -> None:
     try:
         with backup.open("rb") as source:
             file = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(file, "wb") as target:
+                # The log of a killed restore would become a part of this copy.
+                for leftover in _log_files(copy):
+                    leftover.unlink(missing_ok=True)
                 shutil.copyfileobj(source, target)
     except FileExistsError:
         raise errors.Conflict(

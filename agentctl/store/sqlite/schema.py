@@ -17,7 +17,10 @@ import apsw
 from agentctl.records.times import now
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.schema import (
+    CLOSED_FROM,
     COMPATIBLE_SINCE,
+    COPY_OF_CLOSED,
+    FINISH_UPGRADE,
     SCHEMA_VERSION,
     TABLES,
     Migration,
@@ -46,6 +49,7 @@ LOCK_SECONDS = 60.0
 _TABLE_NAMES = Sql("SELECT name FROM sqlite_master WHERE type = 'table'")
 _VERSION = Sql("SELECT max(version) FROM schema_version")
 _COMPATIBLE_FROM = Sql("SELECT max(compatible_from) FROM schema_version")
+_COPY = Sql(COPY_OF_CLOSED)
 _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES (?, ?)"
 
 
@@ -113,6 +117,8 @@ def _create_tables(connection: apsw.Connection, path: Path, used: bool) -> bool 
     empty = not connection.execute(_TABLE_NAMES).fetchall()
     for migration in load_migrations("sqlite") if empty else ():
         _apply(connection, migration)
+    if empty:
+        connection.execute(FINISH_UPGRADE)
     connection.execute("COMMIT")
     if empty:
         # Write the schema to the file itself, so that it survives the loss of the log.
@@ -205,7 +211,10 @@ def read_stored_version(path: Path) -> Steps[StoredVersion | None]:
     if (number or 0) < COMPATIBLE_SINCE:
         return StoredVersion(number or 0, number or 0)
     ((compatible_from,),) = yield Statement(_COMPATIBLE_FROM)
-    return StoredVersion(number, compatible_from)
+    if compatible_from < CLOSED_FROM:
+        return StoredVersion(number, compatible_from)
+    (copy,) = yield Statement(_COPY)
+    return StoredVersion.of(number, compatible_from, (copy[0], copy[1]))
 
 
 SchemaObjects = Mapping[tuple[str, str], str]
@@ -214,8 +223,8 @@ SchemaObjects = Mapping[tuple[str, str], str]
 _ALL = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite%'"
 
 _COLUMNS = """
-SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c
-WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite%'
+SELECT m.name, c.name FROM pragma_table_list m, pragma_table_info(m.name) c
+WHERE m.schema = 'main' AND m.type = 'table' AND m.name NOT LIKE 'sqlite%'
 """
 
 _INDEXES = "SELECT name FROM sqlite_master WHERE type = 'index' AND name NOT LIKE 'sqlite%'"
@@ -233,7 +242,7 @@ def compare_schema(present: SchemaObjects, version: int) -> Iterator[tuple[str, 
     Returns:
         Lines, each with True if it reports only an additional object, such as `index mine`.
     """
-    expected = read_schema(_build_in_memory(version))
+    expected = read_schema(build_in_memory(version))
     for kind, name in sorted(expected.keys() - present.keys()):
         yield f"{kind} {name} is missing", False
     for key in sorted(expected.keys() & present.keys()):
@@ -247,17 +256,18 @@ def expected_columns(version: int) -> set[tuple[str, str]]:
     """Return the tables and columns of the migrations, which are the same on both engines."""
     return {
         (str(table), str(name))
-        for table, name in _build_in_memory(version).execute(_COLUMNS).fetchall()
+        for table, name in build_in_memory(version).execute(_COLUMNS).fetchall()
     }
 
 
 def expected_indexes(version: int) -> set[str]:
     """Return the names of the indexes of the migrations, which are the same on both engines."""
-    return {str(name) for (name,) in _build_in_memory(version).execute(_INDEXES).fetchall()}
+    return {str(name) for (name,) in build_in_memory(version).execute(_INDEXES).fetchall()}
 
 
 @cache
-def _build_in_memory(version: int) -> apsw.Connection:
+def build_in_memory(version: int) -> apsw.Connection:
+    """Return a database in memory with the migrations up to a version."""
     connection = apsw.Connection(":memory:")
     for migration in load_migrations("sqlite"):
         if migration.number <= version:

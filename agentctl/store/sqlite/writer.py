@@ -224,7 +224,12 @@ class Writer:
             unit.error = unit.error or public
 
     def _to_public(self, error: BaseException) -> BaseException:
-        return to_public_error(error, self._name) if isinstance(error, apsw.Error) else error
+        if not isinstance(error, apsw.Error):
+            return error
+        public = to_public_error(error, self._name)
+        if isinstance(public, errors.DatabaseMoved):
+            self.failed_at = time.monotonic()
+        return public
 
     def _undo(self, connection: apsw.Connection | None) -> None:
         if connection is None or not connection.in_transaction:

@@ -1,135 +1,197 @@
-"""The cost of stored events as JSON, and as the pieces of text alone.
+"""The cost of stored events as JSON, and as pieces of text, through real servers.
 
-    python -m tests.benchmarks.reasons.event_form [URL of a PostgreSQL server]
+    python -m tests.benchmarks.reasons.event_form
 
-Forty runs store five tokens each at every tick, in one statement, as the recorder does. As text a
-row has one time, and its pieces as a JSON array. The medians of rounds in turns are printed.
+On each engine two servers stream the same answers in turns, 40 streams of 400 tokens at 50 tokens a
+second. One has a database whose upgrade is not finished, so that it stores JSON. The table has what
+each token cost, with the beginnings and ends of the runs: medians of rounds in turns. The last rows
+are the encoder and the decoder alone, for rows of five tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import sqlite3
 import statistics
-import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import asyncpg
+import uvloop
 
-from agentctl.config import settings
 from agentctl.records.ids import new_id
-from agentctl.runs.event_format import RunIdentity
-from agentctl.store.database import Database, Steps, unit
-from agentctl.store.databases import open_sqlite
-from agentctl.store.postgres.database import PostgresDatabase
-from agentctl.store.repositories import events, runs, sessions
+from agentctl.requests import StreamEvent
+from agentctl.runs.event_rows import Piece, RunIdentity, decode_events, encode_events
+from agentctl.store.repositories.events import EventRow
 from tests.benchmarks.load import cpu_seconds
-from tests.postgres import running_postgres
-from tests.store.rows import a_run, a_session
+from tests.benchmarks.postgres_meter import Meter
+from tests.benchmarks.servers import serve_endpoint
+from tests.benchmarks.streams import AGENT, Reply, Setup
+from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
+from tests.postgres_server import run_postgres_server
+from tests.process import base_environment, start_server
+from tests.releases import NEW
 
-RUNS, TOKENS, TICKS, ROUNDS = 40, 5, 100, 5
+STREAMS, ROUNDS = 40, 5
 
-TOKEN = " token"
+REPLY = Reply(words=400, size=6, seconds=0.02, hold=False)
 
+TOKENS = STREAMS * REPLY.words
 
-def build_json(run_id: str, session_id: str) -> str:
-    """Return the stored form of the tokens of a tick."""
-    run = RunIdentity(run_id, session_id, None, "agent", "offers", "Offers")
-    lines = [run.format_content(TOKEN, time.time_ns() // 1_000) for _ in range(TOKENS)]
-    return "".join(f"{name} {data.decode()}\n" for name, data in lines)
+SETTLE_SECONDS = 2.0
 
+CALLS = 20_000
+"""Calls of the encoder and the decoder in a round."""
 
-def build_text(run_id: str, session_id: str) -> str:
-    """Return the tokens of a tick without what the row of the run has already."""
-    return f"{time.time_ns() // 1_000} {json.dumps([TOKEN] * TOKENS, separators=(',', ':'))}\n"
+ALLOW_EARLIER = "UPDATE schema_version SET compatible_from = 15"
 
+FORMS = ("json", "text")
 
-@unit
-def create_runs(run_ids: list[str]) -> Steps[None]:
-    """Create the runs in one session."""
-    yield from sessions.create(a_session(run_ids[0], component_data="{}"))
-    for run_id in run_ids:
-        yield from runs.create(a_run(run_id, run_ids[0], background=False))
-
-
-async def measure(database: Database, build: Any, cost: Any) -> list[float]:
-    """Return what a token costs by `cost`, which returns totals."""
-    run_ids = [new_id() for _ in range(RUNS)]
-    await database.write(create_runs(run_ids))
-    before = await cost()
-    for tick in range(TICKS):
-        batches = [
-            events.Batch(run_id, 1, tick * TOKENS, tick * TOKENS + 4, build(run_id, run_ids[0]))
-            for run_id in run_ids
-        ]
-        await database.write(events.append_batches(batches))
-    after = await cost()
-    return [(b - a) / (RUNS * TOKENS * TICKS) for a, b in zip(before, after, strict=True)]
+Cost = Callable[[], Awaitable[list[float]]]
+"""Returns totals, in bytes and in microseconds."""
 
 
-async def compare(name: str, database: Database, cost: Any, units: list[str]) -> None:
-    """Print the medians of both forms, and their ratio."""
-    found: dict[str, list[list[float]]] = {"json": [], "text": []}
+class Place(NamedTuple):
+    """A server that stores one form, and the totals of its database."""
+
+    setup: Setup
+    cost: Cost
+
+
+async def measure(place: Place) -> list[float]:
+    """Return what a token of a round costs."""
+    await asyncio.sleep(SETTLE_SECONDS)
+    pid = place.setup.server.process.pid
+    before = [cpu_seconds(pid) * 1e6, *await place.cost()]
+    streams = place.setup.streams(STREAMS, REPLY)
+    await asyncio.gather(*(stream.open() for stream in streams))
+    await asyncio.gather(*(stream.read() for stream in streams))
+    await place.setup.all_ended()
+    after = [cpu_seconds(pid) * 1e6, *await place.cost()]
+    return [(b - a) / TOKENS for a, b in zip(before, after, strict=True)]
+
+
+async def compare(engine: str, places: dict[str, Place], units: list[str]) -> None:
+    """Print the medians of both forms, and the median of the ratios of their rounds."""
+    for place in places.values():
+        await measure(place)
+    found: dict[str, list[list[float]]] = {form: [] for form in FORMS}
     for number in range(ROUNDS):
-        forms = [("json", build_json), ("text", build_text)]
-        for form, build in forms if number % 2 else reversed(forms):
-            found[form].append(await measure(database, build, cost))
-    medians = {
-        form: [statistics.median(costs) for costs in zip(*rows, strict=True)]
-        for form, rows in found.items()
-    }
-    for index, what in enumerate(units):
-        one, other = medians["json"][index], medians["text"][index]
-        print(
-            f"{name}, {what} of a token: JSON {one:.1f}, text {other:.1f}, ratio {one / other:.1f}"
-        )
+        for form in FORMS if number % 2 else reversed(FORMS):
+            found[form].append(await measure(places[form]))
+    for index, unit in enumerate(["CPU of the server, us", *units]):
+        json, text = ([costs[index] for costs in found[form]] for form in FORMS)
+        ratio = statistics.median(one / other for one, other in zip(json, text, strict=True))
+        print_row(f"{engine}, {unit}", statistics.median(json), statistics.median(text), ratio)
 
 
-async def measure_postgres(url: str) -> None:
-    """Compare on PostgreSQL."""
-    entry = settings.Database("main", url, search_path=f"form_{new_id().replace('-', '')}")
-    database = PostgresDatabase(entry, create=True)
-    await database.check()
-    watch = await asyncpg.connect(url, server_settings={"search_path": entry.search_path})
-    folder = await watch.fetchval("SHOW data_directory")
-    server = int((Path(folder) / "postmaster.pid").read_text().split()[0])
-
-    async def cost() -> list[float]:
-        wal = await watch.fetchval("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-        size = await watch.fetchval("SELECT pg_total_relation_size('run_events')")
-        own = time.process_time() * 1e6
-        return [float(wal), float(size), own, cpu_seconds(server) * 1e6]
-
-    units = ["WAL in bytes", "storage in bytes", "CPU of agentctl in us", "CPU of PostgreSQL in us"]
-    await compare("PostgreSQL", database, cost, units)
-    await database.close()
-    await watch.execute(f"DROP SCHEMA {entry.search_path} CASCADE")
-    await watch.close()
+def print_row(name: str, json: float, text: float, ratio: float) -> None:
+    """Print a row of the table."""
+    print(f"| {name} | {json:.1f} | {text:.1f} | {ratio:.1f} |")
 
 
-async def measure_sqlite(path: Path) -> None:
+def create(folder: Path, endpoint: str, database: str) -> Deployment:
+    """Create a deployment and its databases."""
+    folder.mkdir()
+    extra = AGENT.format(url=f"{endpoint}/v1")
+    databases = {"main": database, "second": SQLITE_DATABASES["second"]}
+    deployment = create_deployment(folder, f"{endpoint}/v1", extra=extra, databases=databases)
+    done = NEW.run(deployment, "db", "migrate")
+    assert done.returncode == 0, done.stderr
+    return deployment
+
+
+def serve(stack: ExitStack, deployment: Deployment, endpoint: str) -> Setup:
+    """Start a server."""
+    options = ("--config", str(deployment.path), "--port", "0")
+    log = deployment.folder / "server.log"
+    server = stack.enter_context(start_server(*options, log=log, environment=base_environment()))
+    return Setup(server, endpoint, deployment)
+
+
+async def measure_postgres(folder: Path, endpoint: str) -> None:
+    """Compare on PostgreSQL, which flushes each commit."""
+    with run_postgres_server(durable=True) as postgres, ExitStack() as stack:
+        places = {}
+        for form in FORMS:
+            meter = Meter(postgres, form)
+            await meter.open()
+            database = f'url = "{postgres.url}"\nsearch_path = "{form}"'
+            deployment = create(folder / f"postgres-{form}", endpoint, database)
+            if form == "json":
+                await meter.execute(ALLOW_EARLIER.replace("schema_version", "json.schema_version"))
+
+            async def read(meter: Meter = meter) -> list[float]:
+                now = await meter.read()
+                return [now.cpu * 1e6, now.wal, now.stored]
+
+            places[form] = Place(serve(stack, deployment, endpoint), read)
+        units = ["CPU of PostgreSQL, us", "write-ahead log, bytes", "storage, bytes"]
+        await compare("PostgreSQL", places, units)
+
+
+async def measure_sqlite(folder: Path, endpoint: str) -> None:
     """Compare on SQLite."""
-    database = open_sqlite("main", path, create=True)
+    with ExitStack() as stack:
+        places = {}
+        for form in FORMS:
+            deployment = create(folder / f"sqlite-{form}", endpoint, SQLITE_DATABASES["main"])
+            file = deployment.folder / "main.db"
+            if form == "json":
+                with closing(sqlite3.connect(file)) as connection:
+                    connection.execute(ALLOW_EARLIER)
+                    connection.commit()
+            setup = serve(stack, deployment, endpoint)
 
-    async def cost() -> list[float]:
-        return [float(path.stat().st_size), time.process_time() * 1e6]
+            async def read(file: Path = file, pid: int = setup.server.process.pid) -> list[float]:
+                with closing(sqlite3.connect(file)) as connection:
+                    ((pages,),) = connection.execute("PRAGMA page_count")
+                    ((size,),) = connection.execute("PRAGMA page_size")
+                counts = Path(f"/proc/{pid}/io").read_text().split()
+                return [float(counts[counts.index("write_bytes:") + 1]), pages * size]
 
-    await compare("SQLite", database, cost, ["storage in bytes", "CPU in us"])
-    await database.close()
+            places[form] = Place(setup, read)
+        await compare("SQLite", places, ["written to the disk, bytes", "storage, bytes"])
+
+
+def measure_forms() -> None:
+    """Compare the encoder and the decoder alone."""
+    frame = RunIdentity(new_id(), new_id(), None, "agent", "paced", "Paced").content_frame
+    said = [Piece(frame, time.time_ns() // 1_000, " token") for _ in range(5)]
+    portion = [
+        StreamEvent(seq, frame.name, frame.format(piece.text, piece.at))
+        for seq, piece in enumerate(said)
+    ]
+    forms: dict[str, list[Piece | None]] = {"json": [None] * len(said), "text": [*said]}
+    rows = {
+        form: EventRow("r", 0, 4, encode_events("r", portion, pieces), "s")
+        for form, pieces in forms.items()
+    }
+    for name, work in (
+        ("encoder", lambda form: encode_events("r", portion, forms[form])),
+        ("decoder", lambda form: list(decode_events(rows[form]))),
+    ):
+        costs: dict[str, list[float]] = {form: [] for form in FORMS}
+        for _ in range(ROUNDS):
+            for form in FORMS:
+                start = time.process_time()
+                for _ in range(CALLS):
+                    work(form)
+                costs[form].append((time.process_time() - start) * 1e6 / CALLS / len(said))
+        json, text = (statistics.median(costs[form]) for form in FORMS)
+        print_row(f"{name}, us", json, text, json / text)
 
 
 def main() -> None:
-    """Compare on both engines."""
-    with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(measure_sqlite(Path(folder) / "agentctl.db"))
-    if len(sys.argv) > 1:
-        asyncio.run(measure_postgres(sys.argv[1]))
-        return
-    with running_postgres(durable=True) as url:
-        asyncio.run(measure_postgres(url))
+    """Print the table."""
+    print("| of a token | JSON | text | ratio |\n| --- | ---: | ---: | ---: |")
+    with tempfile.TemporaryDirectory() as name, serve_endpoint() as endpoint:
+        for measure_engine in (measure_sqlite, measure_postgres):
+            uvloop.run(measure_engine(Path(name), endpoint))
+    measure_forms()
 
 
 if __name__ == "__main__":

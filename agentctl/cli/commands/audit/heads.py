@@ -1,9 +1,12 @@
-"""`agentctl audit heads`: one page of the signed heads of the audit log."""
+"""`agentctl audit heads`: list the signed heads of the audit log."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from agentctl.cli.audit import show_audit_page
-from agentctl.cli.options import Fields, Output
+from agentctl.cli.lists import ListView, show_filtered
+from agentctl.cli.options import AllPages, Fields, Output
 from agentctl.cli.show.output import resolve_format
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
@@ -16,14 +19,17 @@ HEAD_COLUMNS = Columns(tsv=[*_NUMBERS, *plain_columns("token")], table=[*_NUMBER
 
 @with_target()
 async def list_heads(
-    target: Target, filter: AuditHeadFilter, output: Output = None, fields: Fields = None
+    target: Target,
+    filter: AuditHeadFilter,
+    all_pages: AllPages = False,
+    output: Output = None,
+    fields: Fields = None,
 ) -> None:
     """List the signed heads of the audit log, newest first.
 
     `-o jsonl` and the field `token` give the signed heads themselves, for a copy elsewhere.
     """
-    output_format = resolve_format(output)
-    document = await target.operations.get_audit_heads(filter)
-    show_audit_page(
-        document, HEAD_COLUMNS, output_format, id_field="number", fields=fields, noun="heads"
-    )
+    view = ListView(HEAD_COLUMNS, resolve_format(output), "number", fields)
+    show = partial(show_audit_page, noun="heads")
+    read = target.operations.get_audit_heads
+    await show_filtered(target, read, filter, view, all_pages=all_pages, show=show)

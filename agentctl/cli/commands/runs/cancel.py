@@ -17,16 +17,16 @@ import typer
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.options import (
     AgentId,
-    DbId,
+    NewerThan,
     OlderThan,
     OptionalRunIds,
     Output,
     SessionOption,
     TeamId,
-    UserId,
     WorkflowId,
     Yes,
     resolve_component,
+    select_component,
 )
 from agentctl.cli.paging import check_row_count, read_pages
 from agentctl.cli.show import columns
@@ -94,9 +94,19 @@ WaitSeconds = Annotated[
 ]
 
 
-@with_target()
+@with_target(
+    without=(
+        "status", "session_id", "page", "live", "form", "at_work", "error_code", "model", "error",
+    ),
+    order=(
+        "run_ids", "all", "agent", "team", "workflow", "component_type", "component_id", "session",
+        "user_id", "status", "older_than", "newer_than", "metadata", "tag", "dry_run", "yes",
+        "wait", "reason", "db_id", ...,
+    ),
+)  # fmt: skip
 async def cancel_runs(
     target: Target,
+    filter: RunFilter,
     run_ids: OptionalRunIds = None,
     all: Annotated[
         bool, typer.Option("--all", help="Cancel every live run that matches the filters")
@@ -105,9 +115,9 @@ async def cancel_runs(
     team: TeamId = None,
     workflow: WorkflowId = None,
     session: SessionOption = None,
-    user: UserId = None,
     status: LiveStatus = None,
     older_than: OlderThan = None,
+    newer_than: NewerThan = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --all: show the runs, cancel none")
     ] = False,
@@ -116,7 +126,6 @@ async def cancel_runs(
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="Reason to record")
     ] = None,
-    db: DbId = None,
     output: Output = None,
 ) -> None:
     """Cancel runs by id, or all live runs that match the filters.
@@ -132,12 +141,21 @@ async def cancel_runs(
     if all:
         if not dry_run:
             check_confirmable(yes=yes)
-        kind, component_id = component or (None, None)
-        matching = RunFilter(status, kind, component_id, session, user, db, live=status is None)
-        matching = replace(matching, created_before=microseconds_ago(older_than))
+        matching = replace(
+            select_component(filter, component),
+            session_id=session,
+            status=status,
+            live=status is None,
+            created_after=microseconds_ago("--newer-than", newer_than),
+            created_before=microseconds_ago("--older-than", older_than),
+        )
         await _cancel_all(target, matching, request, output_format, dry_run=dry_run, yes=yes)
         return
-    filters = {"--user": user, "--status": status, "--older-than": older_than}
+    filters = {
+        "--type": filter.component_type, "--component": filter.component_id,
+        "--user": filter.user_id, "--status": status, "--older-than": older_than,
+        "--newer-than": newer_than, "--metadata": filter.metadata, "--tag": filter.tag,
+    }  # fmt: skip
     for flag, value in {**filters, "--dry-run": dry_run}.items():
         if value:
             raise UsageError(f"{flag} is a filter and needs --all")
@@ -145,7 +163,7 @@ async def cancel_runs(
         raise UsageError(
             "no runs given", hint="give a RUN_ID, or --all with filters such as --agent ID"
         )
-    await _cancel_by_ids(target, run_ids, component, request, db, output_format)
+    await _cancel_by_ids(target, run_ids, component, request, filter.db_id, output_format)
 
 
 async def _cancel_by_ids(

@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agentctl.cli.durations import microseconds_ago
+from agentctl.cli.lists import ListView, show_filtered, watch_filtered
 from agentctl.cli.options import (
     AgentId,
+    AllPages,
     Every,
     Fields,
     NewerThan,
@@ -17,10 +19,11 @@ from agentctl.cli.options import (
     Watch,
     WorkflowId,
     resolve_component,
+    select_component,
 )
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import choose_view, resolve_format, show_page
-from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
+from agentctl.cli.show.output import choose_view, resolve_format
+from agentctl.cli.show.watch import check_watch
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 from agentctl.requests import RunFilter
@@ -34,8 +37,8 @@ if TYPE_CHECKING:
     without=("sort_by",),
     order=(
         "status", "live", "agent", "team", "workflow", "component_type", "component_id",
-        "session_id", "user_id", "older_than", "newer_than", "limit", "page", "cursor",
-        "sort_order", "db_id", ...,
+        "session_id", "user_id", "older_than", "newer_than", "metadata", "tag", "error",
+        "error_code", "limit", "page", "cursor", "sort_order", "all_pages", "db_id", ...,
     ),
 )  # fmt: skip
 async def list_runs(
@@ -46,6 +49,7 @@ async def list_runs(
     workflow: WorkflowId = None,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
+    all_pages: AllPages = False,
     watch: Watch = False,
     every: Every = None,
     output: Output = None,
@@ -58,23 +62,19 @@ async def list_runs(
         raise UsageError("--live and --status exclude each other")
     # The record of a run can be large, and tables have none of its texts.
     matching = replace(filter, form=choose_view(output_format, fields))
-    if component := resolve_component(agent, team, workflow):
-        if filter.component_type is not None or filter.component_id is not None:
-            raise UsageError("--agent, --team and --workflow exclude --type and --component")
-        matching = replace(matching, component_type=component[0], component_id=component[1])
+    matching = select_component(matching, resolve_component(agent, team, workflow))
 
-    async def read() -> Document[RunPage]:
+    async def read(filter: RunFilter) -> Document[RunPage]:
         # With --watch an age is that of each read.
-        after, before = microseconds_ago(newer_than), microseconds_ago(older_than)
-        return await target.operations.get_runs(
-            replace(matching, created_after=after, created_before=before)
+        dated = replace(
+            filter,
+            created_after=microseconds_ago("--newer-than", newer_than),
+            created_before=microseconds_ago("--older-than", older_than),
         )
+        return await target.operations.get_runs(dated)
 
+    view = ListView(columns.RUNS, output_format, "run_id", fields)
     if watch:
-        seconds = every or DEFAULT_SECONDS
-        await watch_list(
-            WatchedList(target, read, columns.RUNS, output_format, "run_id", fields, seconds)
-        )
+        await watch_filtered(target, read, matching, view, every)
         return
-    document = await read()
-    show_page(document, columns.RUNS, output_format, id_field="run_id", fields=fields)
+    await show_filtered(target, read, matching, view, all_pages=all_pages)

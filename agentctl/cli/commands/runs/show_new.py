@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +19,7 @@ from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target
 from agentctl.errors import AgentctlError, Unavailable, UsageError
+from agentctl.light_dataclass import dataclass
 from agentctl.records.events import parse_event
 from agentctl.records.kinds import ComponentRef
 from agentctl.requests import CancelRequest

@@ -6,7 +6,6 @@ are shown one after the other, in their order in the session.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentctl.cli.commands.runs.watch import RECONNECT_DELAYS, RunWatch, WatchedRun, follow_streams
@@ -14,6 +13,7 @@ from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target
 from agentctl.errors import Forbidden, TooManyRequests, Unavailable
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record, component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import RunView, SessionLocator

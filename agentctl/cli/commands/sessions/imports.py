@@ -10,7 +10,7 @@ from typing import IO, Annotated
 
 import typer
 
-from agentctl.cli.commands.db import find_databases
+from agentctl.cli.databases import find_databases
 from agentctl.cli.io import current_io
 from agentctl.cli.options import DbId, Output
 from agentctl.cli.show.output import resolve_format
@@ -40,6 +40,7 @@ async def import_sessions(
     """
     from agentctl.service.imports.exports import SessionFile
     from agentctl.store.databases import open_database
+    from agentctl.store.outbox import Outbox
 
     output_format = resolve_format(output)
     assert target.local is not None
@@ -50,6 +51,7 @@ async def import_sessions(
         async with showing_progress(counter):
             total = await sessions.check(counter.show)
             database = open_database(entry, create=not dry_run)
+            database.outbox = Outbox(target.local.settings)
             try:
                 report = await sessions.store(database, total, counter.show, dry_run=dry_run)
             finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -28,6 +28,7 @@ from agentctl.cli.show.output import resolve_format, show_list
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import find_component
 from agentctl.records.times import format_span
 from agentctl.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, RunFilter
@@ -123,8 +124,8 @@ async def show_statistics(
         session_id=session,
         user_id=user,
         db_id=db,
-        created_after=microseconds_ago(newer_than),
-        created_before=microseconds_ago(older_than),
+        created_after=microseconds_ago("--newer-than", newer_than),
+        created_before=microseconds_ago("--older-than", older_than),
     )
     groups = await _sum_runs(target, run_filter, by)
     priced = input_price is not None or output_price is not None

@@ -15,12 +15,14 @@ from agentctl.config.databases import SQLITE_SCHEME, check_database_url
 from agentctl.config.places import Place
 from agentctl.config.settings import Database
 from agentctl.interop.agentos.backend import (
+    SESSION_FILTERS,
     AgentOSBackend,
     build_meta,
     build_page,
     build_runs_page,
     check_session,
     is_match,
+    is_session_match,
     read_page_number,
     select_runs,
     view_run,
@@ -35,6 +37,7 @@ from agentctl.interop.agentos.database.reader import (
 from agentctl.interop.agentos.database.source import open_source
 from agentctl.interop.agentos.mapping import build_history
 from agentctl.interop.agentos.values import sum_counters
+from agentctl.list_filters import check_text_filters
 from agentctl.memory_requests import MemoryFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS
@@ -51,7 +54,7 @@ from agentctl.requests import (
 )
 
 _NAMED_PAGE = 500
-"""Sessions that are read at a time to search their names, most of which are derived."""
+"""Sessions that are read at a time to select some: most names and statuses are derived."""
 
 _STATED_PAGE = 50
 """Sessions whose runs are a page of a list of runs."""
@@ -101,13 +104,19 @@ class AgentOSDatabase(AgentOSBackend):
 
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
         page = filter.page
-        if filter.session_name:
-            prefix, named, offset = filter.session_name.lower(), list[Record](), 0
+        if filter.search is not None:
+            raise self.build_missing_error("a search in the texts of sessions")
+        check_text_filters(filter.metadata, filter.tag, filter.error)
+        if filter.session_name or any(getattr(filter, name) for name in SESSION_FILTERS):
+            matching, offset = list[Record](), 0
             while sessions := await self.reader.list_sessions(_NAMED_PAGE, offset, filter):
-                records = [await self._summarize(session) for session in sessions]
-                named += [row for row in records if row["session_name"].lower().startswith(prefix)]
+                for session in sessions:
+                    runs = await self.reader.list_runs(session)
+                    row = build_session_record(session, runs)
+                    if _is_match(session, row, runs, filter):
+                        matching.append(row)
                 offset += _NAMED_PAGE
-            return build_page(named, page)
+            return build_page(matching, page)
         number = read_page_number(page)
         total = await self.reader.count_sessions(filter)
         offset = (number - 1) * page.limit
@@ -230,3 +239,13 @@ class AgentOSDatabase(AgentOSBackend):
             if filter.user_id in (None, memory["user_id"])
         ]
         return build_page(memories, filter.page)
+
+
+def _is_match(
+    session: StoredSession, row: Record, runs: list[Record], filter: SessionFilter
+) -> bool:
+    if not row["session_name"].lower().startswith((filter.session_name or "").lower()):
+        return False
+    top_level = [run for run in runs if not run["parent_run_id"]]
+    whole = row | {"metadata": session.data.get("metadata")}
+    return is_session_match(whole, top_level[-1] if top_level else None, filter)

@@ -6,7 +6,7 @@ A row that cannot be decoded is returned with its `problem`; the other rows are 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import orjson
@@ -20,6 +20,7 @@ from agentctl.interop.agentos.mapping import (
     read_session,
 )
 from agentctl.interop.agentos.values import parse_moment
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
 from agentctl.requests import SessionFilter

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agentctl import errors
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database
+from agentctl.light_dataclass import dataclass
 
 Row = tuple[Any, ...]
 

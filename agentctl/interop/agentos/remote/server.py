@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from agentctl import errors
+from agentctl.light_dataclass import dataclass
 from agentctl.remote.connection import Connection
 
 _VERSION = re.compile(r"\d+(\.\d+)*")

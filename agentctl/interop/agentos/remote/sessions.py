@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentctl import errors
-from agentctl.interop.agentos.backend import check_session, select_runs, view_run
+from agentctl.interop.agentos.backend import SESSION_FILTERS, check_session, select_runs, view_run
 from agentctl.interop.agentos.mapping import (
     find_session_kind,
     read_account,
@@ -44,6 +44,13 @@ class AgentOSSessions(AgentOSRequests):
     """Operations on sessions."""
 
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
+        if filter.search is not None:
+            raise self.build_missing_error("a search in the texts of sessions")
+        if given := [name for name in SESSION_FILTERS if getattr(filter, name)]:
+            raise self.build_missing_error(
+                f"a filter of sessions by {given[0]}",
+                "read its database: agentctl sessions list --database URL",
+            )
         # AgentOS compares names that were set, not those that it shows: the first message.
         query = query_of(filter, without=("limit", "page", "cursor", "session_name"))
         path = build_path("get_sessions")
@@ -239,6 +246,7 @@ class AgentOSSessions(AgentOSRequests):
         accounts = [read_account(row, moment) for row in rows]
         if filter.name is not None:  # AgentOS has no filter by name
             accounts = [account for account in accounts if account["name"] == filter.name]
+            meta["searched"] = "page"
         return build_document({"data": accounts, "meta": meta})
 
     async def revoke_service_account(self, account_id: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Required
 
-from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -20,7 +19,7 @@ from agentctl.records.approvals import ApprovalRecord, ApprovalStatus
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.requests import Page, PageNumber, UserId
 from agentctl.server.answers import json_response
-from agentctl.server.bodies import RequestBody
+from agentctl.server.bodies import Field, RequestBody
 from agentctl.server.state import Call
 
 ApprovalId = Annotated[str, Path("Id of the approval")]

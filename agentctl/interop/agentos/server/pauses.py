@@ -7,7 +7,6 @@ them. Here a client only decides: a call is made with the arguments that were st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from agentctl.approval_requests import RunDecision
@@ -16,6 +15,7 @@ from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.values import Built, read_object, read_objects, read_text, to_seconds
 from agentctl.interop.agentos.waiting import FIELD_TYPES
+from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRecord, Verb, hash_call
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.strict import NotStrict, parse_json

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import orjson
-from pydantic import Field
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -44,6 +43,7 @@ from agentctl.server.answers import (
     json_response,
     wait_for_first_events,
 )
+from agentctl.server.bodies import Field
 from agentctl.server.requests import ResumeBody, RunBody, build_run_request
 from agentctl.server.state import Call
 

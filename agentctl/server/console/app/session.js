@@ -1,6 +1,6 @@
 // A session: its runs, loaded from the end, and its head: tokens and owner, rename, export, JSON.
 
-import { call, can, path, send, withQuery } from "./api.js";
+import { call, can, path, send, state, withQuery } from "./api.js";
 import { CUT, JsonDialog } from "./conversation.js";
 import { Dialog, formatNumber, html, phaseOf, printable, saveFile, useCallback, useState } from "./ui.js";
 
@@ -99,12 +99,21 @@ export function SessionActions({ session, id, query, reload, children }) {
     <span>${printable(session.user_id ?? "no owner")}</span>
     ${children}
     ${can("sessions", "write", id) ? html`<button type="button" onClick=${() => setRenaming(true)}>Rename</button>` : null}
+    ${state.me?.admin ? html`<${HoldButton} hold=${session.hold} id=${id} db=${query.db} reload=${reload} />` : null}
     <${ExportMenu} id=${id} db=${query.db} />
     <button type="button" aria-label="Session as JSON" onClick=${() => setJson(true)}>{ }</button>
     ${renaming ? html`<${Rename} session=${session} id=${id} db=${query.db}
       onClose=${() => (setRenaming(false), reload())} />` : null}
     ${json ? html`<${JsonDialog} title=${`Session ${id}`} value=${session} onClose=${() => setJson(false)}
       load=${() => call("GET", withQuery(path`/sessions/${id}`, { db_id: query.db }))} />` : null}`;
+}
+
+/** Hold or release a session. The dialog is fetched when it is opened. */
+function HoldButton({ reload, ...about }) {
+  const [View, setView] = useState(null);
+  const show = () => import("./hold.js").then(({ HoldDialog }) => setView(() => HoldDialog), () => null);
+  return html`<button type="button" onClick=${show}>${about.hold ? "Release" : "Hold"}</button>
+    ${View ? html`<${View} ...${about} onClose=${() => (setView(null), reload())} />` : null}`;
 }
 
 /** The export of a session, in the formats of `agentctl sessions export`. */

@@ -90,6 +90,9 @@ export function formatAge(time, now = Date.now()) {
   return new Date(time).toISOString().slice(0, 10);
 }
 
+/** Return the hold of a session: `held since 2026-11-23 by ann: case 17`. */
+export const describeHold = ({ held_at: since, held_by: by, reason }) => printable(`held since ${since.slice(0, 10)} by ${by}: ${reason}`);
+
 export function formatSize(characters) {
   if (characters < 1024) return `${characters} B`;
   const kilobytes = characters / 1024;

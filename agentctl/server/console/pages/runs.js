@@ -31,6 +31,7 @@ export default function Runs({ query }) {
     session_id: query.session,
     db_id: query.db,
     created_before: before,
+    tag: query.tag,
     view: "phase",
     ...(all ? Object.fromEntries(OF_OVERVIEW.map(([name, filter]) => [filter, query[name]])) : {}),
   };
@@ -64,9 +65,9 @@ export default function Runs({ query }) {
   const meta = resource.data?.meta;
   const aside = meta && (all || paused ? formatTotal(meta, paused ? "paused run" : "run") : describeLive(rows, meta));
   const given = all ? OF_OVERVIEW.filter(([name]) => query[name]) : [];
-  const filtered = given.length > 0 || ["component", "user", "status", "older", "session"].some((name) => query[name]);
+  const filtered = given.length > 0 || ["component", "user", "status", "older", "session", "tag"].some((name) => query[name]);
   const reset = Object.fromEntries(OF_OVERVIEW.map(([name]) => [name, ""]));
-  const clear = () => setQuery({ component: "", user: "", status: "", older: "", session: "", ...reset });
+  const clear = () => setQuery({ component: "", user: "", status: "", older: "", session: "", tag: "", ...reset });
   return html`<${Page} title="Runs" wide=${true} aside=${html`<span role="status">${aside}</span>`}>
     <div class="filters">
       <div class="segment">
@@ -76,6 +77,7 @@ export default function Runs({ query }) {
       <${Search} name="component" label="Component" query=${query} main=${true} options=${components.map((each) => each.id)} />
       <${Search} name="user" label="User" query=${query} />
       <${Search} name="session" label="Session" query=${query} />
+      <${Search} name="tag" label="Tag" query=${query} />
       ${all ? html`<${Filter} name="status" label="Status" query=${query}
         options=${Object.entries(STATUSES)} />` : null}
       <${Filter} name="older" label="Older than" query=${query} options=${AGES} all="any age" />
@@ -84,7 +86,7 @@ export default function Runs({ query }) {
       <button type="button" class="link" onClick=${() => setQuery(reset)}>Remove these filters</button></p>` : null}
     <${Loaded} resource=${resource} place="/runs">
       ${() => html`
-          ${rows.length
+          ${rows.length || more.available
             ? html`<${RunTable} rows=${rows} db=${query.db} marked=${marked} onMark=${mark} onCancel=${(run) => setAsked([run])} />`
             : html`<${Empty}>${filtered ? "No runs match." : paused ? "No run waits for a decision." : all ? "No runs yet." : "Nothing is running."}
                 ${filtered ? html`<button type="button" onClick=${clear}>Clear filters</button>` : html`<a href="#/agents">Start a run</a>`}<//>`}

@@ -2,23 +2,26 @@
 
 import { call, can, componentOf, kindOf, withQuery } from "../app/api.js";
 import {
-  cut, Dialog, Empty, Filter, formatAge, formatNumber, formatTotal, html, Loaded, LoadMore, Page, printable,
-  Search, setQuery, Space, Status, toHash, useComponents, useEffect, useNow, usePages, useRef,
+  cut, describeHold, Dialog, Empty, Filter, formatAge, formatNumber, formatTotal, html, Loaded, LoadMore,
+  Page, printable, Search, setQuery, Space, Status, STATUSES, toHash, useComponents, useEffect, useNow, usePages, useRef,
   useReturn, useState, useWindow,
 } from "../app/ui.js";
 
 const EVERY = 5000;
-const FILTERS = ["name", "type", "component", "user", "id", "db"];
+const FILTERS = ["search", "name", "type", "component", "user", "id", "db", "status", "tag"];
 
 export default function Sessions({ query }) {
   const filters = {
+    search: query.search,
     session_name: query.name,
     id_prefix: query.id,
     type: query.type,
     component_id: query.component,
     user_id: query.user,
     db_id: query.db,
-    sort_by: query.sort || "updated_at",
+    status: query.status,
+    tag: query.tag,
+    sort_by: query.search ? "created_at" : query.sort || "updated_at",
   };
   const { resource, rows, more } = usePages("/sessions", filters, { every: EVERY, key: "session_id" });
   const { components } = useComponents();
@@ -32,18 +35,21 @@ export default function Sessions({ query }) {
   const filtered = FILTERS.some((name) => query[name]);
   const meta = resource.data?.meta;
   return html`<${Page} title="Sessions" aside=${meta && formatTotal(meta, "session")}>
-    <div class="filters">
+    <div class="filters many">
       <${Search} name="name" label="Name begins with" query=${query} main=${true} />
+      <${Search} name="search" label="Words" query=${query} />
       <${Filter} name="type" label="Type" query=${query} options=${["agent", "team", "workflow"]} />
       <${Search} name="component" label="Component" query=${query} options=${components.map((each) => each.id)} />
       <${Search} name="user" label="User" query=${query} />
+      <${Filter} name="status" label="Status" query=${query} options=${Object.entries(STATUSES)} />
+      <${Search} name="tag" label="Tag" query=${query} />
       <${Search} name="id" label="Id begins with" query=${query} />
       <${Filter} name="sort" label="Sort by" query=${query}
         all="last used" options=${[["created_at", "created"]]} />
     </div>
     <${Loaded} resource=${resource} place="/sessions">
       ${() => {
-        if (!rows.length) return html`<${Nothing} filtered=${filtered} />`;
+        if (!rows.length && !more.available) return html`<${Nothing} filtered=${filtered} />`;
         return html`<${Table} rows=${rows} query=${query} marked=${marked} onMark=${mark} />
           <${LoadMore} more=${more} />
           ${marked.size
@@ -120,7 +126,8 @@ function Row({ row, at, now, db, marked, onMark }) {
       <input type="checkbox" checked=${marked} aria-label=${`Mark ${name}`}
         onChange=${() => onMark(row.session_id)} />
     </td>
-    <td class="name" dir="auto"><a data-row href=${href} title=${row.session_id}>${name}
+    <td class="name" dir="auto"><a data-row href=${href} title=${row.session_id}>${row.hold ? html`<bdi class="chip" title=${describeHold(row.hold)}>held</bdi> ` : null}${name}
+      ${row.match ? html`<span class="found"><${Snippet} match=${row.match} /></span>` : null}
       <span class="sub">${printable(componentOf(row))}<span class="phone"> · ${formatAge(row.updated_at, now)}</span></span></a></td>
     <td class="state">${row.last_run ? html`<${Status} run=${row.last_run} />` : html`<span class="dim">no runs</span>`}</td>
     <td class="full">${printable(componentOf(row))}${kindOf(row) === "agent" ? "" : html` <span class="dim">${kindOf(row)}</span>`}</td>
@@ -129,6 +136,19 @@ function Row({ row, at, now, db, marked, onMark }) {
     <td class="full" dir="auto">${printable(row.user_id ?? "–")}</td>
     <td class="mid" title=${row.updated_at}>${formatAge(row.updated_at, now)}</td>
   </tr>`;
+}
+
+// The highlights are in characters, not in the units of UTF-16. The text is never parsed as HTML.
+function Snippet({ match }) {
+  const letters = Array.from(match.snippet);
+  const parts = [];
+  let end = 0;
+  for (const [from, to] of match.highlights) {
+    parts.push(printable(letters.slice(end, from).join("")));
+    parts.push(html`<mark>${printable(letters.slice(from, to).join(""))}</mark>`);
+    end = to;
+  }
+  return html`${parts}${printable(letters.slice(end).join(""))}`;
 }
 
 function DeleteDialog({ sessions, db, onDone, onClose }) {
@@ -153,7 +173,8 @@ function DeleteDialog({ sessions, db, onDone, onClose }) {
       ${sessions.length > 10 ? html`<li>and ${sessions.length - 10} more</li>` : null}
     </ul>
     <p>Their runs and messages are deleted with them. This cannot be undone.</p>
-    ${failure ? html`<p class="error" role="alert">${printable(failure.message)}</p>` : null}
+    ${failure ? html`<p class="error" role="alert">${printable(failure.message)}
+      ${failure.code === "HELD" ? ". An administrator can release it on its page." : null}</p>` : null}
     <div class="buttons">
       <button type="button" ref=${keep} onClick=${onClose}>Keep</button>
       <button type="button" class="danger" onClick=${remove}>Delete ${count}</button>

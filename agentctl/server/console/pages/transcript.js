@@ -4,7 +4,7 @@ import { can, componentOf, kindOf, path, startRun, tokensOf, withQuery } from ".
 import { Turn } from "../app/conversation.js";
 import { countPhases, describeCounts, SessionActions, useRuns } from "../app/session.js";
 import {
-  cut, Empty, FollowButton, formatClock, formatNumber, Guard, html, Loaded, LOOKS, Page, phaseOf,
+  cut, describeHold, Empty, FollowButton, formatClock, formatNumber, Guard, html, Loaded, LOOKS, Page, phaseOf,
   printable, setQuery, Still, useCallback, useCaller, useEffect, useKeys, useLayoutEffect, useNames, useRef,
   useResource, useState,
 } from "../app/ui.js";
@@ -35,7 +35,8 @@ export default function Transcript({ parts, query }) {
       <${SessionActions} session=${session.data} id=${id} query=${query} reload=${session.reload}>
         <${FollowButton} on=${following} onClick=${() => setFollowing(!following)} /><//>` : null}>
     <${Loaded} resource=${session} place=${path`/sessions/${id}`} rows=${4}>
-      ${(data) => html`<${Guard}><${Conversation} key=${id} session=${data} id=${id} query=${query}
+      ${(data) => html`${data.hold ? html`<p class="bar yellow" title=${data.hold.held_at} data-hold>This session is ${describeHold(data.hold)}</p>` : null}
+        <${Guard}><${Conversation} key=${id} session=${data} id=${id} query=${query}
         following=${following} setFollowing=${setFollowing} onCounts=${showCounts} /><//>`}
     <//>
   <//>`;

@@ -1,0 +1,136 @@
+"""`agentctl db copy`: move a database between SQLite and PostgreSQL while servers work with it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentctl.cli.databases import find_databases, load_settings_quietly
+from agentctl.cli.options import Config, Output
+from agentctl.cli.show.output import Format, resolve_format, show_record
+from agentctl.cli.show.progress import Counter, showing_progress
+from agentctl.cli.show.table import plain_columns
+from agentctl.cli.show.terminal import note
+from agentctl.cli.target import run_until_done
+from agentctl.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Database, Settings
+    from agentctl.store.search import Tokenizer
+
+_STATUS = plain_columns("stage", "source", "target", "rows", "copied", "changes", "live_runs")
+_FINISHED = plain_columns("from", "to", "rows", "starts_refused", "writes_refused")
+
+
+def copy(
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="ID", help="Database to copy (default: the first one)"),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--to", metavar="ID|URL", help="Empty database to copy to")
+    ] = None,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Close the source and let the target take its place")
+    ] = False,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Maximum wait for live runs")
+    ] = 30,
+    interrupt: Annotated[
+        bool, typer.Option("--interrupt", help="Finish even if runs are live after the wait")
+    ] = False,
+    status: Annotated[
+        bool, typer.Option("--status", "--dry-run", help="Show the status, change nothing")
+    ] = False,
+    abandon: Annotated[bool, typer.Option("--abandon", help="End a copy that has begun")] = False,
+    config: Config = None,
+    output: Output = None,
+) -> None:
+    """Copy a database to another one, also to another engine, while servers work with it.
+
+    The first call copies all rows and records what changes meanwhile; if it ends early, run it
+    again. Then --finish compares both databases, lets no run start, waits for the live runs, and
+    closes the source: servers of it refuse writes with DATABASE_MOVED and do not start again.
+    """
+    output_format = resolve_format(output)
+    if finish + status + abandon > 1:
+        raise UsageError("give one of --finish, --status and --abandon")
+    settings = load_settings_quietly(config)
+    entry = find_databases(settings, source)[0]
+    if abandon:
+        run_until_done(_abandon(entry))
+        return
+    if target is None:
+        raise UsageError("give the target with --to, an id or a URL")
+    other = _find_target(settings, target)
+    tokenizer = settings.search.tokenizer if settings.search.enabled else None
+    if finish:
+        run_until_done(_finish(entry, other, tokenizer, wait, interrupt, output_format))
+    elif status:
+        run_until_done(_show_status(entry, other, output_format))
+    else:
+        run_until_done(_copy(entry, other, tokenizer, output_format))
+
+
+def _find_target(settings: Settings, target: str) -> Database:
+    """Return the configured database with this id, or one for a URL."""
+    from agentctl.config.databases import check_database_url
+    from agentctl.config.places import Place
+    from agentctl.config.settings import Database
+
+    if "://" in target:
+        return Database("target", check_database_url(target, Path.cwd(), Place("--to")))
+    try:
+        return find_databases(settings, target)[0]
+    except NotFound as error:
+        hint = f'{error.hint}; a URL such as "sqlite:///new.db" names any other one'
+        raise NotFound(error.detail, hint=hint) from None
+
+
+async def _show_status(source: Database, target: Database, output_format: Format) -> None:
+    from agentctl.service.database_copy import read_copy_status
+
+    async with showing_progress("counting rows"):
+        found = await read_copy_status(source, target)
+    show_record(asdict(found), _STATUS, output_format, id_field="stage")
+
+
+async def _copy(
+    source: Database, target: Database, tokenizer: Tokenizer | None, output_format: Format
+) -> None:
+    from agentctl.service.database_copy import copy_rows
+
+    counter = Counter("rows copied")
+    async with showing_progress(counter):
+        found = await copy_rows(source, target, counter.show, tokenizer)
+    show_record(asdict(found), _STATUS, output_format, id_field="stage")
+    note(f"copied {found.source}; its changes are recorded; to move: add --finish")
+
+
+async def _finish(
+    source: Database,
+    target: Database,
+    tokenizer: Tokenizer | None,
+    wait: float,
+    interrupt: bool,
+    output_format: Format,
+) -> None:
+    from agentctl.service.database_copy import finish_copy
+
+    counter = Counter("rows copied")
+    async with showing_progress(counter):
+        facts = await finish_copy(
+            source, target, wait=wait, interrupt=interrupt, report=counter.show, tokenizer=tokenizer
+        )
+    show_record(facts, _FINISHED, output_format, id_field="to")
+    note(f"moved to {facts['to']}: name it in [[databases]] url, and start the servers again")
+
+
+async def _abandon(source: Database) -> None:
+    from agentctl.service.database_copy import abandon_copy
+
+    target = await abandon_copy(source)
+    note(f"the copy to {target} has ended; what it has is not served and can be deleted")

@@ -1,0 +1,1 @@
+"""The commands of `agentctl users`, one module for each."""

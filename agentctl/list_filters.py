@@ -1,0 +1,126 @@
+"""Filters of lists of sessions and of runs: status, age, metadata, tags and errors.
+
+docs/contract.md "Lists" has their meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from agentctl.declarations import Option, Query
+from agentctl.errors import ValidationFailed
+from agentctl.records.times import ParsedTimestamp
+from agentctl.records.validation import check_text
+
+MAXIMUM_PAIRS = 4
+MAXIMUM_TAGS = 4
+"""Values of one list."""
+
+MAXIMUM_KEY_LENGTH = 64
+MAXIMUM_VALUE_LENGTH = 256
+MAXIMUM_ERROR_LENGTH = 200
+"""Characters of a key of the metadata, of its value or of a tag, and of the text of an error."""
+
+TAGS = "tags"
+"""The key of the metadata that has the tags, an array of texts."""
+
+STATUS_OPTION = Option(
+    "--status",
+    "STATUS",
+    "Filter by status: PENDING, RUNNING, PAUSED, COMPLETED, ERROR or CANCELLED",
+    any_case=True,
+)
+CreatedAfter = Annotated[
+    ParsedTimestamp | None, Query("Only sessions created at or after this time")
+]
+CreatedBefore = Annotated[ParsedTimestamp | None, Query("Only sessions created before this time")]
+UpdatedAfter = Annotated[
+    ParsedTimestamp | None, Query("Only sessions last used at or after this time")
+]
+UpdatedBefore = Annotated[ParsedTimestamp | None, Query("Only sessions last used before this time")]
+MetadataFilter = Annotated[
+    tuple[str, ...],
+    Query(
+        "`KEY=VALUE`: only those whose metadata has this value under this key; may be repeated",
+        max_items=MAXIMUM_PAIRS,
+    ),
+    Option("--metadata", "KEY=VALUE", "Filter by a value of the metadata (repeatable)"),
+]
+TagFilter = Annotated[
+    tuple[str, ...],
+    Query(
+        "Only those with this text in `tags` of their metadata; may be repeated",
+        max_items=MAXIMUM_TAGS,
+    ),
+    Option("--tag", "TAG", "Filter by a tag in the metadata (repeatable)"),
+]
+ErrorFilter = Annotated[
+    str | None,
+    Query(
+        "Only those that failed with this text in the code or the detail of the error",
+        min_length=1,
+        max_length=MAXIMUM_ERROR_LENGTH,
+    ),
+    Option("--error", "TEXT", "Filter failures by a text in the code or the detail of the error"),
+]
+
+
+def check_text_filters(
+    metadata: Sequence[str], tags: Sequence[str], error: str | None = None
+) -> None:
+    """Check the filters of a list by metadata, tags and errors.
+
+    Raises:
+        ValidationFailed: a value is not allowed, or there are too many.
+    """
+    for name, texts, maximum in (
+        ("metadata", metadata, MAXIMUM_PAIRS),
+        ("tag", tags, MAXIMUM_TAGS),
+    ):
+        if len(texts) > maximum:
+            raise ValidationFailed(f"{name} can be given at most {maximum} times")
+        check_text(name, "".join(texts))
+    for pair in metadata:
+        key, separator, value = pair.partition("=")
+        if not (separator and 1 <= len(key) <= MAXIMUM_KEY_LENGTH and _is_member_name(key)):
+            raise ValidationFailed(
+                f"metadata must be KEY=VALUE, with a key of 1 to {MAXIMUM_KEY_LENGTH} characters"
+                " without quotation marks, backslashes and control characters"
+            )
+        if len(value) > MAXIMUM_VALUE_LENGTH:
+            raise ValidationFailed(
+                f"the value of metadata must be at most {MAXIMUM_VALUE_LENGTH} characters"
+            )
+    if not all(1 <= len(tag) <= MAXIMUM_VALUE_LENGTH for tag in tags):
+        raise ValidationFailed(f"tag must be 1 to {MAXIMUM_VALUE_LENGTH} characters")
+    if error is not None:
+        check_text("error", error)
+        if not 1 <= len(error) <= MAXIMUM_ERROR_LENGTH:
+            raise ValidationFailed(f"error must be 1 to {MAXIMUM_ERROR_LENGTH} characters")
+
+
+def _is_member_name(key: str) -> bool:
+    # Another name cannot be part of a path of JSON in SQLite.
+    return key.isprintable() and not set(key) & {'"', "\\"}
+
+
+def is_text_match(
+    record: Mapping[str, Any], metadata: Sequence[str], tags: Sequence[str], error: str | None
+) -> bool:
+    """Return True if a record with `metadata` and `error` matches the filters of a list."""
+    import orjson
+
+    stored = record.get("metadata") or {}
+    for pair in metadata:
+        key, _, value = pair.partition("=")
+        if key not in stored:
+            return False
+        if orjson.dumps(stored[key]) not in (orjson.dumps(value), value.encode()):
+            return False
+    known = stored.get(TAGS)
+    if not all(tag == known or (isinstance(known, list) and tag in known) for tag in tags):
+        return False
+    failure = record.get("error") or {}
+    text = f"{failure.get('code')} {failure.get('detail') or ''}" if failure else ""
+    return error is None or error.lower() in text.lower()

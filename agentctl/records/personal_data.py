@@ -1,0 +1,77 @@
+"""Records of the data of a person (docs/personal-data.md)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from typing_extensions import TypedDict
+
+from agentctl.records.audit import AuditMeta
+
+ErasureKind = Literal["delete", "anonymise", "keep"]
+"""The fate of the rows of a table in an erasure."""
+
+Engine = Literal["sqlite", "postgres"]
+
+
+class PersonalRows(TypedDict):
+    """The number of rows of a person in one table, and what an erasure does with them."""
+
+    db_id: str
+    table: str
+    rows: int
+    erasure: ErasureKind
+
+
+class PersonalDatabase(TypedDict):
+    """A database of the configuration."""
+
+    db_id: str
+    engine: Engine
+
+
+class PersonalDataRecord(TypedDict):
+    """The data of a person.
+
+    `open_runs` counts the live and paused runs that an erasure has to cancel first. `held` has ids
+    of sessions that an erasure leaves because they are held, at most 100; `held_count` is their
+    number. `audit_days` is the age at which audit entries are deleted.
+    """
+
+    user_id: str
+    tables: list[PersonalRows]
+    databases: list[PersonalDatabase]
+    open_runs: int
+    held: list[str]
+    held_count: int
+    audit_days: int
+
+
+class PersonalRowsPage(TypedDict):
+    """A page of rows of a person; their members depend on the part (docs/personal-data.md)."""
+
+    data: list[dict[str, Any]]
+    meta: AuditMeta
+
+
+class RewrittenFile(TypedDict):
+    """The file of a database at the end of an erasure.
+
+    `vacuumed` is true if the file was rewritten without the unused parts of its pages, and
+    `log_emptied` if its write-ahead log was emptied. Both are false for PostgreSQL.
+    """
+
+    db_id: str
+    engine: Engine
+    bytes: int | None
+    vacuumed: bool
+    log_emptied: bool
+    seconds: float
+
+
+class ErasureRecord(TypedDict):
+    """The result of one part of an erasure. `next_cursor` is null after the last part."""
+
+    erased: list[PersonalRows]
+    files: list[RewrittenFile]
+    next_cursor: str | None

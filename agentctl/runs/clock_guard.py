@@ -1,0 +1,79 @@
+"""The doubt about the clock of this process, before it deletes data by its age."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from agentctl.records.times import now
+
+JUMP = 60 * 60 * 1_000_000
+"""Microseconds that the wall clock may advance beyond the steady clock between two looks."""
+
+HOLD = 24 * 60 * 60 * 1_000_000
+"""Microseconds of the steady clock for which a doubtful clock must run on before it is trusted, and
+the age of the newest row from which the clock of a new process is doubtful."""
+
+
+def read_steady_clock() -> int:
+    """Return the time since the start of the machine in microseconds, with suspensions if known."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000
+    return time.monotonic_ns() // 1_000
+
+
+class ClockGuard:
+    """The wall clock of this process, compared with its steady clock.
+
+    The clock of a new process is doubtful until `compare` is called. A clock that jumps ahead
+    becomes doubtful; it is trusted again when it jumps back, or after a day without a jump.
+
+    Args:
+        wall: the wall clock in microseconds.
+        steady: a clock that is never set, in microseconds.
+
+    Attributes:
+        present: the time of the wall clock at the last observation, in microseconds UTC.
+    """
+
+    def __init__(
+        self, *, wall: Callable[[], int] = now, steady: Callable[[], int] = read_steady_clock
+    ) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._seen = steady()
+        self.present = wall()
+        self._offset = self.present - self._seen
+        self._before_jump: int | None = None
+        self._trusted_from = self._seen + HOLD
+
+    @property
+    def is_trusted(self) -> bool:
+        return self._seen >= self._trusted_from
+
+    def compare(self, newest: int | None) -> None:
+        """Trust the clock of a new process if it is at most a day ahead of `newest`.
+
+        That is the time of the newest row; None without rows.
+        """
+        if newest is not None and self._wall() - newest <= HOLD:
+            self._trusted_from = self._seen
+
+    def observe(self) -> bool:
+        """Look at the clocks; call it every few seconds. Return True if a jump ahead was found."""
+        steady, self.present = self._steady(), self._wall()
+        offset, passed = self.present - steady, steady - self._seen
+        self._seen = steady
+        if offset - self._offset > JUMP or passed > HOLD:
+            if self._before_jump is None:
+                self._before_jump = self._offset
+            self._offset = offset
+            self._trusted_from = steady + HOLD
+            return True
+        self._offset = offset
+        if self._before_jump is not None and offset - self._before_jump <= JUMP:
+            self._before_jump = None
+            self._trusted_from = steady
+        elif self._before_jump is not None and self.is_trusted:
+            self._before_jump = None
+        return False

@@ -1,0 +1,198 @@
+"""Backups of SQLite databases by the server, at a schedule (docs/decisions/0121).
+
+The process with the lease of the sweep makes them. The files in the folder say when the last one
+was made, so that a restart, or another process with the lease, goes on with the schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from agentctl import errors
+from agentctl.config.backup import Backup as BackupTable
+from agentctl.config.databases import sqlite_path
+from agentctl.config.settings import Database, Settings
+from agentctl.records.times import format_span
+from agentctl.runs.tasks import Tasks
+from agentctl.store.sqlite.backup_folder import BackupFolder, StoredBackup
+from agentctl.store.sqlite.backup_process import back_up_in_child
+from agentctl.store.sqlite.file import get_file_size, get_wal_path
+from agentctl.store.threads import call_in_thread
+
+RETRY_SECONDS = 30.0
+"""Pause after a failed backup; it doubles with each further failure, up to `backup.every`."""
+
+_log = logging.getLogger("agentctl.backup")
+
+
+class BackupSchedule:
+    """The schedule of the backups of all databases, in one process.
+
+    Args:
+        settings: the configuration; a schedule without `backup.every` makes no backups.
+
+    Attributes:
+        is_active: True in the process that makes the backups.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.is_active = False
+        self._jobs = [
+            _Job(settings.backup, entry)
+            for entry in settings.databases
+            if settings.backup.includes(entry.id)
+        ]
+        self._tasks = Tasks()
+        self._present: asyncio.Task[None] | None = None
+
+    def prepare(self) -> None:
+        """Create the folder if it is missing, and check that it can be written.
+
+        Raises:
+            InvalidConfiguration: it cannot.
+        """
+        for job in self._jobs[:1]:
+            prepare_folder(job.table.folder)
+
+    def look(self, *, has_lease: bool, may_delete: bool) -> None:
+        """Start the backups that are due; call it every few seconds.
+
+        Args:
+            has_lease: True if this process has the lease of the sweep.
+            may_delete: False if the clock is doubtful: nothing is deleted by its age then.
+        """
+        self.is_active = has_lease and bool(self._jobs)
+        if not self.is_active or (self._present is not None and not self._present.done()):
+            return
+        due = [job for job in self._jobs if job.may_be_due()]
+        if due:
+            self._present = self._tasks.start(self._back_up(due, may_delete))
+
+    async def _back_up(self, jobs: Sequence[_Job], may_delete: bool) -> None:
+        for job in jobs:
+            await job.run(may_delete)
+
+    def list_ages(self) -> dict[str, float]:
+        """Return the age in seconds of the newest backup of each database; infinite without one."""
+        jobs = self._jobs if self.is_active else []
+        return {job.entry.id: job.age for job in jobs if job.is_known}
+
+    def list_durations(self) -> dict[str, float]:
+        """Return the seconds of the last backup that this process made of each database."""
+        return {job.entry.id: job.seconds for job in self._jobs if job.seconds is not None}
+
+    def list_failures(self) -> dict[str, int]:
+        """Return the number of failed backups of each database in this process."""
+        return {job.entry.id: job.failures for job in self._jobs}
+
+    async def close(self) -> None:
+        """Cancel a backup under way, which removes its file."""
+        await self._tasks.cancel_all()
+
+
+class _Job:
+    """The backups of one database.
+
+    Attributes:
+        is_known: True once the folder was read.
+        failures: number of failed backups in this process.
+        seconds: duration of the last backup that this process made.
+    """
+
+    def __init__(self, table: BackupTable, entry: Database) -> None:
+        self.table = table
+        self.entry = entry
+        self.is_known = False
+        self.failures = 0
+        self.seconds: float | None = None
+        self._folder = BackupFolder(table.folder, entry.id)
+        self._source = sqlite_path(entry.url)
+        self._latest: StoredBackup | None = None
+        self._failed_in_row = 0
+        self._not_before = 0.0
+
+    @property
+    def age(self) -> float:
+        """Seconds since the newest backup; infinite if there is none."""
+        return float("inf") if self._latest is None else time.time() - self._latest.taken_at
+
+    def may_be_due(self) -> bool:
+        """Return True if a backup is due, as far as this process knows without a look."""
+        return time.monotonic() >= self._not_before and self._is_due()
+
+    def _is_due(self) -> bool:
+        # A backup with a later time was made by a clock that was ahead, and does not count.
+        return not 0 <= self.age < self.table.seconds
+
+    async def run(self, may_delete: bool) -> None:
+        """Back up if that is due and no other process does it; log a failure."""
+        try:
+            await self._run(may_delete)
+        except errors.AgentctlError as error:
+            self._report(": ".join(filter(None, [error.detail, error.cause])))
+        except OSError as error:
+            self._report(f"{self.table.folder}: {os.strerror(error.errno or 0)}")
+        except Exception as error:
+            self._report("an internal error", error)
+
+    async def _run(self, may_delete: bool) -> None:
+        with self._folder.locked() as is_locked:
+            if not is_locked:
+                # Another process backs up now.
+                self._not_before = time.monotonic() + RETRY_SECONDS
+                return
+            at = int(time.time())
+            await call_in_thread(self._look, at)
+            if not self._is_due():
+                return
+            if may_delete:
+                await call_in_thread(self._folder.delete_expired, self.table.rules, at)
+            size = get_file_size(self._source) + get_file_size(get_wal_path(self._source))
+            await call_in_thread(self._folder.check_space, size)
+            backup = await back_up_in_child(self._source, self._folder.build_path(at))
+            path = await call_in_thread(self._folder.publish, backup)
+            self.seconds = backup.seconds
+            _log.info("backup of the database %s: %s", self.entry.id, path)
+            if may_delete:
+                await call_in_thread(self._folder.delete_expired, self.table.rules, at)
+            await call_in_thread(self._look, at)
+            if self._failed_in_row:
+                _log.warning("backups of the database %s succeed again", self.entry.id)
+            self._failed_in_row = 0
+
+    def _look(self, at: int) -> None:
+        self._folder.remove_unfinished()
+        self._latest = self._folder.find_latest(at)
+        self.is_known = True
+
+    def _report(self, problem: str, cause: Exception | None = None) -> None:
+        pause = min(RETRY_SECONDS * 2**self._failed_in_row, self.table.seconds)
+        self._failed_in_row += 1
+        self.failures += 1
+        self._not_before = time.monotonic() + pause
+        message = "the backup of the database %s failed: %s; next attempt in %s"
+        _log.error(message, self.entry.id, problem, format_span(pause), exc_info=cause)
+
+
+def prepare_folder(folder: Path) -> None:
+    """Create the folder of the backups if it is missing, and check that it can be written.
+
+    Raises:
+        InvalidConfiguration: it cannot.
+    """
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        problem = None if os.access(folder, os.R_OK | os.W_OK | os.X_OK) else "permission denied"
+    except OSError as error:
+        problem = (os.strerror(error.errno or 0)).lower()
+    if problem is not None:
+        raise errors.InvalidConfiguration(
+            "backup.folder cannot be written",
+            cause=f"{folder}: {problem}",
+            hint="create the folder for the user of the server, or name another one",
+        )

@@ -1,0 +1,355 @@
+"""The work of `agentctl db copy`: which databases may be copied, and the steps of a copy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Literal
+
+from agentctl import errors
+from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
+from agentctl.config.settings import Database
+from agentctl.light_dataclass import dataclass
+from agentctl.store import migrating
+from agentctl.store.copying import state
+from agentctl.store.copying.copier import Copier, Report
+from agentctl.store.copying.side import Side
+from agentctl.store.copying.tables import Table, load_tables
+from agentctl.store.database import Database as OpenDatabase
+from agentctl.store.migrating import read_version
+from agentctl.store.schema import MIGRATE_COMMAND, SCHEMA_VERSION, check_newer
+from agentctl.store.search import Tokenizer
+from agentctl.store.sqlite.file import mark_as_used
+
+Stage = Literal["none", "copying", "copied", "moved", "finished"]
+"""The stage of a copy: `copied` has all rows, `moved` has a source that refuses writes and a target
+that is not served yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStatus:
+    """The status of a copy.
+
+    Attributes:
+        stage: how far it is.
+        rows, copied: number of rows in the source, and of those that were copied.
+        changes: number of recorded changes that the target may not have.
+        live_runs: number of runs that a server of the source works on.
+    """
+
+    stage: Stage
+    source: str
+    target: str
+    rows: int
+    copied: int
+    changes: int
+    live_runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    source: Side
+    target: Side
+    tables: tuple[Table, ...]
+
+
+async def read_copy_status(source: Database, target: Database) -> CopyStatus:
+    """Check that a copy is possible and return its status. Nothing is changed.
+
+    Raises:
+        Conflict: the databases are part of other copies, or the target is not empty.
+        Unavailable: a database cannot be used.
+        SchemaMismatch: one does not have the schema of this code.
+    """
+    if await read_version(target) is None:
+        async with open_side(source) as side:
+            tables = load_tables()
+            await _check_source(side, display_url(target.url), None, None)
+            return await _describe("none", side, display_url(target.url), tables, 0)
+    async with _open_pair(source, target) as pair:
+        stage = await _find_stage(pair)
+        copied = await pair.target.read(state.list_copied())
+        rows = sum(each.copied_rows for each in copied.values())
+        return await _describe(stage, pair.source, pair.target.place, pair.tables, rows)
+
+
+async def copy_rows(
+    source: Database, target: Database, report: Report, tokenizer: Tokenizer | None = None
+) -> CopyStatus:
+    """Copy all rows while servers work with the source; go on with a copy that has begun.
+
+    A missing target is created.
+
+    Args:
+        tokenizer: the index of a search that the target gets; None if search is not enabled.
+
+    Raises: as `read_copy_status`, and Conflict if another process has taken over.
+    """
+    await _create_target(source, target)
+    async with _open_pair(source, target) as pair:
+        await _copy(pair, _build_copier(pair, target, report, tokenizer))
+    return await read_copy_status(source, target)
+
+
+async def finish_copy(
+    source: Database,
+    target: Database,
+    *,
+    wait: float,
+    interrupt: bool,
+    report: Report,
+    tokenizer: Tokenizer | None = None,
+) -> dict[str, object]:
+    """Copy the rest, compare both databases, and close the source.
+
+    Args:
+        wait: maximum time in seconds to wait for the end of the live runs.
+        interrupt: True to go on if runs are live then.
+        tokenizer: as in `copy_rows`.
+
+    Returns:
+        The facts of the copy.
+
+    Raises: as `copy_rows`, and Conflict if runs are live, Unavailable if the databases differ.
+    """
+    await _create_target(source, target)
+    async with _open_pair(source, target) as pair:
+        copier = _build_copier(pair, target, report, tokenizer)
+        stage = await _find_stage(pair)
+        facts: dict[str, object] = {"from": pair.source.place, "to": pair.target.place}
+        if stage == "moved":
+            await copier.open_target()
+        if stage in ("moved", "finished"):
+            return {**facts, "rows": None, "starts_refused": None, "writes_refused": None}
+        await _copy(pair, copier)
+        finished = await copier.finish(wait=wait, interrupt=interrupt)
+        return {
+            **facts,
+            "rows": sum(each.rows for each in finished.tables.values()),
+            "starts_refused": round(finished.starts_refused, 3),
+            "writes_refused": round(finished.writes_refused, 3),
+            "tables": [
+                {"table": name, "rows": each.rows, "digest": each.digest}
+                for name, each in finished.tables.items()
+            ],
+        }
+
+
+async def abandon_copy(source: Database) -> str:
+    """End a copy that has begun: its triggers and its records leave the source.
+
+    Returns:
+        The place of the target, which keeps the copied rows and is not served.
+
+    Raises:
+        Conflict: no copy of the database is under way, or it has moved already.
+    """
+    async with open_side(source) as side:
+        present = await side.read(state.get_state())
+        if present is None or present.role != "source" or present.state != "copying":
+            raise errors.Conflict(
+                "No copy of the database is under way",
+                cause=f"{side.place} was not changed",
+                hint="a database that has moved stays closed; copy the new one back instead",
+            )
+        await _forget_copy(side)
+        return present.other
+
+
+async def forget_lost_copy(database: OpenDatabase, entry: Database) -> None:
+    """End the copy that a restored database was the source of, if there was one.
+
+    The target has rows that were written after the time of the restored state, and the records of
+    these changes are lost.
+
+    Args:
+        database: the restored database.
+        entry: its configuration.
+    """
+    present = await database.read(state.get_state())
+    if present is not None and present.role == "source":
+        async with open_side(entry) as side:
+            await _forget_copy(side)
+
+
+async def _forget_copy(side: Side) -> None:
+    async with side.locked(exclusive=True):
+        await side.drop_triggers()
+        await side.write(state.forget())
+
+
+def _build_copier(
+    pair: _Pair, target: Database, report: Report, tokenizer: Tokenizer | None
+) -> Copier:
+    if tokenizer is not None and not is_sqlite_url(target.url):
+        tokenizer = "words"  # the only one of PostgreSQL
+    return Copier(pair.source, pair.target, pair.tables, report, tokenizer)
+
+
+async def _copy(pair: _Pair, copier: Copier) -> None:
+    stage = await _find_stage(pair)
+    if stage in ("moved", "finished"):
+        raise _build_moved_already(pair.source.place, pair.target.place)
+    if stage == "none":
+        await copier.begin()
+    await copier.copy_rows()
+
+
+async def _find_stage(pair: _Pair) -> Stage:
+    """Return the stage of the copy between two databases.
+
+    Raises:
+        Conflict: they are part of other copies, or the target is not empty.
+    """
+    ours = await pair.source.read(state.get_state())
+    theirs = await pair.target.read(state.get_state())
+    await _check_source(pair.source, pair.target.place, ours, theirs)
+    roles = (ours and ours.role, theirs and theirs.role)
+    if ours and theirs and roles == ("source", "target") and ours.copy_id == theirs.copy_id:
+        if ours.state == "moved":
+            return "finished" if theirs.state == "complete" else "moved"
+        if theirs.state == "complete":
+            raise errors.Conflict(
+                "The copy was finished already",
+                cause=f"{pair.target.place} has taken the place of {pair.source.place}, which is"
+                " in a state before that",
+                hint="to use the source again: agentctl db copy --abandon",
+            )
+        copied = await pair.target.read(state.list_copied())
+        return "copied" if all(each.is_complete for each in copied.values()) else "copying"
+    await _check_empty(pair.target, pair.tables)
+    return "none"
+
+
+async def _check_source(
+    source: Side, place: str, ours: state.CopyState | None, theirs: state.CopyState | None
+) -> None:
+    ours = ours or await source.read(state.get_state())
+    if ours is None or ours.state == "complete":
+        return
+    if ours.role == "target":
+        raise errors.Conflict(
+            "The database is the target of a copy that is not complete",
+            cause=f"{source.place} does not have everything of {ours.other}",
+            hint="finish that copy first",
+        )
+    is_same = theirs is not None and theirs.copy_id == ours.copy_id
+    if is_same or (theirs is None and ours.other == place and ours.state == "copying"):
+        return
+    if ours.state == "moved":
+        raise _build_moved_already(source.place, ours.other)
+    raise errors.Conflict(
+        "Another copy of the database is under way",
+        cause=f"{source.place} is copied to {ours.other}",
+        hint="name that target, or end the copy with: agentctl db copy --abandon",
+    )
+
+
+async def _check_empty(target: Side, tables: tuple[Table, ...]) -> None:
+    from agentctl.store.sqlite.schema import build_in_memory
+
+    created = build_in_memory(SCHEMA_VERSION)
+    theirs = await target.read(state.get_state())
+    for table in tables:
+        seeds = created.execute(f"SELECT {', '.join(table.columns)} FROM {table.name}").fetchall()
+        async with target.snapshot():
+            rows = await target.read_batch(table, None)
+        if sorted(rows, key=repr) != sorted(seeds, key=repr):
+            raise errors.Conflict(
+                "The target of a copy must be empty",
+                cause=f"{target.place} has rows in the table {table.name}; nothing was changed",
+                hint="name a new file, an empty database, or another schema in search_path",
+            )
+    if theirs is not None:
+        raise errors.Conflict(
+            "The target belongs to another copy",
+            cause=f"{target.place} takes part in a copy with {theirs.other}",
+            hint="name a new file, an empty database, or another schema in search_path",
+        )
+
+
+def _build_moved_already(source: str, place: str) -> errors.DatabaseMoved:
+    return errors.DatabaseMoved(
+        "The database has moved already", cause=f"{source} was copied to {place}"
+    )
+
+
+async def _create_target(source: Database, target: Database) -> None:
+    if await read_version(target) is None:
+        async with open_side(source) as side:
+            await _check_source(side, _name_place(target), None, None)
+        await migrating.migrate(target, lambda _: None)
+        if is_sqlite_url(target.url):
+            mark_as_used(sqlite_path(target.url))
+
+
+def _name_place(entry: Database) -> str:
+    place = display_url(entry.url)
+    return f"{place} (schema {entry.search_path})" if entry.search_path else place
+
+
+async def _describe(
+    stage: Stage, source: Side, place: str, tables: tuple[Table, ...], copied: int
+) -> CopyStatus:
+    rows = 0
+    for table in tables:
+        rows += await source.count(table)
+    changes = await source.read(state.count_changes())
+    live = await source.read(state.count_live())
+    return CopyStatus(stage, source.place, place, rows, copied, changes, live)
+
+
+@asynccontextmanager
+async def _open_pair(source: Database, target: Database) -> AsyncIterator[_Pair]:
+    async with open_side(source) as first, open_side(target) as second:
+        if await first.identify() == await second.identify():
+            raise errors.Conflict(
+                "A database cannot be copied to itself", cause=f"it is {first.place}"
+            )
+        yield _Pair(first, second, load_tables())
+
+
+@asynccontextmanager
+async def open_side(entry: Database) -> AsyncIterator[Side]:
+    """Open a database for a copy, and turn the errors of its driver into public ones.
+
+    Raises:
+        Unavailable: it does not exist or cannot be used.
+        SchemaMismatch: it does not have the schema of this code.
+    """
+    version = await read_version(entry)
+    if version is None:
+        raise errors.Unavailable(
+            "There is no database yet", cause=f"{display_url(entry.url)} has none"
+        )
+    if version.number != SCHEMA_VERSION:
+        if version.moved_to is None and version.copied_from is None:
+            check_newer(version, display_url(entry.url))
+        is_older, place = version.number < SCHEMA_VERSION, display_url(entry.url)
+        raise errors.SchemaMismatch(
+            "Both databases of a copy must have the schema of this agentctl",
+            cause=f"{place} has schema {version.number}, this one {SCHEMA_VERSION}",
+            command=MIGRATE_COMMAND if is_older else None,
+            hint=None if is_older else "use the version of agentctl that migrated it",
+        )
+    side = await _connect(entry)
+    try:
+        yield side
+    except Exception as error:
+        raise side.to_public_error(error) from None
+    finally:
+        await side.close()
+
+
+async def _connect(entry: Database) -> Side:
+    if is_sqlite_url(entry.url):
+        from agentctl.store.copying.sqlite import SqliteSide
+
+        return SqliteSide(sqlite_path(entry.url))
+    from agentctl.store.copying.postgres import open_postgres
+    from agentctl.store.postgres.failures import to_public_error
+
+    try:
+        return await open_postgres(entry)
+    except Exception as error:
+        raise to_public_error(error, entry.id) from None

@@ -1,0 +1,72 @@
+"""Checks of the backups that a server makes: the folder, the age of the newest one, the space."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from agentctl.config.databases import sqlite_path
+from agentctl.config.settings import Database, Settings
+from agentctl.records.numbers import format_bytes
+from agentctl.records.times import format_span
+from agentctl.service.doctor.finding import Finding, note, ok, wrong
+from agentctl.store.sqlite.backup_folder import SPARE_BYTES, BackupFolder
+from agentctl.store.sqlite.file import get_file_size
+
+_CHECK = "backups"
+
+LATE_SECONDS = 300
+"""Time after which a missing backup is a problem, in addition to twice `backup.every`."""
+
+
+def check_backups(settings: Settings) -> Iterator[Finding]:
+    """Check the folder of the backups and the newest one of each database."""
+    folder = settings.backup.folder
+    if not folder.is_dir():
+        text = f"there is no folder {folder}"
+        yield wrong(
+            _CHECK, text, f"agentctl serve creates it, or: mkdir {shlex.quote(str(folder))}"
+        )
+        return
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        remedy = f"chmod u+rwx {shlex.quote(str(folder))}, as its owner"
+        yield wrong(_CHECK, f"the folder {folder} cannot be written", remedy)
+        return
+    for entry in settings.databases:
+        if settings.backup.includes(entry.id):
+            yield from _check_database(settings, entry)
+
+
+def _check_database(settings: Settings, entry: Database) -> Iterator[Finding]:
+    table, source = settings.backup, sqlite_path(entry.url)
+    latest = BackupFolder(table.folder, entry.id).find_latest()
+    log = "the log of the server names the reason: agentctl.backup"
+    if latest is None:
+        text = f"there is no backup of the database {entry.id} in {table.folder}"
+        yield wrong(_CHECK, text, f"start the server; {log}")
+    else:
+        age = time.time() - latest.taken_at
+        text = f"the newest backup of the database {entry.id} is {format_span(age)} old"
+        if age > 2 * table.seconds + LATE_SECONDS:
+            remedy = f"a running server writes one every {table.every}; {log}"
+            yield wrong(_CHECK, text, remedy)
+        elif age < -LATE_SECONDS:
+            text = f"the newest backup of the database {entry.id} has a time in the future"
+            yield wrong(_CHECK, text, "set the clock: timedatectl set-ntp true")
+        else:
+            yield ok(_CHECK, f"{text}: {latest.path.name}, {format_bytes(latest.bytes)}")
+    free, size = shutil.disk_usage(table.folder).free, get_file_size(source)
+    if free < size + SPARE_BYTES:
+        text = f"{format_bytes(free)} are free in {table.folder}, too few for the next backup"
+        yield wrong(_CHECK, text, "free some space, or keep fewer backups: keep in [backup]")
+    if _is_on_same_disk(table.folder, source):
+        text = f"the backups of {entry.id} are on the disk of the database, and are lost with it"
+        yield note(_CHECK, text, "name a folder on another disk, or copy it to another machine")
+
+
+def _is_on_same_disk(folder: Path, source: Path) -> bool:
+    return source.exists() and folder.stat().st_dev == source.stat().st_dev

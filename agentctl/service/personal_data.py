@@ -1,0 +1,362 @@
+"""The operations on the data of a person (docs/personal-data.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import orjson
+
+from agentctl import errors
+from agentctl.config.databases import is_sqlite_url, sqlite_path
+from agentctl.light_dataclass import dataclass
+from agentctl.personal_data_requests import Erasure, PersonalPart, PersonalRowsFilter
+from agentctl.records.document import Document, build_document
+from agentctl.records.personal_data import (
+    ErasureRecord,
+    PersonalDatabase,
+    PersonalDataRecord,
+    PersonalRows,
+    PersonalRowsPage,
+    RewrittenFile,
+)
+from agentctl.records.times import format_rfc3339
+from agentctl.records.validation import check_text
+from agentctl.requests import DELETION_WAIT, MAXIMUM_LIMIT, MAXIMUM_USER_ID_LENGTH
+from agentctl.service.audit import build_entry
+from agentctl.service.audit_log import AuditedCall
+from agentctl.service.family import OperationFamily
+from agentctl.service.paging import pack_cursor, unpack_cursor
+from agentctl.store.database import Database, Work
+from agentctl.store.repositories import personal_data, usage
+from agentctl.store.repositories.personal_data import PERSONAL_TABLES, Erased
+from agentctl.store.repositories.usage import NANODOLLARS, SumKey, Sums
+
+PART_SECONDS = 2.0
+"""Seconds after which a part of an erasure ends; its last unit may take longer."""
+
+_OF_ACCOUNTS = (
+    "A service account sees its own data only, also with the admin scope: use the token of an"
+    " administrator, or work locally"
+)
+_AS_USER = "An administrator who acts for a user cannot do this: omit --as-user"
+"""The reasons of a 403 of an administrator, and what to do."""
+
+_KINDS = {table.name: table.erasure for table in PERSONAL_TABLES}
+
+_Found = tuple[list[dict[str, Any]], str | None]
+"""Rows of a page, and the position of the next one; None on the last page."""
+
+
+class _Step(NamedTuple):
+    """One step of an erasure: its name, and the number of its database."""
+
+    name: str
+    database: int
+
+
+@dataclass(slots=True)
+class _Place:
+    """The place of an erasure: the number of its step, and the position in it."""
+
+    step: int = 0
+    position: str = ""
+
+
+class PersonalDataOperations(OperationFamily):
+    """Export and erasure of the data of a person, for administrators."""
+
+    async def get_user_data(self, user_id: str = "") -> Document[PersonalDataRecord]:
+        """Count the data of a person in every database.
+
+        Raises:
+            Forbidden: the caller is a service account, or acts for a user.
+            ValidationFailed: the id is not valid.
+        """
+        async with self.audit("get_user_data") as call:
+            self._check_user(call, user_id)
+            databases = self.hosting.databases
+            record = PersonalDataRecord(
+                user_id=user_id, tables=[], databases=[], open_runs=0, held=[], held_count=0,
+                audit_days=self.hosting.settings.audit.keep_days,
+            )  # fmt: skip
+            for entry, database in zip(
+                self.hosting.settings.databases, databases.values(), strict=True
+            ):
+                is_system = database is databases.system
+                work = personal_data.count_rows(user_id, is_system=is_system)
+                counts = await database.read(work, size="large")
+                counts.rows["webhook_deliveries"] += await _count_of_deleted_runs(database, user_id)
+                record["tables"] += _build_rows(database.id, counts.rows)
+                record["databases"].append(
+                    PersonalDatabase(
+                        db_id=database.id,
+                        engine="sqlite" if is_sqlite_url(entry.url) else "postgres",
+                    )
+                )
+                record["open_runs"] += counts.open_runs
+                record["held"] = [*record["held"], *counts.held][:100]
+                record["held_count"] += counts.held_count
+            return build_document(record)
+
+    async def get_user_rows(self, filter: PersonalRowsFilter) -> Document[PersonalRowsPage]:
+        """Return a page of rows of a person that no other list has.
+
+        Raises:
+            Forbidden: the caller is a service account, or acts for a user.
+            NotFound: there is no such database.
+            ValidationFailed: a value is not valid.
+        """
+        async with self.audit("get_user_rows") as call:
+            self._check_user(call, filter.user_id)
+            if not 1 <= filter.limit <= MAXIMUM_LIMIT:
+                raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
+            database = self.lookups.database(filter.db_id)
+            read = _READERS[filter.part]
+            position = ""
+            if filter.cursor is not None:
+                position = unpack_cursor(filter.cursor, lambda text: _read_bound(text, filter.part))
+            rows, following = await read(database, filter.user_id, position, filter.limit)
+            cursor = None if following is None else pack_cursor(f"{filter.part}:{following}")
+            return build_document(PersonalRowsPage(data=rows, meta={"next_cursor": cursor}))
+
+    async def erase_user_data(self, erasure: Erasure) -> Document[ErasureRecord]:
+        """Execute one part of an erasure, for some seconds.
+
+        An erasure that was interrupted begins again without a cursor: nothing of it is lost.
+
+        Raises:
+            Conflict: the user has live or paused runs.
+            Forbidden: the caller is a service account, or acts for a user.
+            ValidationFailed: a value is not valid.
+        """
+        async with self.audit("erase_user_data") as call:
+            self._check_user(call, erasure.user_id)
+            if erasure.vacuum not in ("auto", "always", "never"):
+                raise errors.ValidationFailed("vacuum must be one of: auto, always, never")
+            steps = self._list_steps()
+            place = _Place()
+            if erasure.cursor is not None:
+                place = unpack_cursor(
+                    erasure.cursor, lambda text: _read_place(text, erasure.user_id, len(steps))
+                )
+            record = ErasureRecord(erased=[], files=[], next_cursor=None)
+            end = time.monotonic() + PART_SECONDS
+            while place.step < len(steps):
+                await self._take_step(call, steps[place.step], place, erasure, record)
+                if time.monotonic() > end and place.step < len(steps):
+                    text = f"{place.step}:{place.position}:{erasure.user_id}"
+                    record["next_cursor"] = pack_cursor(text)
+                    break
+            return build_document(record)
+
+    def _check_user(self, call: AuditedCall, user_id: str) -> None:
+        if not 1 <= len(user_id) <= MAXIMUM_USER_ID_LENGTH:
+            raise errors.ValidationFailed(
+                f"user_id must be 1 to {MAXIMUM_USER_ID_LENGTH} characters"
+            )
+        check_text("user_id", user_id)
+        call.add_resource("user", user_id)
+        if not self.lookups.visibility.everyone:
+            raise errors.Forbidden(_OF_ACCOUNTS if self.principal.caller is None else _AS_USER)
+
+    def _list_steps(self) -> list[_Step]:
+        count = len(self.hosting.databases)
+        steps = [_Step("open", number) for number in range(count)]
+        for number in range(count):
+            steps += [_Step(name, number) for name in ("sessions", "keys", "deliveries", "usage")]
+        steps.append(_Step("memories", 0))
+        return steps + [_Step("file", number) for number in range(count)]
+
+    async def _take_step(
+        self, call: AuditedCall, step: _Step, place: _Place, erasure: Erasure, record: ErasureRecord
+    ) -> None:
+        """Execute one unit of a step and move the place on."""
+        database = list(self.hosting.databases.values())[step.database]
+        user_id = erasure.user_id
+        if step.name == "open":
+            await self._end_open_runs(call, database, erasure)
+            erased, following = Erased(), None
+        elif step.name == "file":
+            record["files"].append(await self._rewrite(step.database, erasure))
+            erased, following = Erased(), None
+        elif step.name == "deliveries":
+            found, following = await database.read(
+                personal_data.find_deliveries(user_id, place.position, of_deleted=True),
+                size="large",
+            )
+            ids = [row.delivery_id for row in found]
+            erased = Erased()
+            if ids:
+                erased = await call.write(database, personal_data.erase_deliveries(ids))
+        else:
+            erased = await call.write(database, _UNITS[step.name](user_id))
+            following = "" if any(erased.rows.values()) else None
+        _add_rows(record["erased"], database.id, erased.rows)
+        if erased.busy:
+            raise errors.Conflict(
+                f"The user has started runs in the meantime, in {len(erased.busy)} sessions"
+            )
+        if following is None:
+            place.step, place.position = place.step + 1, ""
+        else:
+            place.position = following
+
+    async def _end_open_runs(self, call: AuditedCall, database: Database, erasure: Erasure) -> None:
+        work = personal_data.list_open_runs(erasure.user_id)
+        while open_runs := await database.read(work, size="unknown"):
+            if not erasure.cancel:
+                raise errors.Conflict(f"The user has live or paused runs: {', '.join(open_runs)}")
+            await call.commit_first(database)
+            canceller, actor = self.hosting.canceller, self.principal.actor
+            reason = "The data of the user is erased"
+            cancels = [
+                canceller.cancel(database, run_id, actor=actor, reason=reason, wait=DELETION_WAIT)
+                for run_id in open_runs
+            ]
+            await asyncio.gather(*cancels, return_exceptions=True)
+            left = set(open_runs).intersection(await database.read(work, size="unknown"))
+            if left:
+                raise errors.Conflict(
+                    f"Runs of the user have not stopped: {', '.join(sorted(left))}"
+                )
+
+    async def _rewrite(self, number: int, erasure: Erasure) -> RewrittenFile:
+        entry = self.hosting.settings.databases[number]
+        if not is_sqlite_url(entry.url):
+            return RewrittenFile(
+                db_id=entry.id, engine="postgres", bytes=None, vacuumed=False, log_emptied=False,
+                seconds=0.0,
+            )  # fmt: skip
+        from agentctl.store.sqlite.rewrite import VACUUM_BYTES, rewrite_file
+
+        maximum = {"auto": VACUUM_BYTES, "always": None, "never": -1}[erasure.vacuum]
+        done = await rewrite_file(sqlite_path(entry.url), maximum)
+        return RewrittenFile(
+            db_id=entry.id, engine="sqlite", bytes=done.bytes, vacuumed=done.vacuumed,
+            log_emptied=done.log_emptied, seconds=round(done.seconds, 3),
+        )  # fmt: skip
+
+
+async def _count_of_deleted_runs(database: Database, user_id: str) -> int:
+    """Count the deliveries about runs of a person that do not exist any more."""
+    count = 0
+    following: str | None = ""
+    while following is not None:
+        work = personal_data.find_deliveries(user_id, following, of_deleted=True)
+        found, following = await database.read(work, size="large")
+        count += len(found)
+    return count
+
+
+def _read_place(text: str, user_id: str, steps: int) -> _Place:
+    step, position, owner = text.split(":", 2)
+    if owner != user_id or not 0 <= int(step) < steps:
+        raise ValueError
+    return _Place(int(step), check_text("cursor", position))
+
+
+def _read_bound(text: str, part: PersonalPart) -> str:
+    found, _, position = text.partition(":")
+    if found != part or (part in ("usage", "audit") and abs(int(position)) >= 2**63):
+        raise ValueError
+    return check_text("cursor", position)
+
+
+def _anonymise(user_id: str) -> Work[Erased]:
+    from agentctl.store.database import Steps, unit
+
+    @unit
+    def move() -> Steps[Erased]:
+        return Erased((yield from usage.anonymise(user_id)))
+
+    return move()
+
+
+_UNITS: Mapping[str, Callable[[str], Work[Erased]]] = {
+    "sessions": personal_data.erase_sessions,
+    "keys": personal_data.erase_keys,
+    "usage": _anonymise,
+    "memories": personal_data.erase_memories,
+}
+"""The units of the steps that are repeated until they erase nothing."""
+
+
+def _build_rows(db_id: str, rows: Mapping[str, int]) -> list[PersonalRows]:
+    return [
+        PersonalRows(db_id=db_id, table=name, rows=count, erasure=_KINDS[name])
+        for name, count in rows.items()
+    ]
+
+
+def _add_rows(total: list[PersonalRows], db_id: str, rows: Mapping[str, int]) -> None:
+    known = {(row["db_id"], row["table"]): row for row in total}
+    for row in _build_rows(db_id, rows):
+        if (earlier := known.get((db_id, row["table"]))) is not None:
+            earlier["rows"] += row["rows"]
+        elif row["rows"]:
+            total.append(row)
+
+
+def _format(at: int | None) -> str | None:
+    return None if at is None else format_rfc3339(at)
+
+
+async def _read_decisions(database: Database, user_id: str, after: str, limit: int) -> _Found:
+    work = personal_data.list_decisions(user_id, after, limit)
+    found = await database.read(work, size="large")
+    rows = [{**row._asdict(), "decided_at": _format(row.decided_at)} for row in found]
+    return rows, found[-1].approval_id if len(found) == limit else None
+
+
+async def _read_deliveries(database: Database, user_id: str, after: str, limit: int) -> _Found:
+    following: str | None = after
+    while following is not None:
+        work = personal_data.find_deliveries(user_id, following)
+        found, following = await database.read(work, size="large")
+        if found:
+            return [
+                {
+                    **row._asdict(),
+                    "created_at": _format(row.created_at),
+                    "delivered_at": _format(row.delivered_at),
+                    "body": orjson.loads(row.body),
+                }
+                for row in found
+            ], following
+    return [], None
+
+
+async def _read_usage(database: Database, user_id: str, after: str, limit: int) -> _Found:
+    work = personal_data.list_days(user_id, int(after or -1), min(limit, 30))
+    days = await database.read(work, size="large")
+    return [_build_day(*each) for each in days], str(days[-1][0].start) if days else None
+
+
+def _build_day(key: SumKey, sums: Sums) -> dict[str, Any]:
+    return {
+        "day": format_rfc3339(key.start)[:10],
+        "component_type": key.component_type,
+        "component_id": key.component_id,
+        "model": key.model or None,
+        **{each.name: getattr(sums, each.name) for each in fields(sums)},
+        "cost": sums.cost / NANODOLLARS,
+    }
+
+
+async def _read_audit(database: Database, user_id: str, after: str, limit: int) -> _Found:
+    work = personal_data.find_audit_entries(user_id, int(after or 0))
+    entries, following = await database.read(work, size="large")
+    rows: list[dict[str, Any]] = [{**build_entry(row)} for row in entries]
+    return rows, None if following is None else str(following)
+
+
+_READERS: Mapping[PersonalPart, Callable[[Database, str, str, int], Awaitable[_Found]]] = {
+    "decisions": _read_decisions,
+    "deliveries": _read_deliveries,
+    "usage": _read_usage,
+    "audit": _read_audit,
+}

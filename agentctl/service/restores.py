@@ -1,0 +1,185 @@
+"""The work of `agentctl db restore`, `db backups` and `db settle`.
+
+Only the local command line uses this module: it works on files and servers directly and asks no
+policy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from dataclasses import replace as replace_fields
+from pathlib import Path
+
+from agentctl.config.databases import SQLITE_SCHEME, sqlite_path
+from agentctl.config.settings import Database, Settings
+from agentctl.errors import AgentctlError, Conflict, NotFound, Unavailable
+from agentctl.records.times import format_rfc3339
+from agentctl.runs.liveness import DEAD_AFTER_SECONDS, WorkerMonitor
+from agentctl.runs.restored import Settled, settle
+from agentctl.service.database_copy import forget_lost_copy
+from agentctl.store.databases import Databases, open_sqlite
+from agentctl.store.sqlite.backup import CopiedRows
+from agentctl.store.sqlite.backup_folder import BackupFolder, has_same_rows, read_facts
+from agentctl.store.sqlite.file import mark_as_used
+from agentctl.store.sqlite.restore import restore as put_in_place
+from agentctl.store.sqlite.schema import migrate as migrate_file
+
+_FACTS = ("taken_at", "seconds", "schema", "sessions", "runs", "rows", "sha256")
+
+
+async def list_backups(
+    folder: Path, entry: Database, *, check: bool, report: Callable[[int], None]
+) -> list[dict[str, object]]:
+    """List the backups that servers have made of a SQLite database, newest first.
+
+    Args:
+        check: True to read each backup completely.
+        report: called with the number of backups that were read.
+
+    Returns:
+        The facts of each, with a `state`: `verified`, as it was checked when it was made;
+        `unverified`, without facts of that check; with `check` also `damaged`.
+
+    Raises:
+        Unavailable: the folder cannot be read.
+    """
+    try:
+        backups = BackupFolder(folder, entry.id).list_backups()
+    except OSError as error:
+        raise _build_unreadable_error(folder, error) from None
+    records: list[dict[str, object]] = []
+    for backup in backups:
+        state = "verified" if backup.is_verified else "unverified"
+        if check and backup.is_verified and not await has_same_rows(backup):
+            state = "damaged"
+        facts = backup.facts or {"taken_at": format_rfc3339(backup.taken_at * 1_000_000)}
+        record = {"file": str(backup.path), "db_id": entry.id, "state": state}
+        records.append({**record, "bytes": backup.bytes, **dict.fromkeys(_FACTS), **facts})
+        report(len(records))
+    return records
+
+
+def find_latest_backup(folder: Path, entry: Database) -> Path:
+    """Return the newest verified backup that servers have made of a database.
+
+    Raises:
+        NotFound: there is none.
+        Unavailable: the folder cannot be read.
+    """
+    try:
+        latest = BackupFolder(folder, entry.id).find_latest()
+    except OSError as error:
+        raise _build_unreadable_error(folder, error) from None
+    if latest is None:
+        raise NotFound(
+            f"There is no verified backup of the database {entry.id}",
+            cause=f"none in {folder}",
+            hint="name a file: agentctl db restore FILE",
+        )
+    return latest.path
+
+
+def _build_unreadable_error(folder: Path, error: OSError) -> Unavailable:
+    cause = f"{folder}: {os.strerror(error.errno or 0)}"
+    return Unavailable("The folder of the backups cannot be read", cause=cause)
+
+
+async def restore(
+    entry: Database,
+    backup: Path,
+    *,
+    replace: bool,
+    sha256: str | None,
+    report: Callable[[int], None],
+) -> dict[str, object]:
+    """Restore a SQLite database from a backup, migrated and settled.
+
+    Nothing that was under way at the time of the backup goes on by itself: it may have ended since,
+    with its effects.
+
+    Args:
+        replace: True to move an existing database aside.
+        sha256: the hash of all rows that the backup must have; None for that of the file with its
+            facts, if a server has made it.
+
+    Returns:
+        The facts of the restored database.
+
+    Raises:
+        Conflict: a process works with the database, it exists and `replace` is False, or the file
+            is no backup.
+        Unavailable: the backup is damaged, is another one, or a file cannot be written.
+        SchemaMismatch: the backup has a newer schema than this version works with.
+        DatabaseMoved: it is one of a database that had moved.
+    """
+    path = sqlite_path(entry.url)
+    facts = read_facts(backup)
+    expected = sha256
+    if expected is None and facts is not None:
+        expected = facts["sha256"]
+    settled: list[Settled] = []
+
+    async def prepare(copy_of_backup: Path, rows: CopiedRows) -> None:
+        if expected not in (None, rows[1]):
+            raise Unavailable(
+                "The backup is not the expected one",
+                cause=f"its rows have the hash {rows[1]}",
+                hint="compare the hash with that of `agentctl db backup` or `agentctl db backups`",
+            )
+        try:
+            await migrate_file(copy_of_backup, lambda _: None)
+            database = open_sqlite(entry.id, copy_of_backup, create=False)
+            try:
+                place = replace_fields(entry, url=f"{SQLITE_SCHEME}{copy_of_backup}")
+                await forget_lost_copy(database, place)
+                settled.append(await settle(database))
+            finally:
+                await database.close()
+        except AgentctlError as error:
+            if error.cause is not None:
+                error.cause = error.cause.replace(str(copy_of_backup), str(backup))
+            raise
+
+    (tables, digest), moved = await put_in_place(
+        backup, path, prepare, replace=replace, report=report
+    )
+    mark_as_used(path)
+    return {
+        "db_id": entry.id,
+        "file": str(path),
+        "sessions": tables["sessions"],
+        "runs": tables["runs"],
+        "rows": sum(tables.values()),
+        "sha256": digest,
+        **asdict(settled[0]),
+        "moved_to": None if moved is None else str(moved),
+    }
+
+
+async def settle_recovered(settings: Settings, entry: Database) -> dict[str, object]:
+    """End the unfinished work of a PostgreSQL database that was recovered to an earlier time.
+
+    The changes are those of `restore`. A second call finds nothing to do.
+
+    Raises:
+        Conflict: a server works with the database.
+        Unavailable: the database does not answer, or does not exist.
+        SchemaMismatch: this version does not work with its schema.
+    """
+    databases = Databases(settings, create=False)
+    try:
+        judged = await WorkerMonitor(databases).check_all()
+        working = [worker for worker, death in judged.items() if death is None]
+        if working:
+            raise Conflict(
+                "A server works with the database",
+                cause="worker processes with a heartbeat in the last"
+                f" {DEAD_AFTER_SECONDS:.0f} seconds: {len(working)}",
+                hint="stop the servers; one that was killed counts for as long as that",
+            )
+        await forget_lost_copy(databases[entry.id], entry)
+        return {"db_id": entry.id, **asdict(await settle(databases[entry.id]))}
+    finally:
+        await databases.close()

@@ -1,0 +1,150 @@
+"""Operations on the retention of sessions (docs/contract.md "Retention")."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import orjson
+
+from agentctl import errors
+from agentctl.records.document import Document, build_document
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.retention import IdlePage, IdleSession, PruneRecord
+from agentctl.records.sessions import HoldRecord
+from agentctl.records.times import format_rfc3339, now
+from agentctl.records.validation import check_text, check_texts
+from agentctl.requests import DEFAULT_LOCATOR, MAXIMUM_REASON_LENGTH, Page, SessionLocator
+from agentctl.retention_requests import MAXIMUM_IDLE_DAYS, MAXIMUM_PRUNED, IdleFilter, PruneRequest
+from agentctl.runs.retention import DAY
+from agentctl.service import paging
+from agentctl.service.family import OperationFamily
+from agentctl.store.database import Database, Steps, unit
+from agentctl.store.repositories import retention
+from agentctl.store.repositories.retention import IdleRow, IdleSessions
+
+
+class RetentionOperations(OperationFamily):
+    """Holds of sessions, and the removal of idle ones."""
+
+    async def get_idle_sessions(self, filter: IdleFilter) -> Document[IdlePage]:
+        async with self.audit("get_idle_sessions"):
+            database = self.lookups.database(filter.db_id)
+            check_texts(component_id=filter.component_id)
+            page = Page(filter.limit, 1, filter.cursor, "updated_at", "asc")
+            part = paging.build_slice("idle", page)
+            choice = IdleSessions(
+                await _find_time(database, filter.idle_days),
+                filter.component_type,
+                filter.component_id,
+                visibility=self.lookups.visibility,
+            )
+            work = retention.list_idle(choice, filter.limit, part.after, measured=True)
+            rows = await database.read(work, size="large")
+            following = paging.encode_cursor("idle", page, rows)
+            return build_document(
+                IdlePage(data=[*map(_build_idle, rows.rows)], meta={"next_cursor": following})
+            )
+
+    async def prune_sessions(self, request: PruneRequest) -> Document[PruneRecord]:
+        """Remove those of some sessions that are still idle.
+
+        The entry of the audit log has their number, and a hash of their ids.
+        """
+        async with self.audit("prune_sessions") as call:
+            database = self.lookups.database(request.db_id)
+            if not 1 <= len(request.session_ids) <= MAXIMUM_PRUNED:
+                raise errors.ValidationFailed(f"session_ids must hold 1 to {MAXIMUM_PRUNED} ids")
+            for index, session_id in enumerate(request.session_ids):
+                check_text(f"session_ids[{index}]", session_id)
+            before = await _find_time(database, request.idle_days)
+            session_ids = sorted(set(request.session_ids))
+            call.set_batch("sessions", session_ids)
+            work = retention.remove_sessions(
+                session_ids, self.lookups.visibility, idle_before=before
+            )
+            removal = await call.write_batch(database, work, lambda found: found.removed)
+            return build_document(
+                PruneRecord(
+                    removed=removal.removed,
+                    held=removal.held,
+                    busy=removal.busy,
+                    used=removal.used,
+                    missing=removal.missing,
+                )
+            )
+
+    async def hold_session(
+        self, session_id: str, reason: str, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> Document[HoldRecord]:
+        """Hold a session, so that it is not deleted.
+
+        Raises:
+            Conflict: it is held already; the hold stays unchanged.
+            ValidationFailed: the reason is empty or too long.
+        """
+        async with self.audit("hold_session", session_id=session_id) as call:
+            database = self.lookups.session_database(where)
+            hold = await call.write(database, self._hold(session_id, where, reason))
+            return Document(hold.encode())
+
+    async def release_session(
+        self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
+    ) -> None:
+        """End the hold of a session.
+
+        Raises:
+            Conflict: it is not held.
+        """
+        async with self.audit("release_session", session_id=session_id) as call:
+            database = self.lookups.session_database(where)
+            await call.write(database, self._release(session_id, where))
+
+    @unit
+    def _hold(self, session_id: str, where: SessionLocator, reason: str) -> Steps[str]:
+        row = yield from self.lookups.session(session_id, where, lock=True)
+        if not reason.strip() or len(reason) > MAXIMUM_REASON_LENGTH:
+            raise errors.ValidationFailed(f"reason must be 1 to {MAXIMUM_REASON_LENGTH} characters")
+        check_text("reason", reason)
+        if row.hold is not None:
+            raise errors.Conflict(
+                f"Session {session_id} is held already",
+                hint="`agentctl sessions get` shows its hold; release it before another one",
+            )
+        record = HoldRecord(
+            held_at=format_rfc3339(now()), held_by=self.principal.identity, reason=reason
+        )
+        hold = orjson.dumps(record).decode()
+        yield from retention.set_hold(session_id, hold)
+        return hold
+
+    @unit
+    def _release(self, session_id: str, where: SessionLocator) -> Steps[None]:
+        row = yield from self.lookups.session(session_id, where, lock=True)
+        if row.hold is None:
+            raise errors.Conflict(f"Session {session_id} is not held")
+        yield from retention.set_hold(session_id, None)
+
+
+async def _find_time(database: Database, days: int) -> int:
+    """Return the time of some days ago, by the earlier of two clocks."""
+    if not 1 <= days <= MAXIMUM_IDLE_DAYS:
+        raise errors.ValidationFailed(f"idle_days must be a number from 1 to {MAXIMUM_IDLE_DAYS}")
+    return min(now(), await database.clock()) - days * DAY
+
+
+def _build_idle(row: IdleRow) -> IdleSession:
+    kind = cast(ComponentKind, row.session_type)
+    ids: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
+    ids[KINDS[kind].id_field] = row.component_id
+    return IdleSession(
+        session_id=row.session_id,
+        session_type=kind,
+        agent_id=ids["agent_id"],
+        team_id=ids["team_id"],
+        workflow_id=ids["workflow_id"],
+        user_id=row.user_id,
+        run_count=row.run_count,
+        bytes=row.size,
+        updated_at=format_rfc3339(row.updated_at),
+        state="held" if row.is_held else "busy" if row.is_busy else "idle",
+    )

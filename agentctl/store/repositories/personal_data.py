@@ -1,0 +1,370 @@
+"""The data of a person: the tables that have some, its rows, and their erasure in units.
+
+`PERSONAL_TABLES` names every table with rows of a person, `OTHER_TABLES` the rest of the schema
+(docs/decisions/0120). Whole sessions are removed by `retention.remove_sessions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from typing import Literal, NamedTuple
+
+import orjson
+
+from agentctl.light_dataclass import dataclass
+from agentctl.records.personal_data import ErasureKind
+from agentctl.store.database import OVERWRITE_DELETED, Sql, Statement, Steps, Value, Work, unit
+from agentctl.store.listing import ID_GROUP, group_ids
+from agentctl.store.repositories import retention
+from agentctl.store.repositories.audit import AuditRow
+from agentctl.store.repositories.usage import STORED, SumKey, Sums, build_stored
+
+ERASED_SESSIONS = 100
+"""Sessions that one unit removes."""
+
+ERASED_ROWS = 500
+"""Rows of other tables that one unit deletes."""
+
+SCANNED_ROWS = 200
+"""Deliveries that are searched at once: a body has at most 20 KB."""
+
+AUDIT_WINDOW = 5_000
+"""Numbers of audit entries that one statement searches."""
+
+OPEN_RUNS = 20
+"""Open runs that one request cancels."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersonalTable:
+    """A table with rows of a person.
+
+    Attributes:
+        rows: the condition of the rows of the person `:user_id`.
+        erasure: what an erasure does with them.
+        is_system: True if only the system database has such rows.
+        of_sessions: the column by which the rows are removed with the sessions of the person; "" if
+            they are not.
+    """
+
+    name: str
+    rows: str
+    erasure: ErasureKind = "delete"
+    is_system: bool = False
+    of_sessions: Literal["", "session_id", "run_id"] = ""
+
+
+_BY_USER = "user_id = :user_id"
+_OF_RUNS = f"run_id IN (SELECT run_id FROM runs WHERE {_BY_USER})"
+
+PERSONAL_TABLES = (
+    PersonalTable("sessions", _BY_USER, of_sessions="session_id"),
+    PersonalTable("runs", _BY_USER, of_sessions="session_id"),
+    *(
+        PersonalTable(name, _OF_RUNS, of_sessions="run_id")
+        for name in ("run_events", "run_checkpoints", "run_steps", "live_usage")
+    ),
+    PersonalTable("approvals", _BY_USER, of_sessions="run_id"),
+    PersonalTable(
+        "search_texts",
+        f"session_id IN (SELECT session_id FROM sessions WHERE {_BY_USER})",
+        of_sessions="session_id",
+    ),
+    PersonalTable("webhook_deliveries", _OF_RUNS, of_sessions="run_id"),
+    PersonalTable("idempotency", f"(principal = :user_id OR {_OF_RUNS})", of_sessions="run_id"),
+    PersonalTable("usage_ends", _BY_USER, "anonymise"),
+    PersonalTable("usage_hourly", f"everyone = 0 AND {_BY_USER}", "anonymise"),
+    PersonalTable("usage_daily", f"everyone = 0 AND {_BY_USER}", "anonymise"),
+    PersonalTable("memories", _BY_USER, is_system=True),
+    PersonalTable("memory_terms", _BY_USER, is_system=True),
+    PersonalTable("service_accounts", "created_by = :user_id", "keep", is_system=True),
+    PersonalTable("audit_log", "principal = :user_id", "keep", is_system=True),
+)
+"""The tables with rows of a person."""
+
+OTHER_TABLES = frozenset(
+    {
+        "audit_heads",
+        "copy_changes",
+        "copy_state",
+        "copy_tables",
+        "disabled_webhooks",
+        "leases",
+        "removals",
+        "schema_version",
+        "workers",
+    }
+)
+"""The tables without rows of a person. `copy_changes` has keys of changed rows during a copy."""
+
+_COUNTS = {
+    table.name: Sql(f"SELECT count(*) FROM {table.name} WHERE {table.rows}")
+    for table in PERSONAL_TABLES
+}
+
+_OF_SESSIONS = {table.name: table.of_sessions for table in PERSONAL_TABLES if table.of_sessions}
+
+_THEIR_RUNS = f"run_id IN (SELECT run_id FROM runs WHERE session_id IN ({ID_GROUP}))"
+
+# Before the removal of sessions, because rows that follow by ON DELETE CASCADE are not reported.
+_COUNT_OF_SESSIONS = Sql(
+    "SELECT "
+    + ", ".join(
+        f"(SELECT count(*) FROM {name} WHERE"
+        f" {f'session_id IN ({ID_GROUP})' if column == 'session_id' else _THEIR_RUNS})"
+        for name, column in _OF_SESSIONS.items()
+    )
+)
+
+_NEXT_SESSIONS = Sql(
+    f"SELECT session_id FROM sessions WHERE {_BY_USER} AND hold IS NULL"
+    f" ORDER BY created_at, session_id LIMIT {ERASED_SESSIONS}"
+)
+
+_HELD = f"FROM sessions WHERE {_BY_USER} AND hold IS NOT NULL"
+_COUNT_HELD = Sql(f"SELECT count(*) {_HELD}")
+_LIST_HELD = Sql(f"SELECT session_id {_HELD} ORDER BY created_at, session_id LIMIT 100")
+
+# Background work counts: it stores memories when it ends.
+_OPEN = (
+    f"FROM runs WHERE {_BY_USER} AND status IN ('PENDING', 'RUNNING', 'PAUSED')"
+    " AND (parent_run_id IS NULL OR purpose IS NOT NULL)"
+    " AND session_id NOT IN (SELECT session_id FROM sessions"
+    " WHERE user_id = :user_id AND hold IS NOT NULL)"
+)
+_COUNT_OPEN = Sql(f"SELECT count(*) {_OPEN}")
+_LIST_OPEN = Sql(f"SELECT run_id {_OPEN} ORDER BY created_at, run_id LIMIT {OPEN_RUNS}")
+
+_DELETE_KEYS = Sql(
+    "DELETE FROM idempotency WHERE principal = :user_id AND key IN (SELECT key FROM idempotency"
+    f" WHERE principal = :user_id LIMIT {ERASED_ROWS}) RETURNING key"
+)
+
+_NEXT_MEMORIES = (
+    f"SELECT memory_id FROM memories WHERE {_BY_USER}"
+    f" ORDER BY created_at, memory_id LIMIT {ERASED_ROWS}"
+)
+_COUNT_TERMS = Sql(f"SELECT count(*) FROM memory_terms WHERE memory_id IN ({_NEXT_MEMORIES})")
+_DELETE_MEMORIES = Sql(
+    f"DELETE FROM memories WHERE memory_id IN ({_NEXT_MEMORIES}) RETURNING memory_id"
+)
+
+_OF_DELETED_RUN = "NOT EXISTS (SELECT 1 FROM runs WHERE runs.run_id = webhook_deliveries.run_id)"
+_DELIVERIES, _DELIVERIES_OF_DELETED = (
+    Sql(
+        "SELECT delivery_id, webhook_id, type, run_id, state, created_at, delivered_at, body"
+        f" FROM webhook_deliveries WHERE delivery_id > :after AND {condition}"
+        " ORDER BY delivery_id LIMIT :limit"
+    )
+    for condition in ("TRUE", _OF_DELETED_RUN)
+)
+# Those of a held session stay with it.
+_DELETE_DELIVERIES = Sql(
+    f"DELETE FROM webhook_deliveries WHERE delivery_id IN ({ID_GROUP}) AND {_OF_DELETED_RUN}"
+    " RETURNING delivery_id"
+)
+
+_DECISIONS = Sql(
+    "SELECT approval_id, kind, status, decided_at, note FROM approvals"
+    " WHERE decided_by = :user_id AND user_id IS DISTINCT FROM cast(:user_id as text)"
+    " AND approval_id > :after ORDER BY approval_id LIMIT :limit"
+)
+
+_DAYS = Sql(
+    f"SELECT {', '.join(STORED)} FROM usage_daily WHERE everyone = 0 AND {_BY_USER}"
+    " AND start IN (SELECT DISTINCT start FROM usage_daily WHERE everyone = 0"
+    f" AND {_BY_USER} AND start > :after ORDER BY start LIMIT :limit)"
+    " ORDER BY start, component_type, component_id, model"
+)
+
+_AUDIT_BOUNDS = Sql("SELECT min(seq), max(seq) FROM audit_log")
+_AUDIT = Sql(
+    f"SELECT {', '.join(AuditRow._fields)} FROM audit_log WHERE seq >= :first AND seq < :before"
+    " AND (principal = :user_id OR resource LIKE '%user:%') ORDER BY seq"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PersonalCounts:
+    """The rows of a person in one database, and what an erasure leaves or refuses."""
+
+    rows: dict[str, int]
+    open_runs: int
+    held: list[str]
+    held_count: int
+
+
+class Delivery(NamedTuple):
+    """A stored delivery with its body, a JSON text. Times are microseconds UTC."""
+
+    delivery_id: str
+    webhook_id: str
+    type: str
+    run_id: str
+    state: str
+    created_at: int
+    delivered_at: int | None
+    body: str
+
+
+class Decision(NamedTuple):
+    """A decision about an approval of another user."""
+
+    approval_id: str
+    kind: str
+    status: str
+    decided_at: int | None
+    note: str | None
+
+
+@dataclass(slots=True)
+class Erased:
+    """The erased rows by table, and the sessions that were left with a live run."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    busy: list[str] = field(default_factory=list)
+
+
+@unit
+def count_rows(user_id: str, *, is_system: bool) -> Steps[PersonalCounts]:
+    """Count the rows of a person. It may read many rows: for `large` reads.
+
+    Args:
+        is_system: True for the system database.
+    """
+    values: dict[str, Value] = {"user_id": user_id}
+    rows = dict[str, int]()
+    for table in PERSONAL_TABLES:
+        if is_system or not table.is_system:
+            rows[table.name] = (yield Statement(_COUNTS[table.name], values))[0][0]
+    open_runs: int = (yield Statement(_COUNT_OPEN, values))[0][0]
+    held_count: int = (yield Statement(_COUNT_HELD, values))[0][0]
+    held = [row[0] for row in (yield Statement(_LIST_HELD, values))]
+    return PersonalCounts(rows, open_runs, held, held_count)
+
+
+def list_open_runs(user_id: str) -> Work[list[str]]:
+    """Return some live and paused root runs of a person, and background work after them.
+
+    Those of held sessions are left out.
+    """
+    return _LIST_OPEN.column(user_id=user_id)
+
+
+@unit
+def erase_sessions(user_id: str) -> Steps[Erased]:
+    """Remove some sessions of a person that are not held, with all that belongs to them.
+
+    Call it again until it removes none.
+    """
+    yield Statement(OVERWRITE_DELETED)
+    ids = [row[0] for row in (yield Statement(_NEXT_SESSIONS, {"user_id": user_id}))]
+    erased = Erased(dict.fromkeys(_OF_SESSIONS, 0))
+    busy = list[str]()
+    for group in group_ids(ids):
+        (before,) = yield Statement(_COUNT_OF_SESSIONS, group)
+        removal = yield from retention.remove_sessions(
+            [str(each) for each in group.values() if each], spares_background=True
+        )
+        (after,) = yield Statement(_COUNT_OF_SESSIONS, group)
+        for name, first, last in zip(_OF_SESSIONS, before, after, strict=True):
+            erased.rows[name] += first - last
+        busy += removal.busy
+    erased.busy = busy
+    return erased
+
+
+def _list_ids(group: Mapping[str, Value]) -> list[str]:
+    return [str(value) for value in group.values() if value is not None]
+
+
+@unit
+def erase_keys(user_id: str) -> Steps[Erased]:
+    """Delete some idempotency keys of a person. Call it again until it deletes none."""
+    yield Statement(OVERWRITE_DELETED)
+    return Erased({"idempotency": len((yield Statement(_DELETE_KEYS, {"user_id": user_id})))})
+
+
+@unit
+def erase_memories(user_id: str) -> Steps[Erased]:
+    """Delete some memories of a person. Call it again until it deletes none."""
+    yield Statement(OVERWRITE_DELETED)
+    terms: int = (yield Statement(_COUNT_TERMS, {"user_id": user_id}))[0][0]
+    deleted = len((yield Statement(_DELETE_MEMORIES, {"user_id": user_id})))
+    return Erased({"memories": deleted, "memory_terms": terms})
+
+
+@unit
+def erase_deliveries(delivery_ids: Sequence[str]) -> Steps[Erased]:
+    """Delete deliveries whose run does not exist any more."""
+    yield Statement(OVERWRITE_DELETED)
+    deleted = 0
+    for group in group_ids(delivery_ids):
+        deleted += len((yield Statement(_DELETE_DELIVERIES, group)))
+    return Erased({"webhook_deliveries": deleted})
+
+
+@unit
+def find_deliveries(
+    user_id: str, after: str, limit: int = SCANNED_ROWS, *, of_deleted: bool = False
+) -> Steps[tuple[list[Delivery], str | None]]:
+    """Search some deliveries, in the order of their ids, for those about runs of a person.
+
+    Their runs may be deleted, so the body decides.
+
+    Args:
+        of_deleted: search those of deleted runs only.
+
+    Returns:
+        The deliveries, and the last id that was searched; None if there are no more.
+    """
+    sql = _DELIVERIES_OF_DELETED if of_deleted else _DELIVERIES
+    rows = [Delivery(*row) for row in (yield Statement(sql, {"after": after, "limit": limit}))]
+    found = [row for row in rows if orjson.loads(row.body)["data"].get("user_id") == user_id]
+    return found, rows[-1].delivery_id if len(rows) == limit else None
+
+
+def list_decisions(user_id: str, after: str, limit: int) -> Work[list[Decision]]:
+    """Return decisions of a person about approvals of others, in the order of their ids."""
+    return _DECISIONS.rows(Decision, user_id=user_id, after=after, limit=limit)
+
+
+def list_days(user_id: str, after: int, limit: int) -> Work[list[tuple[SumKey, Sums]]]:
+    """Return the sums of usage of a person on some days with usage, the oldest first.
+
+    Args:
+        after: only days after this one, microseconds UTC.
+        limit: number of days.
+    """
+    return _DAYS.rows(lambda *row: build_stored(row), user_id=user_id, after=after, limit=limit)
+
+
+@unit
+def find_audit_entries(user_id: str, after: int) -> Steps[tuple[list[AuditRow], int | None]]:
+    """Search audit entries in order for those of a person, and those that name the person.
+
+    It stops at the first window with such entries.
+
+    Args:
+        after: only entries with a larger number.
+
+    Returns:
+        The entries, and the last number that was searched; None if there are no more.
+    """
+    ((first, last),) = yield Statement(_AUDIT_BOUNDS)
+    position = max(after, (first or 1) - 1)
+    found = list[AuditRow]()
+    while last is not None and position < last and not found:
+        window: dict[str, Value] = {"first": position + 1, "before": position + 1 + AUDIT_WINDOW}
+        rows = yield Statement(_AUDIT, {**window, "user_id": user_id})
+        found = [entry for entry in (AuditRow(*row) for row in rows) if _is_about(entry, user_id)]
+        position += AUDIT_WINDOW
+    return found, position if last is not None and position < last else None
+
+
+def _is_about(entry: AuditRow, user_id: str) -> bool:
+    from urllib.parse import quote
+
+    names = {f"user:{user_id}", f"user:{quote(user_id, '@')}"}
+    return entry.principal == user_id or not names.isdisjoint((entry.resource or "").split(","))

@@ -1,0 +1,236 @@
+"""Retention of sessions: holds, idle sessions, and the removal of whole sessions.
+
+A held session is not deleted: the statements here leave it, and a trigger of the schema stops every
+other deletion, also that of a server which does not know holds (docs/retention.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+
+from agentctl.light_dataclass import dataclass
+from agentctl.store.database import Sql, Statement, Steps, Work, unit
+from agentctl.store.listing import ID_GROUP, Conditions, Cursor, Listing, RowPage, Slice, group_ids
+from agentctl.store.repositories.quotas import build_size
+from agentctl.store.repositories.run_reads import IS_LIVE
+from agentctl.store.repositories.sessions import COUNT_REMOVALS
+from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSessions:
+    """A choice of sessions by their last use.
+
+    Attributes:
+        before: only sessions that were used before this time, microseconds UTC.
+        session_type, component_id: only those of this type and component; None for all.
+        without_component: only those without a component.
+        visibility: only those that a caller sees.
+    """
+
+    before: int
+    session_type: str | None = None
+    component_id: str | None = None
+    without_component: bool = False
+    visibility: Visibility = EVERYONE
+
+    def build_conditions(self) -> Conditions:
+        """Return the conditions of the statement."""
+        conditions = self.visibility.conditions().with_condition(
+            "updated_at < :idle_before", idle_before=self.before
+        )
+        if self.without_component:
+            return conditions.with_condition("component_id IS NULL")
+        return conditions.with_equal(component_id=self.component_id, session_type=self.session_type)
+
+
+@dataclass(slots=True)
+class IdleRow:
+    """A session that was not used for a time.
+
+    Attributes:
+        is_held: 1 if it is held.
+        size: bytes of its texts and of those of its runs; 0 if they were not measured.
+        is_busy: True if it has a live or paused run.
+    """
+
+    session_id: str
+    session_type: str
+    component_id: str | None
+    user_id: str | None
+    run_count: int
+    updated_at: int
+    is_held: int
+    size: int
+    is_busy: bool = False
+
+    @property
+    def is_removable(self) -> bool:
+        return not (self.is_held or self.is_busy)
+
+
+@dataclass(slots=True)
+class Removal:
+    """The sessions of a removal; each id is in one of the lists.
+
+    Attributes:
+        removed: the sessions that do not exist any more.
+        held: those that are held.
+        busy: those with a live or paused run.
+        used: those that were used since the time of the removal.
+        missing: ids without a session.
+    """
+
+    removed: list[str] = field(default_factory=list)
+    held: list[str] = field(default_factory=list)
+    busy: list[str] = field(default_factory=list)
+    used: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+_IS_HELD = "CASE WHEN hold IS NULL THEN 0 ELSE 1 END"
+
+_NAMED = "session_id, session_type, component_id, user_id, run_count, updated_at"
+
+_IDLE = Listing(table="sessions", columns=f"{_NAMED}, {_IS_HELD}, 0", id="session_id")
+
+_MEASURED = Listing(
+    table="sessions",
+    columns=f"{_NAMED}, {_IS_HELD}, {build_size('sessions')} + coalesce((SELECT"
+    f" cast(sum({build_size('runs')}) as bigint) FROM runs"
+    " WHERE runs.session_id = sessions.session_id), 0)",
+    id="session_id",
+)
+
+_NEXT_COMPONENT = Sql("SELECT min(component_id) FROM sessions WHERE component_id > :after")
+
+_SET_HOLD = Sql("UPDATE sessions SET hold = :hold WHERE session_id = :session_id")
+
+_OF_SESSIONS = f"session_id IN ({ID_GROUP})"
+_OF_THEIR_RUNS = f"run_id IN (SELECT run_id FROM runs WHERE {_OF_SESSIONS})"
+
+# The locks are taken in the order of the ids: two removals cannot deadlock.
+_LOCK_SESSIONS = Sql(
+    f"SELECT session_id, {_IS_HELD}, updated_at FROM sessions"
+    f" WHERE {_OF_SESSIONS} AND {IS_VISIBLE} ORDER BY session_id FOR UPDATE"
+)
+
+
+# A separate statement: on PostgreSQL it sees the runs that were committed during a wait for a lock.
+def _build_busy(is_live: str) -> Sql:
+    return Sql(
+        f"SELECT session_id FROM runs WHERE {_OF_SESSIONS} AND {is_live}"
+        f" UNION SELECT session_id FROM runs WHERE {_OF_SESSIONS} AND status = 'PAUSED'"
+    )
+
+
+# Background work keeps a session busy for an erasure only.
+_BUSY_SESSIONS = _build_busy(f"{IS_LIVE} AND purpose IS NULL")
+_SESSIONS_WITH_WORK = _build_busy(IS_LIVE)
+
+# In this order. The rows that refer to a run or session with ON DELETE CASCADE follow.
+_DELETE_DELIVERIES = Sql(f"DELETE FROM webhook_deliveries WHERE {_OF_THEIR_RUNS}")
+_DELETE_KEYS = Sql(f"DELETE FROM idempotency WHERE {_OF_THEIR_RUNS}")
+_DELETE_RUNS = Sql(f"DELETE FROM runs WHERE {_OF_SESSIONS}")
+_DELETE_SESSIONS = Sql(f"DELETE FROM sessions WHERE {_OF_SESSIONS} RETURNING run_count")
+
+
+def set_hold(session_id: str, hold: str | None) -> Work[None]:
+    """Hold a session, or end its hold.
+
+    Args:
+        hold: the JSON text of a `HoldRecord`; None ends the hold.
+    """
+    return _SET_HOLD.execute(session_id=session_id, hold=hold)
+
+
+@unit
+def list_components() -> Steps[list[str]]:
+    """Return the ids of the components that have sessions.
+
+    Each one is a search of an index: the cost does not depend on the number of sessions.
+    """
+    found = list[str]()
+    while True:
+        ((following,),) = yield Statement(_NEXT_COMPONENT, {"after": found[-1] if found else ""})
+        if following is None:
+            return found
+        found.append(following)
+
+
+@unit
+def list_idle(
+    choice: IdleSessions, limit: int, after: Cursor | None = None, *, measured: bool = False
+) -> Steps[RowPage[IdleRow]]:
+    """Read a page of idle sessions, those that were not used for longest first.
+
+    Args:
+        after: `next` of the previous page.
+        measured: True to read the sizes.
+    """
+    page = Slice("updated_at", "asc", limit, after=after)
+    listing = _MEASURED if measured else _IDLE
+    rows = yield from listing.read(choice.build_conditions(), page, IdleRow, 0)
+    for group in group_ids([row.session_id for row in rows.rows]):
+        busy = {session_id for (session_id,) in (yield Statement(_BUSY_SESSIONS, group))}
+        for row in rows.rows:
+            row.is_busy |= row.session_id in busy
+    return rows
+
+
+@unit
+def remove_sessions(
+    session_ids: Sequence[str],
+    visibility: Visibility = EVERYONE,
+    *,
+    idle_before: int | None = None,
+    spares_background: bool = False,
+) -> Steps[Removal]:
+    """Remove sessions with everything that belongs to them.
+
+    That is: runs, events, steps, checkpoints, approvals, webhook deliveries and idempotency keys.
+    Held sessions stay, and so do those with a live or paused run. Memories belong to users, sums
+    of usage and the audit log to the operator: they stay as well.
+
+    Args:
+        session_ids: a bounded number of ids (`MAXIMUM_PRUNED`): other writers wait for the unit.
+        visibility: a session that is not visible counts as missing.
+        idle_before: a session that was used at this time or later stays, microseconds UTC; None
+            removes it as well.
+        spares_background: True if live background work keeps a session busy as well.
+    """
+    removal = Removal()
+    find_busy = _SESSIONS_WITH_WORK if spares_background else _BUSY_SESSIONS
+    for group in group_ids(sorted(set(session_ids))):
+        visible = {**group, **visibility.parameters()}
+        stored = {row[0]: row for row in (yield Statement(_LOCK_SESSIONS, visible))}
+        busy = {session_id for (session_id,) in (yield Statement(find_busy, group))}
+        removable = list[str]()
+        for session_id in (str(value) for value in group.values() if value is not None):
+            _, is_held, updated_at = stored.get(session_id, (None, None, None))
+            if updated_at is None:
+                removal.missing.append(session_id)
+            elif is_held:
+                removal.held.append(session_id)
+            elif session_id in busy:
+                removal.busy.append(session_id)
+            elif idle_before is not None and updated_at >= idle_before:
+                removal.used.append(session_id)
+            else:
+                removable.append(session_id)
+        if removable:
+            yield from _remove(removable)
+            removal.removed += removable
+    return removal
+
+
+@unit
+def _remove(session_ids: Sequence[str]) -> Steps[None]:
+    for group in group_ids(session_ids):
+        yield Statement(_DELETE_DELIVERIES, group)
+        yield Statement(_DELETE_KEYS, group)
+        yield Statement(_DELETE_RUNS, group)
+        counts = yield Statement(_DELETE_SESSIONS, group)
+        runs = sum(run_count for (run_count,) in counts)
+        yield Statement(COUNT_REMOVALS, {"sessions": len(counts), "runs": runs})

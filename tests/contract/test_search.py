@@ -1,0 +1,326 @@
+"""Search in the texts of sessions: results, their owners and their order, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from agentctl import errors
+from agentctl.records.times import now
+from agentctl.requests import NewSession, Page, RunRequest, SessionFilter, SessionLocator
+from agentctl.service.paging import pack_cursor
+from agentctl.service.search_index import count_unindexed, index_texts
+from agentctl.service.service import Service, ServiceOperations
+from agentctl.store.repositories import search as search_texts
+from tests.contract.engines import Engine, empty
+from tests.deployment import Deployment, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.service.callers import admin, user
+
+ENABLED = "[search]\nenabled = true\n"
+
+
+@pytest.fixture(scope="module")
+def shared_folder(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint, engine: Engine
+) -> Iterator[Deployment]:
+    folder = tmp_path_factory.mktemp("searched")
+    with engine.databases() as databases:
+        yield create_deployment(folder, model_endpoint.base_url, extra=ENABLED, databases=databases)
+
+
+@pytest.fixture
+def searched(shared_folder: Deployment) -> Deployment:
+    empty(shared_folder)
+    return shared_folder
+
+
+@contextlib.asynccontextmanager
+async def opened(searched: Deployment) -> AsyncIterator[Service]:
+    async with Service.open(searched.settings, create=True) as service:
+        await service.hosting.databases.open_all()
+        yield service
+
+
+async def say(operations: ServiceOperations, session_id: str, text: str) -> str:
+    record = (await operations.create_run("agent", "echo", RunRequest(text, session_id))).value
+    return str(record["run_id"])
+
+
+async def find(operations: ServiceOperations, text: str, **fields: Any) -> list[str]:
+    page = await operations.get_sessions(SessionFilter(search=text, **fields))
+    return [row["session_id"] for row in page.value["data"]]
+
+
+async def test_words_of_messages_and_names_are_found(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        me = user(service)
+        run_id = await say(me, "one", "The Café refunds <b>every</b> order")
+        await say(me, "two", "no money back")
+        await me.create_session(NewSession(session_id="named", session_name="Quarterly refund"))
+        assert await find(me, "refunds") == ["one"]
+        assert await find(me, "ORDER café") == ["one"]
+        assert await find(me, "order money") == []
+        assert await find(me, "refu*") == ["named", "one"]
+        assert await find(me, 'refu* AND "(') == []
+        assert await find(me, '"refunds" ( - \' \\') == ["one"]
+        page = (await me.get_sessions(SessionFilter(search="EVERY"))).value
+        (row,) = page["data"]
+        match = row["match"]
+        assert match["run_id"] == run_id
+        assert "<b>every</b> order" in match["snippet"]
+        (start, end), *_ = match["highlights"]
+        assert match["snippet"][start:end] == "every"
+        assert page["meta"]["total_count"] == 1
+        named = (await me.get_sessions(SessionFilter(search="quarterly"))).value["data"]
+        assert named[0]["match"] == {
+            "run_id": None, "snippet": "Quarterly refund", "highlights": [[0, 9]],
+        }  # fmt: skip
+
+
+async def test_only_visible_sessions_are_found(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        for owner in ("a", "b", None):
+            await say(user(service, owner), f"of-{owner}", "the secret plan")
+        for owner in ("a", "b", None):
+            for other in ("a", "b", None):
+                seen = await find(user(service, owner), "secret")
+                assert (f"of-{other}" in seen) is (owner == other)
+        assert set(await find(admin(service), "secret")) == {"of-a", "of-b", "of-None"}
+        assert await find(admin(service), "secret", where=SessionLocator(user_id="a")) == ["of-a"]
+        assert await find(user(service, "a"), "secret", where=SessionLocator(user_id="b")) == []
+
+
+async def test_owner_is_compared_in_the_session_not_only_in_the_index(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        await say(user(service, "a"), "of-a", "the secret plan")
+        forged = search_texts.Sql("UPDATE search_texts SET owner = :owner")
+        key = search_texts.build_owner_key("b")
+        await service.hosting.databases.system.write(forged.execute(owner=key))
+        assert await find(user(service, "b"), "secret") == []
+
+
+async def test_changed_and_deleted_texts_are_not_found(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        me = user(service)
+        await say(me, "kept", "first words")
+        await say(me, "gone", "second words")
+        await me.rename_session("gone", "Zebra")
+        assert await find(me, "zebra") == ["gone"]
+        await me.rename_session("gone", "Yak")
+        assert await find(me, "zebra") == []
+        assert await find(me, "yak") == ["gone"]
+        await me.delete_session("gone")
+        assert await find(me, "second") == []
+        assert await find(me, "yak") == []
+        assert await find(me, "words") == ["kept"]
+
+
+async def test_first_name_of_a_session_is_found(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        me = user(service)
+        await me.create_session(NewSession(session_id="unnamed"))
+        await me.rename_session("unnamed", "Zebra")
+        assert await find(me, "zebra") == ["unnamed"]
+
+
+async def test_words_that_the_engine_ignores_find_nothing(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        me = user(service)
+        await say(me, "one", "no markup at all")
+        for text in ("<div>", "&nbsp;", "<div*"):
+            for caller in (me, admin(service)):
+                assert await find(caller, text) == [], text
+
+
+async def test_text_without_spaces_does_not_delay_the_end_of_its_run(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        me = user(service)
+        for session_id, text in (("one", "a_" * 16_000), ("two", "ab-c-1-" * 4_000)):
+            await asyncio.wait_for(say(me, session_id, f"begin {text} end"), 60)
+        assert await find(me, "begin end") == ["two", "one"]
+
+
+async def test_snippet_begins_before_a_word_in_quotes(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        me = user(service)
+        await say(me, "one", "word " * 100 + "the refund_order, by E-Mail")
+        for text, marked in (('"refund"', "refund"), ("e-mail", "E-Mail"), ("refu*", "refu")):
+            page = (await me.get_sessions(SessionFilter(search=text))).value
+            match = page["data"][0]["match"]
+            start, end = match["highlights"][0]
+            assert match["snippet"][start:end] == marked
+
+
+async def test_every_time_of_a_session_has_a_place(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        me, database = user(service), service.hosting.databases.system
+        service.hosting.databases.outbox.tokenizer = None
+        ids = ["s0", "s1", "s2"]
+        for session_id in ids:
+            await say(me, session_id, "any time")
+        move = search_texts.Sql("UPDATE sessions SET created_at = :at WHERE session_id = :id")
+        for session_id, at in zip(ids, (-62_000_000_000_000_000, -1, 1), strict=True):
+            await database.write(move.execute(at=at, id=session_id))
+        service.hosting.databases.outbox.tokenizer = "words"
+        await index_texts(searched.settings.databases[0], "words", lambda *_: None)
+        assert await find(me, "time") == ids[::-1]
+        order = Page(sort_order="asc")
+        assert await find(me, "time", page=order) == ids
+        for key in (-(2**63) + 1, 2**63 - 1):
+            cursor = pack_cursor(f"sessions:created_at:asc:{key}:s")
+            later = await find(me, "time", page=replace(order, cursor=cursor))
+            assert later == (ids if key < 0 else [])
+
+
+async def test_pages_follow_the_creation_of_sessions(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        me = user(service)
+        ids = [f"s{number:02}" for number in range(7)]
+        for session_id in ids:
+            await say(me, session_id, "hello again")
+        await say(me, "s00", "hello once more")
+        for order, expected in (("asc", ids), ("desc", ids[::-1])):
+            found, cursor = list[str](), None
+            while True:
+                page = Page(limit=3, cursor=cursor, sort_order=order)  # type: ignore[arg-type]
+                shown = (await me.get_sessions(SessionFilter(search="hello", page=page))).value
+                assert shown["meta"]["total_count"] == 7
+                found += [row["session_id"] for row in shown["data"]]
+                cursor = shown["meta"]["next_cursor"]
+                if cursor is None:
+                    break
+            assert found == expected
+        second = Page(limit=3, page=2)
+        assert await find(me, "hello", page=second) == ids[::-1][3:6]
+        assert await find(me, "hello", component_id="echo", session_name="HELLO a") == ids[::-1]
+        assert await find(me, "hello", status="ERROR") == []
+
+
+async def test_frequent_words_are_read_in_parts(
+    searched: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(searched) as service:
+        for name, value in {"MAXIMUM_FOUND": 3, "WINDOW": 4, "CHUNK": 2}.items():
+            monkeypatch.setattr(search_texts, name, value)
+        me, other = user(service), user(service, "other")
+        ids = [f"s{number:02}" for number in range(9)]
+        for session_id in ids:
+            await say(me, session_id, "frequent word")
+            await say(other, f"x{session_id}", "frequent word")
+        for order, expected in (("asc", ids), ("desc", ids[::-1])):
+            found, cursor = list[str](), None
+            while True:
+                page = Page(limit=2, cursor=cursor, sort_order=order)  # type: ignore[arg-type]
+                shown = (await me.get_sessions(SessionFilter(search="freq*", page=page))).value
+                assert shown["meta"]["total_is_capped"]
+                found += [row["session_id"] for row in shown["data"]]
+                cursor = shown["meta"]["next_cursor"]
+                if cursor is None:
+                    break
+            assert found == expected
+
+
+REFUSED = {
+    "a word": ("", "search must contain a word"),
+    "letters": ('- ( * "', "search must contain a word"),
+    "many words": ("word" + " word".join(map(str, range(18))), "at most 16 words"),
+    "length": ("x" * 501, "at most 500 characters"),
+    "beginning": ("re*", "at least 3 characters"),
+    "NUL": ("a\0b", "NUL"),
+}
+
+
+@pytest.mark.parametrize(("text", "detail"), REFUSED.values(), ids=REFUSED)
+async def test_searches_are_refused(searched: Deployment, text: str, detail: str) -> None:
+    async with opened(searched) as service:
+        with pytest.raises(errors.ValidationFailed, match=detail):
+            await find(user(service), text)
+
+
+async def test_other_order_and_disabled_search_are_refused(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        me = user(service)
+        with pytest.raises(errors.ValidationFailed, match="sort_by must be created_at"):
+            await find(me, "word", page=Page(sort_by="updated_at"))
+        service.hosting.databases.outbox.tokenizer = None
+        with pytest.raises(errors.BadRequest, match=r"not enabled: .*\[search\]") as refused:
+            await find(me, "word")
+        assert "agentctl db index" in str(refused.value.hint)
+
+
+async def test_runs_that_ended_before_are_indexed_later(
+    searched: Deployment, engine: Engine
+) -> None:
+    async with opened(searched) as service:
+        me, database = user(service), service.hosting.databases.system
+        service.hosting.databases.outbox.tokenizer = None
+        for number in range(3):
+            await say(me, f"old{number}", f"earlier text {number}")
+        service.hosting.databases.outbox.tokenizer = "words"
+        await say(me, "new", "later text")
+        assert await count_unindexed(database, "words") == (3, 4)
+        assert await find(me, "text") == ["new"]
+        entry = searched.settings.databases[0]
+        for added in (6, 0):
+            result = await index_texts(entry, "words", lambda *_: None)
+            assert (result.sessions, result.added) == (4, added)
+        assert await count_unindexed(database, "words") == (0, 4)
+        assert await find(me, "text") == ["new", "old2", "old1", "old0"]
+        if engine.name == "sqlite":
+            await index_texts(entry, "trigram", lambda *_: None)
+            assert await find(me, "text") == []
+            service.hosting.databases.outbox.tokenizer = "trigram"
+            assert await find(me, "arlie") == ["old2", "old1", "old0"]
+            with pytest.raises(errors.ValidationFailed, match="at least 3 characters"):
+                await find(me, "ar")
+
+
+async def test_no_byte_of_a_deleted_text_stays_in_the_index(
+    searched: Deployment, engine: Engine
+) -> None:
+    async with opened(searched) as service:
+        if engine.name != "sqlite":
+            pytest.skip("PostgreSQL removes dead rows with VACUUM")
+        me = user(service)
+        for number in range(30):
+            await say(me, f"s{number}", f"common{number} and markerzebra{number} words")
+        path = searched.folder / "main.db"
+        assert "markerzebra" in _read_index(path)
+        for number in range(30):
+            await me.delete_session(f"s{number}")
+        assert "zebra" not in _read_index(path)
+
+
+def _read_index(path: Path) -> str:
+    """Return the bytes of all pages of the index, with the prefixes of terms undone."""
+    with contextlib.closing(apsw.Connection(str(path))) as connection:
+        terms = "CREATE VIRTUAL TABLE temp.terms USING fts5vocab('main', 'search_words', 'row')"
+        connection.execute(terms)
+        words = " ".join(str(row[0]) for row in connection.execute("SELECT term FROM terms"))
+        blocks = connection.execute("SELECT block FROM search_words_data").fetchall()
+        return words + b" ".join(bytes(row[0]) for row in blocks).decode("latin-1")  # type: ignore[arg-type]
+
+
+async def test_sessions_of_one_millisecond_are_in_order(searched: Deployment) -> None:
+    async with opened(searched) as service:
+        me, at = user(service), now()
+        database = service.hosting.databases.system
+        for number in range(4):
+            await me.create_session(NewSession(session_id=f"s{number}"))
+        same = search_texts.Sql("UPDATE sessions SET created_at = :at")
+        await database.write(same.execute(at=at))
+        for number in (2, 0, 3, 1):
+            await say(me, f"s{number}", "same moment")
+        page = Page(limit=3)
+        shown = (await me.get_sessions(SessionFilter(search="moment", page=page))).value
+        assert [row["session_id"] for row in shown["data"]] == ["s3", "s2", "s1"]
+        rest = replace(page, cursor=shown["meta"]["next_cursor"])
+        assert await find(me, "moment", page=rest) == ["s0"]

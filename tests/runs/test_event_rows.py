@@ -1,0 +1,258 @@
+"""Rows with pieces of text give the same events as rows with their JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentctl import errors
+from agentctl.records.events import EVENT_NAMES, EventKind
+from agentctl.records.kinds import KINDS
+from agentctl.records.times import format_rfc3339, now
+from agentctl.requests import StreamEvent
+from agentctl.runs import recorder
+from agentctl.runs.event_rows import (
+    Members,
+    Piece,
+    RunIdentity,
+    decode_events,
+    encode_events,
+    find_frame,
+)
+from agentctl.runs.process import identify_this_process
+from agentctl.runs.stream import Stream
+from agentctl.service.finish_upgrade import check_servers, finish_upgrade
+from agentctl.store.database import Sql
+from agentctl.store.repositories import events, workers
+from agentctl.store.repositories.events import EventRow
+from agentctl.store.repositories.workers import WorkerRow
+from agentctl.store.schema import TEXT_ROWS_SINCE, load_migrations
+from tests.contract.engines import Engine
+from tests.deployment import Deployment, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.loops import wait_until
+from tests.runs.test_follow import cancel_run, main_database, resume, two_services
+from tests.service.callers import open_service, streamed_run, user, wait_for_live_run
+
+ROOT = RunIdentity("root", "s1", None, "team", "crew", "Crew")
+
+# JSON text: no surrogates. `""` and separators of lines and of JSON are common.
+TEXT = st.text(st.sampled_from('a "\\[]{},:\n\r\u2028\0é😀') | st.characters(codec="utf-8"))
+IDENTITY = st.just(ROOT) | st.builds(
+    RunIdentity,
+    st.sampled_from(["root", "m1", "m2"]), st.just("s1"), st.sampled_from([None, "root", "m1"]),
+    st.sampled_from(sorted(KINDS)), TEXT, TEXT,
+)  # fmt: skip
+MEMBERS = st.just(()) | st.lists(
+    st.tuples(st.sampled_from(["node", "message_id", "member_run_id"]), TEXT),
+    unique_by=lambda member: member[0],
+).map(tuple)
+TIME = st.integers(0, 4_000_000_000_000_000) | st.integers(
+    1_763_892_000_000_000, 1_763_892_000_100_000
+)
+
+
+def build_json(
+    run: RunIdentity, kind: EventKind, at: int, text: str, members: Members
+) -> tuple[str, bytes]:
+    """Return an event as the releases without text rows have sent it."""
+    name, names = EVENT_NAMES[run.kind][kind], KINDS[run.kind]
+    body: dict[str, Any] = {
+        "event": name,
+        "created_at": at // 1_000_000,
+        "at": format_rfc3339(at),
+        names.id_field: run.component_id,
+        f"{run.kind}_name": run.component_name,
+        "run_id": run.run_id,
+        "session_id": run.session_id,
+    }
+    if run.parent_run_id is not None:
+        body["parent_run_id"] = run.parent_run_id
+    if kind is EventKind.CONTENT:
+        body |= {"content": text, "content_type": "str"}
+    else:
+        body |= {"reasoning_content": text}
+    return name, orjson.dumps(body | dict(members))
+
+
+TEXT_EVENT = st.tuples(
+    IDENTITY, st.sampled_from([EventKind.CONTENT, EventKind.THINKING]), TIME, TEXT, MEMBERS
+)
+
+
+@given(
+    st.lists(TEXT_EVENT | st.sampled_from([b"{}", b'{"run_id":"root"}']), min_size=1),
+    st.integers(0, 10**9),
+)
+def test_both_forms_of_a_row_are_read_as_the_same_events(happened: list[Any], first: int) -> None:
+    portion, pieces = list[StreamEvent](), list[Piece | None]()
+    for seq, each in enumerate(happened, first):
+        if isinstance(each, bytes):
+            portion.append(StreamEvent(seq, "ToolCallStarted", each))
+            pieces.append(None)
+            continue
+        run, kind, at, text, members = each
+        portion.append(StreamEvent(seq, *build_json(run, kind, at, text, members)))
+        is_plain = kind is EventKind.CONTENT and not members
+        frame = run.content_frame if is_plain else find_frame(run, kind, members)
+        assert frame.format(text, at) == portion[-1].data
+        pieces.append(Piece(frame, at, text))
+    last = portion[-1].seq
+    as_json: list[Piece | None] = [None] * len(pieces)
+    mixed = [piece if number % 3 else None for number, piece in enumerate(pieces)]
+    for stored in (pieces, as_json, mixed):
+        row = EventRow("root", first, last, encode_events("root", portion, stored), "s1")
+        assert list(decode_events(row)) == portion
+        assert [event.seq for event in decode_events(row, texts=False)] == [
+            event.seq for event in portion if event.name == "ToolCallStarted"
+        ]
+
+
+def test_a_text_row_has_only_what_the_run_does_not_determine() -> None:
+    member = RunIdentity("m1", "s1", "root", "agent", "offers", "Offers")
+    thinking, at = find_frame(member, EventKind.THINKING, (("node", "n"),)), 1_763_892_000_123_456
+    pieces = [
+        Piece(ROOT.content_frame, at, "Hel"),
+        Piece(ROOT.content_frame, at + 20_013, "lo"),
+        Piece(member.content_frame, at, "x"),
+        Piece(thinking, at, "y"),
+    ]
+    portion = [
+        StreamEvent(seq, piece.frame.name, piece.frame.format(piece.text, piece.at))
+        for seq, piece in enumerate(pieces)
+    ]
+    assert encode_events("root", portion, pieces).splitlines() == [
+        'TeamRunContent [["team","crew","Crew"],[1763892000123456,20013],["Hel","lo"]]',
+        'RunContent [["agent","offers","Offers","m1","root"],[1763892000123456],["x"]]',
+        'ReasoningContentDelta [["agent","offers","Offers","m1","root","node","n"],'
+        '[1763892000123456],["y"]]',
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RunContent [",
+        'RunContent ["r1"]',
+        "RunContent [[],[],[]]",
+        'RunContent [["agent","a","A"],[1],[]]',
+        'RunContent [["robot","a","A"],[1],["x"]]',
+        'RunContent [[{},"a","A"],[1],["x"]]',
+    ],
+)
+def test_an_unreadable_line_is_one_event_with_its_text(line: str) -> None:
+    row = EventRow("root", 7, 8, f"{line}\nRunCompleted {{}}\n", "s1")
+    found = [(event.seq, event.name, event.data) for event in decode_events(row)]
+    assert found == [
+        (7, "RunContent", line.partition(" ")[2].encode()), (8, "RunCompleted", b"{}"),
+    ]  # fmt: skip
+
+
+def test_batches_of_a_stream_have_each_event_once() -> None:
+    stream = Stream("root", recorded=True, first=5)
+    for number in range(40):
+        piece = Piece(ROOT.content_frame, number, f"word {number}")
+        data = piece.frame.format(piece.text, piece.at)
+        # A database may allow text rows from some event on.
+        stream.publish(piece.frame.name, data, piece if number > 10 else None)
+        if number % 7 == 6 and (batch := stream.next_batch()) is not None:
+            check_batch(stream, batch)
+            stream.mark_stored(batch.last)
+    rest = stream.unstored_batch()
+    assert rest is not None
+    check_batch(stream, rest)
+    last = stream.last_batch(("TeamRunCompleted", b"{}"))
+    stream.close(("TeamRunCompleted", b"{}"))
+    check_batch(stream, last)
+    assert (rest.first, rest.last, last.last) == (40, 44, 45)
+
+
+def check_batch(stream: Stream, batch: Any) -> None:
+    row = EventRow("root", batch.first, batch.last, batch.lines, "s1")
+    published = stream.events_from(batch.first)
+    assert published is not None
+    assert list(decode_events(row)) == published[: batch.last + 1 - batch.first]
+
+
+def test_the_schema_names_the_first_programs_that_read_text_rows() -> None:
+    assert load_migrations("sqlite")[TEXT_ROWS_SINCE - 1].name.endswith("_text_rows")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def migrated(
+    request: pytest.FixtureRequest, tmp_path: Path, model_endpoint: ModelEndpoint
+) -> Iterator[Deployment]:
+    """A deployment whose databases an earlier release has created."""
+    is_server = request.param == "postgres"
+    engine = Engine(request.getfixturevalue("postgres_url") if is_server else None)
+    with engine.databases() as databases:
+        deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)
+        asyncio.run(allow_earlier_programs(deployment))
+        yield deployment
+
+
+async def allow_earlier_programs(deployment: Deployment) -> None:
+    allow = Sql("UPDATE schema_version SET compatible_from = 15")
+    async with open_service(deployment) as service:
+        for database in service.hosting.databases.values():
+            await database.check()
+            assert database.version.allows_text_rows
+            await database.write(allow.execute())
+
+
+async def test_events_stay_json_until_the_upgrade_is_finished(
+    migrated: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of an earlier release prevents the end of the upgrade; followers see no change."""
+    monkeypatch.setattr(recorder, "VERSION_SECONDS", 0.05)
+    old = WorkerRow("old", *identify_this_process(), beat=now(), started_at=1)
+    async with two_services(migrated) as (owner, other):
+        port, main = user(owner), main_database(owner)
+        await owner.hosting.databases.system.write(workers.register(old))
+        async with streamed_run(port, "agent", "trickle", message="x", session_id="s1") as (
+            run,
+            first,
+        ):
+            run_id = run["run_id"]
+            follows = [
+                asyncio.create_task(resume(user(service), run_id, after, component_id="trickle"))
+                for service in (owner, other)
+                for after in (-1, 3, 9)
+            ]
+            live = await wait_for_live_run(owner, run_id)
+            with pytest.raises(errors.Conflict, match="earlier version") as refused:
+                await check_servers(migrated.settings)
+            assert refused.value.cause == f"pid {old.pid} on {old.host}"
+            await wait_until(lambda: live.stream.next > 20)
+            rows = await main.read(events.list_after(run_id, -1))
+            assert len(rows) > 1
+            assert "[[" not in "".join(row.events for row in rows)
+
+            await owner.hosting.databases.system.write(workers.remove("old"))
+            await check_servers(migrated.settings)
+            await finish_upgrade(migrated.settings, "main")
+
+            async def has_text() -> bool:
+                rows = await main.read(events.list_after(run_id, -1, 1_000))
+                return rows[-1].events.startswith("RunContent [[")
+
+            await wait_until(has_text)
+            late = [
+                asyncio.create_task(resume(user(service), run_id, after, component_id="trickle"))
+                for service in (owner, other)
+                for after in (-1, live.stream.next - 3)
+            ]
+            await wait_until(lambda: live.stream.next > 40)
+            await cancel_run(port, run_id)
+            whole = await first
+            for found in await asyncio.gather(*follows, *late):
+                assert found == whole[found[0].seq :]
+            rows = await main.read(events.list_after(run_id, -1, 1_000))
+            assert [event for row in rows for event in decode_events(row)] == whole

@@ -1,0 +1,186 @@
+"""Backups by the server: the schedule, failures, and several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from agentctl import errors
+from agentctl.config.backup import Backup
+from agentctl.config.settings import Database, Settings
+from agentctl.service.backups import BackupSchedule
+from agentctl.service.doctor.backups import check_backups
+from agentctl.store.databases import open_sqlite
+from agentctl.store.repositories import audit
+from agentctl.store.sqlite.backup_folder import BackupFolder, has_same_rows
+from tests.loops import wait_until
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Two databases, of which a server makes backups each hour."""
+    for name in ("main", "second"):
+        open_sqlite(name, tmp_path / f"{name}.db", create=True).close_blocking()
+    return Settings(
+        backup=Backup(every="1h", folder=tmp_path / "backups"),
+        databases=tuple(
+            Database(name, f"sqlite:///{tmp_path}/{name}.db") for name in ("main", "second")
+        ),
+    )
+
+
+@asynccontextmanager
+async def open_schedule(settings: Settings) -> AsyncIterator[BackupSchedule]:
+    schedule = BackupSchedule(settings)
+    schedule.prepare()
+    try:
+        yield schedule
+    finally:
+        await schedule.close()
+
+
+def list_names(settings: Settings, database_id: str = "main") -> list[str]:
+    folder = BackupFolder(settings.backup.folder, database_id)
+    return [backup.path.name for backup in folder.list_backups()]
+
+
+def make_older(settings: Settings, hours: int) -> None:
+    """Give the backups of the first database an earlier time."""
+    folder = BackupFolder(settings.backup.folder, "main")
+    for backup in folder.list_backups():
+        older = folder.build_path(backup.taken_at - hours * 3_600).with_suffix("")
+        backup.path.with_suffix(".json").rename(older.with_suffix(".json"))
+        backup.path.rename(older)
+
+
+async def look_until(schedule: BackupSchedule, condition: object, **more: bool) -> None:
+    """Look as the sweep does, until a condition is met and no backup is under way."""
+
+    def is_met() -> bool:
+        schedule.look(**{"has_lease": True, "may_delete": True, **more})
+        return callable(condition) and bool(condition())
+
+    await wait_until(is_met)
+
+
+async def test_each_database_has_verified_backups_at_its_schedule(settings: Settings) -> None:
+    async with open_schedule(settings) as schedule:
+        assert schedule.list_ages() == {}
+        await look_until(schedule, lambda: len(schedule.list_ages()) == 2)
+        await look_until(schedule, lambda: max(schedule.list_ages().values()) < 60)
+        assert [len(list_names(settings, name)) for name in ("main", "second")] == [1, 1]
+        (backup,) = BackupFolder(settings.backup.folder, "main").list_backups()
+        assert await has_same_rows(backup)
+        schedule.look(has_lease=True, may_delete=True)
+        assert schedule.list_durations().keys() == {"main", "second"}
+    make_older(settings, 1)
+    async with open_schedule(settings) as schedule:
+        await look_until(schedule, lambda: len(list_names(settings)) == 2)
+    # The second database was not due, and the last backup of the hour before is kept.
+    assert len(list_names(settings, "second")) == 1
+    assert {finding.verdict for finding in check_backups(settings)} <= {"ok", "note"}
+
+
+async def test_only_the_process_with_the_lease_makes_backups(settings: Settings) -> None:
+    async with open_schedule(settings) as first, open_schedule(settings) as second:
+        first.look(has_lease=False, may_delete=True)
+        assert first.list_ages() == {}
+        # A process may believe for some seconds that it still has the lease.
+        await asyncio.gather(*(
+            look_until(one, lambda: list_names(settings) and list_names(settings, "second"))
+            for one in (first, second)
+        ))  # fmt: skip
+    assert [len(list_names(settings, name)) for name in ("main", "second")] == [1, 1]
+
+
+async def test_expired_backups_are_deleted_unless_the_clock_is_doubtful(settings: Settings) -> None:
+    settings = replace(settings, backup=replace(settings.backup, keep=("1h all",)))
+    folder = settings.backup.folder
+    async with open_schedule(settings) as schedule:
+        await look_until(schedule, lambda: list_names(settings))
+    make_older(settings, 3)
+    (expired,) = list_names(settings)
+    async with open_schedule(settings) as schedule:
+        await look_until(schedule, lambda: len(list_names(settings)) == 2, may_delete=False)
+    make_older(settings, 1)
+    async with open_schedule(settings) as schedule:
+        await look_until(schedule, lambda: not (folder / expired).exists())
+    assert list_names(settings)
+
+
+async def test_failed_backup_is_reported_and_repeated(
+    settings: Settings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, gone = settings.backup.folder, settings.backup.folder.with_name("gone")
+    async with open_schedule(settings) as schedule:
+        folder.rename(gone)
+        await look_until(schedule, lambda: schedule.list_failures() == {"main": 1, "second": 1})
+        assert "the backup of the database main failed" in caplog.text
+        assert "No such file or directory; next attempt in 30 s" in caplog.text
+        assert [finding.verdict for finding in check_backups(settings)] == ["wrong"]
+        # The next attempt is later.
+        schedule.look(has_lease=True, may_delete=True)
+        gone.rename(folder)
+        await asyncio.sleep(0)
+        assert list_names(settings) == []
+    monkeypatch.setattr("agentctl.service.backups.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("agentctl.store.sqlite.backup_folder.SPARE_BYTES", 1 << 60)
+    async with open_schedule(settings) as schedule:
+        await look_until(schedule, lambda: schedule.list_failures()["main"] > 2)
+        assert "The disk has no space for the backup" in caplog.text
+        assert schedule.list_ages()["main"] == float("inf")
+        monkeypatch.setattr("agentctl.store.sqlite.backup_folder.SPARE_BYTES", 0)
+        with caplog.at_level(logging.WARNING):
+            await look_until(schedule, lambda: "main succeed again" in caplog.text)
+    assert len(list_names(settings)) == 1
+
+
+async def test_stopped_server_leaves_no_file(settings: Settings, tmp_path: Path) -> None:
+    database = open_sqlite("main", tmp_path / "main.db", create=False)
+    for number in range(40):
+        database.write_blocking(audit.append_entry(build_entry("x" * 1_000_000 + str(number))))
+    database.close_blocking()
+    folder = settings.backup.folder
+    async with open_schedule(settings) as schedule:
+        await look_until(schedule, lambda: list(folder.glob("*.part")))
+    assert not [path.name for path in folder.iterdir() if ".new" in path.name]
+
+
+def build_entry(reason: str) -> audit.NewAuditEntry:
+    return audit.NewAuditEntry(
+        at=0, principal="p", via="local", operation="o", resource=None, outcome="allowed",
+        status=None, reason=reason, request_id=None,
+    )  # fmt: skip
+
+
+async def test_folder_that_cannot_be_used_stops_the_start(settings: Settings) -> None:
+    settings.backup.folder.write_text("a file")
+    with pytest.raises(errors.InvalidConfiguration) as caught:
+        BackupSchedule(settings).prepare()
+    assert "backup.folder cannot be written" in caught.value.detail
+
+
+async def test_doctor_reports_old_and_missing_backups(settings: Settings) -> None:
+    settings.backup.folder.mkdir()
+    missing = [finding for finding in check_backups(settings) if finding.verdict == "wrong"]
+    assert ["no backup of the database" in finding.what for finding in missing] == [True, True]
+    async with open_schedule(settings) as schedule:
+        await look_until(schedule, lambda: list_names(settings, "second"))
+    make_older(settings, 3)
+    (late,) = [finding for finding in check_backups(settings) if finding.verdict == "wrong"]
+    assert "the newest backup of the database main is 3 h old" in late.what
+    later = datetime.now(UTC).timestamp() + 86_400
+    folder = BackupFolder(settings.backup.folder, "second")
+    (backup,) = folder.list_backups()
+    path = folder.build_path(int(later)).with_suffix("")
+    backup.path.with_suffix(".json").rename(path.with_suffix(".json"))
+    backup.path.rename(path)
+    wrong = [finding.what for finding in check_backups(settings) if finding.verdict == "wrong"]
+    assert any("second has a time in the future" in what for what in wrong)

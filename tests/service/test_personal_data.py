@@ -1,0 +1,221 @@
+"""The data of a person: every table is searched after an erasure, on both engines."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentctl import errors
+from agentctl.auth.principal import Principal, local_principal
+from agentctl.memory_requests import NewMemory
+from agentctl.personal_data_requests import Erasure, PersonalPart, PersonalRowsFilter
+from agentctl.requests import RunRequest
+from agentctl.service import personal_data as service_module
+from agentctl.service.service import Service, ServiceOperations
+from agentctl.store.repositories.personal_data import OTHER_TABLES, PERSONAL_TABLES
+from tests.contract.engines import Engine
+from tests.deployment import Deployment, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.service.callers import (
+    admin,
+    open_service,
+    streamed_run,
+    wait_for_live_run,
+    wait_for_running,
+)
+from tests.service.personal_rows import MARKER, SEARCH, Raw, fill, find_tables
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    is_sqlite = request.param == "sqlite"
+    return Engine(None if is_sqlite else request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def place(engine: Engine, tmp_path: Path, model_endpoint: ModelEndpoint) -> Iterator[Deployment]:
+    with engine.databases() as databases:
+        yield create_deployment(
+            tmp_path, model_endpoint.base_url, databases=databases, extra=SEARCH
+        )
+
+
+async def erase(
+    operations: ServiceOperations, user_id: str, **options: Any
+) -> list[dict[str, Any]]:
+    """Erase the data of a user; return the parts."""
+    parts = list[dict[str, Any]]()
+    cursor = None
+    while True:
+        done = await operations.erase_user_data(Erasure(user_id, cursor=cursor, **options))
+        parts.append(dict(done.value))
+        cursor = parts[-1]["next_cursor"]
+        if cursor is None:
+            return parts
+
+
+@contextlib.asynccontextmanager
+async def filled(place: Deployment) -> AsyncIterator[tuple[Service, Raw]]:
+    async with open_service(place) as service:
+        await service.hosting.databases.open_all()
+        raw = Raw(place.settings.databases[0])
+        await fill(service, raw, "vera", MARKER)
+        yield service, raw
+
+
+async def test_every_table_is_personal_or_not(place: Deployment) -> None:
+    async with open_service(place) as service:
+        await service.hosting.databases.open_all()
+        tables = set(await Raw(place.settings.databases[0]).list_columns())
+    known = {table.name for table in PERSONAL_TABLES}
+    assert tables == known | OTHER_TABLES
+    assert not known & OTHER_TABLES
+
+
+async def test_erasure_leaves_no_text_in_any_table(place: Deployment) -> None:
+    async with filled(place) as (service, raw):
+        await fill(service, raw, "bob", "granite")
+        before = await raw.read_all()
+        personal = {table.name for table in PERSONAL_TABLES if table.erasure != "keep"}
+        sums = {"usage_hourly", "usage_daily", "usage_ends"}  # without texts but ids
+        assert find_tables(before, MARKER) >= personal - sums
+        assert find_tables(before, "vera") >= sums
+        counted = (await admin(service).get_user_data("vera")).value
+        assert {row["table"] for row in counted["tables"] if row["rows"]} >= personal
+        parts = await erase(admin(service), "vera")
+        after = await raw.read_all()
+        assert find_tables(after, MARKER) == set()
+        assert find_tables(after, "vera") == {"audit_log"}
+        erased = {row["table"] for part in parts for row in part["erased"]}
+        assert erased == personal
+        untouched = set(after) - {
+            "audit_log", "removals", "schema_version", "workers", "usage_hourly", "usage_daily",
+            "usage_ends", "leases",
+        }  # fmt: skip
+        for table in untouched:
+            kept = [row for row in before[table] if row in after[table]]
+            assert kept == after[table]
+            assert not any("bob" in repr(row) for row in before[table] if row not in kept)
+        counted = (await admin(service).get_user_data("vera")).value
+        assert not [row for row in counted["tables"] if row["rows"] and row["erasure"] != "keep"]
+        for table in ("usage_hourly", "usage_daily"):
+            assert sum(row[6] for row in before[table]) == sum(row[6] for row in after[table])
+
+
+async def test_file_has_no_byte_of_the_text(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
+    place = create_deployment(tmp_path, model_endpoint.base_url, extra=SEARCH)
+    async with filled(place) as (service, _):
+        for number in range(40):
+            await admin(service).create_memory(NewMemory(f"{MARKER} {number} " * 30, (), "vera"))
+        (file, _other) = (await erase(admin(service), "vera"))[-1]["files"]
+        assert (file["vacuumed"], file["log_emptied"]) == (True, True)
+        files = [path for path in place.folder.glob("main.db*") if path.is_file()]
+        assert {path.name for path in files} == {"main.db", "main.db-wal", "main.db-shm"}
+        for path in files:
+            assert MARKER.encode() not in path.read_bytes(), path
+
+
+async def test_live_runs_are_a_conflict_without_cancel(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    place = create_deployment(tmp_path, model_endpoint.base_url)
+    async with open_service(place) as service:
+        await service.hosting.databases.open_all()
+        operations = service.operations_for(local_principal("boss", acting_for="vera"))
+        async with streamed_run(operations, "agent", "hang", message="wait") as (run, _):
+            await wait_for_live_run(service, run["run_id"])
+            with pytest.raises(errors.Conflict, match="live or paused runs"):
+                await erase(admin(service), "vera")
+            assert (await admin(service).get_user_data("vera")).value["open_runs"] == 1
+            await erase(admin(service), "vera", cancel=True)
+        counted = (await admin(service).get_user_data("vera")).value
+        assert not [row for row in counted["tables"] if row["rows"] and row["erasure"] != "keep"]
+
+
+async def test_background_work_stores_no_memory_after_an_erasure(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    extractor = (
+        '[[agents]]\nid = "extractor"\nmodel = "echo"\n'
+        'memory = { mode = "after_run", model = "hang" }\n'
+    )
+    place = create_deployment(tmp_path, model_endpoint.base_url, extra=extractor)
+    async with open_service(place) as service:
+        await service.hosting.databases.open_all()
+        operations = service.operations_for(local_principal("boss", acting_for="vera"))
+        await operations.create_run("agent", "extractor", RunRequest("I live in Rome", "s1"))
+        work = await wait_for_running(operations, session_id="s1")
+        assert work["purpose"] == "memory"
+        with pytest.raises(errors.Conflict, match="live or paused runs"):
+            await erase(admin(service), "vera")
+        live = await wait_for_live_run(service, work["run_id"])
+        await erase(admin(service), "vera", cancel=True)
+        assert live.ended.done()
+        assert (await admin(service).get_user_data("vera")).value["open_runs"] == 0
+
+
+async def test_held_session_stays_whole(place: Deployment) -> None:
+    async with filled(place) as (service, raw):
+        await admin(service).hold_session("session-of-vera", "Claim 17")
+        before = await raw.read_all()
+        await erase(admin(service), "vera")
+        counted = (await admin(service).get_user_data("vera")).value
+        assert counted["held"] == ["session-of-vera"]
+        after = await raw.read_all()
+        for table in ("sessions", "runs", "run_steps", "run_checkpoints", "approvals"):
+            assert after[table] == before[table]
+        assert [row[0] for row in after["webhook_deliveries"]] == ["d-vera-0"]
+        assert not after["memories"]
+
+
+async def test_interrupted_erasure_is_finished_from_the_start(
+    place: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "PART_SECONDS", 0.0)
+    async with filled(place) as (service, raw):
+        steps, cursor = 0, None
+        while True:
+            done = await admin(service).erase_user_data(Erasure("vera", cursor=cursor))
+            steps, cursor = steps + 1, done.value["next_cursor"]
+            if steps == 5:  # as after a kill: the cursor is lost
+                cursor = None
+                monkeypatch.setattr(service_module, "PART_SECONDS", 60.0)
+            elif cursor is None:
+                break
+        assert find_tables(await raw.read_all(), "vera") <= {"audit_log"}
+
+
+async def test_rows_of_a_person_are_pages(place: Deployment) -> None:
+    async with filled(place) as (service, raw):
+        await raw.insert("approvals", MARKER, approval_id="a-other", user_id="bob",
+            status="approved",
+            decided_by="vera", session_id="session-of-vera", arguments="{}", note="too much",
+            run_id=(await raw.query("SELECT run_id FROM runs"))[0][0],
+        )  # fmt: skip
+        parts: dict[PersonalPart, int] = {"usage": 2, "deliveries": 2, "decisions": 1}
+        for part, count in parts.items():
+            found = await admin(service).get_user_rows(PersonalRowsFilter("vera", part, "main"))
+            assert len(found.value["data"]) >= count, part
+        entries = await admin(service).get_user_rows(PersonalRowsFilter("vera", "audit"))
+        assert any("user:vera" in (row["resource"] or "") for row in entries.value["data"]) or any(
+            row["principal"] == "vera" for row in entries.value["data"]
+        )
+
+
+async def test_administrators_without_all_data_are_denied_with_a_reason(place: Deployment) -> None:
+    async with open_service(place) as service:
+        acting = service.operations_for(local_principal("boss", acting_for="vera"))
+        account = service.operations_for(Principal(subject="sa:7", admin=True))
+        for own, reason in ((acting, "omit --as-user"), (account, "use the token of an admin")):
+            for call in (
+                partial(own.get_user_data, "vera"),
+                partial(own.erase_user_data, Erasure("vera")),
+                partial(own.get_user_rows, PersonalRowsFilter("vera", "usage")),
+            ):
+                with pytest.raises(errors.Forbidden, match=reason):
+                    await call()

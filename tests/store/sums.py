@@ -1,0 +1,18 @@
+"""The rows and hashes of each table of a database, read without the incremental sums of a copy."""
+
+from __future__ import annotations
+
+from agentctl.config.settings import Database
+from agentctl.service.database_copy import open_side
+from agentctl.store.copying.tables import TableSum, load_tables
+
+
+async def add_up(entry: Database) -> dict[str, TableSum]:
+    """Return the sum of each table that is copied."""
+    found = dict[str, TableSum]()
+    async with open_side(entry) as side, side.snapshot():
+        for table in load_tables():
+            found[table.name] = TableSum()
+            async for rows in side.scan(table):
+                found[table.name].add(rows)
+    return found

@@ -1,0 +1,146 @@
+"""Lists with filters that no index has: a bounded number of rows is compared for each page."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agentctl.store.database import Steps, Work, unit
+from agentctl.store.listing import RowPage
+from agentctl.store.repositories import session_lists, sessions
+from agentctl.store.repositories.sessions import SummaryRow
+from agentctl.store.sqlite.database import SqliteDatabase
+from agentctl.store.visibility import Visibility
+from tests.store.conftest import Store
+from tests.store.lists import bounded_statements_of, list_runs, list_sessions, statements_of
+from tests.store.rows import START, a_session
+from tests.store.test_plans import indexes, plan_list
+
+MAXIMUM = 7
+COUNT = 40
+MATCHING = {1, 2, 3, 20, 38}
+ANN = Visibility(everyone=False, user_id="ann")
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_lists, "MAXIMUM_COMPARED_METADATA", MAXIMUM)
+
+
+@unit
+def create(numbers: list[int]) -> Steps[None]:
+    """Create sessions. Three of them have the same time, so that only the id orders them."""
+    for number in numbers:
+        tags = ["rare"] if number in MATCHING else ["usual"]
+        metadata = json.dumps({"tags": tags})
+        row = a_session(f"s{number:02}", now=START + number // 3, metadata=metadata)
+        yield from sessions.create(row)
+
+
+def read(store: Store, **page: Any) -> RowPage[SummaryRow]:
+    return store.read(list_sessions(ANN, tag=("rare",), **page))
+
+
+def walk(store: Store, **page: Any) -> list[RowPage[SummaryRow]]:
+    pages = [read(store, **page)]
+    while (last := pages[-1]).next is not None:
+        following = page | {"after": last.next, "total": (last.total, last.capped)}
+        pages.append(read(store, **following))
+    return pages
+
+
+def ids_of(pages: list[RowPage[SummaryRow]]) -> list[int]:
+    return [int(row.session_id[1:]) for page in pages for row in page.rows]
+
+
+def test_pages_have_each_row_once_within_the_bound(store: Store) -> None:
+    store.write(create(list(range(COUNT))))
+    for order in ("asc", "desc"):
+        for sort in ("created_at", "updated_at"):
+            pages = walk(store, sort=sort, order=order, limit=2)
+            assert ids_of(pages) == sorted(MATCHING, reverse=order == "desc")
+            assert any(not page.rows and page.next for page in pages)
+            # The total is that of the first page, which has compared 7 rows of 40.
+            first = {"asc": 3, "desc": 1}[order]
+            assert {(page.total, page.capped) for page in pages} == {(first, True)}
+    # The end of a page with all rows is its last row; each other page has compared 7 rows.
+    (page,) = walk(store, order="asc", created_after=START, created_before=START + 2)
+    assert ids_of([page]) == [1, 2, 3]
+    assert (page.total, page.capped, page.next) == (3, False, None)
+    unknown = read(store, after=(START + 13, "s39"))
+    assert (unknown.total, unknown.capped) == (1, True)
+
+
+def test_list_of_the_bound_has_no_next_page(store: Store) -> None:
+    store.write(create(list(range(MAXIMUM))))
+    (page,) = walk(store, order="asc")
+    assert ids_of([page]) == [1, 2, 3]
+    assert (page.total, page.capped) == (3, False)
+
+
+def test_page_numbers_skip_rows_that_match(store: Store) -> None:
+    store.write(create(list(range(COUNT))))
+    page = read(store, order="asc", limit=2, offset=2)
+    assert ids_of([page]) == [3]
+    assert page.next == (START + 2, "s06")
+
+
+def test_changes_neither_repeat_nor_lose_rows(store: Store) -> None:
+    store.write(create(list(range(0, COUNT - 2, 2))))
+    first = read(store, order="asc", limit=1)
+    assert ids_of([first]) == [2]
+    # Those before the end of the first page are not listed: the page has compared these rows.
+    store.write(create([1, 3, 5, 38]))
+    rest = walk(store, order="asc", limit=1, after=first.next)
+    assert ids_of(rest) == [20, 38]
+
+
+def test_texts_that_postgresql_cannot_read_match_nothing(store: Store) -> None:
+    @unit
+    def create_odd() -> Steps[None]:
+        for number, value in enumerate(('"\\u0000"', '"\\\\u0001"', "[]", '{"tags": 1}')):
+            metadata = f'{{"tags": ["rare"], "x": {value}}}'
+            yield from sessions.create(a_session(f"s{number}", metadata=metadata))
+        yield from sessions.create(a_session("s4", metadata="[]"))
+        yield from sessions.create(a_session("s5", metadata="null"))
+
+    store.write(create_odd())
+    assert ids_of([read(store, order="asc")]) == [1, 2, 3]
+    page = store.read(list_sessions(ANN, metadata=("x=[]",)))
+    assert ids_of([page]) == [2]
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (list_sessions(tag=("x",)), "sessions_created"),
+        (list_sessions(sort="updated_at", status="ERROR"), "sessions_updated"),
+        (list_sessions(user_id="x", error="x", after=(5, "x")), "sessions_user_created"),
+        (list_sessions(created_before=9, sort="updated_at"), "sessions_updated"),
+        (list_sessions(updated_after=9, type="agent"), "sessions_type_created"),
+        (list_runs(tag=("x",), component_id="x"), "runs_component_created"),
+        (list_runs(metadata=("a=b",), created_after=5, after=(9, "x")), "runs_created"),
+        (list_runs(error="x"), "runs_status_created"),
+        (list_runs(error="x", user_id="x", parent="none", model="x"), "runs_user_created"),
+    ],
+)
+def test_bounds_and_pages_are_read_in_the_order_of_an_index(
+    sqlite: SqliteDatabase, query: Work[Any], index: str
+) -> None:
+    for statement in bounded_statements_of(query):
+        counted, page = plan_list(sqlite, [statement])
+        # The calls of JSON functions and the newest run are looked up for each row.
+        steps = [step for step in counted or page if "VIRTUAL TABLE" not in step]
+        own = [step for step in steps if "runs_turns" not in step]
+        assert indexes(own) == [index], (statement.sql, steps)
+        assert not any("TEMP B-TREE" in step for step in steps), (statement.sql, steps)
+
+
+def test_few_live_sessions_are_found_by_their_runs(sqlite: SqliteDatabase) -> None:
+    for status, index in (("RUNNING", "runs_live"), ("PAUSED", "runs_paused")):
+        for statement in statements_of(list_sessions(status=status), 1):
+            counted, page = plan_list(sqlite, [statement])
+            found = indexes(counted or page)
+            assert found == ["sqlite_autoindex_sessions_1", index], statement.sql

@@ -1,0 +1,334 @@
+"""Copies of a database to another one and back, during writes and after interruptions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from agentctl import errors
+from agentctl.config.settings import Database
+from agentctl.service import database_copy
+from agentctl.service.databases import read_database_status
+from agentctl.service.search_index import count_unindexed
+from agentctl.store.copying import copier, side
+from agentctl.store.copying.postgres import PostgresSide
+from agentctl.store.copying.side import Side
+from agentctl.store.copying.sqlite import SqliteSide
+from agentctl.store.database import Database as OpenDatabase
+from agentctl.store.database import Sql
+from agentctl.store.databases import open_database, open_sqlite
+from agentctl.store.repositories import runs, sessions
+from agentctl.store.sqlite.database import SqliteDatabase
+from tests.postgres import drop_schema
+from tests.runs.components import LONG
+from tests.store.rows import a_run, a_session, an_end
+from tests.store.sums import add_up
+
+SESSIONS = 40
+
+
+def quiet(text: str, done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+async def fill(database: SqliteDatabase) -> None:
+    for number in range(SESSIONS):
+        name = f"s{number:03}"
+        await database.write(sessions.create(a_session(name, session_name=f"Ünïcödé ☃ {name}")))
+        await database.write(runs.create(a_run(f"r{number:03}", name)))
+        await database.write(runs.claim(f"r{number:03}", 1, "w1", 1))
+        await database.write(runs.finish(an_end(f"r{number:03}", content="x" * number)))
+
+
+async def change(database: OpenDatabase) -> None:
+    """Add, change and delete rows: early and late in the order of the keys."""
+    await database.write(sessions.delete("s001"))
+    await database.write(sessions.delete("s039"))
+    await database.write(sessions.create(a_session("a-new")))
+    await database.write(runs.create(a_run("a-run", "a-new")))
+    await database.write(runs.claim("a-run", 1, "w1", 1))
+    await database.write(runs.finish(an_end("a-run", content="new")))
+
+
+@pytest.fixture
+def postgres_entry(postgres_url: str) -> Iterator[Database]:
+    entry = Database("new", postgres_url, search_path=f"copy_{uuid4().hex}")
+    yield entry
+    asyncio.run(drop_schema(entry))
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Database:
+    return Database("main", f"sqlite:///{tmp_path / 'agentctl.db'}")
+
+
+def open_file(entry: Database, *, create: bool = False) -> SqliteDatabase:
+    return open_sqlite(entry.id, Path(entry.url.removeprefix("sqlite:///")), create=create)
+
+
+def test_copy_there_and_back_has_equal_hashes_of_every_table(
+    source: Database, postgres_entry: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (side, copier):
+        for name, value in (("BATCH_ROWS", 7), ("KEYS", 3)):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+    back = Database("back", f"sqlite:///{tmp_path / 'back.db'}")
+
+    async def move() -> None:
+        database = open_file(source, create=True)
+        await fill(database)
+        status = await database_copy.copy_rows(source, postgres_entry, quiet)
+        assert status.stage == "copied"
+        await change(database)
+        assert (await database_copy.read_copy_status(source, postgres_entry)).changes > 0
+        with pytest.raises(errors.Unavailable, match="not complete"):
+            await open_database(postgres_entry, create=False).check()
+        facts = await database_copy.finish_copy(
+            source, postgres_entry, wait=0, interrupt=False, report=quiet
+        )
+        before = await add_up(source)
+        assert before == await add_up(postgres_entry)
+        assert before["sessions"].rows == SESSIONS - 1
+        assert facts["to"] == f"{postgres_entry.url} (schema {postgres_entry.search_path})"
+        with pytest.raises(errors.DatabaseMoved) as refused:
+            await database.write(sessions.create(a_session("too-late")))
+        assert (refused.value.status, database.write_failed) == (503, True)
+        await database.close()
+        with pytest.raises(errors.DatabaseMoved) as closed:
+            open_file(source)
+        assert postgres_entry.search_path in str(closed.value.cause)
+        assert (await read_database_status(source)).state == "moved"
+        await database_copy.finish_copy(postgres_entry, back, wait=0, interrupt=False, report=quiet)
+        assert before == await add_up(back)
+        moved = open_database(postgres_entry, create=False)
+        with pytest.raises(errors.DatabaseMoved):
+            await moved.check()
+        await moved.close()
+        served = open_file(back)
+        await served.write(sessions.create(a_session("served")))
+        await served.close()
+
+    asyncio.run(move())
+
+
+def test_wrong_targets_are_refused_and_an_abandoned_copy_leaves_nothing(
+    source: Database, tmp_path: Path
+) -> None:
+    taken = Database("taken", f"sqlite:///{tmp_path / 'taken.db'}")
+    target = Database("target", f"sqlite:///{tmp_path / 'target.db'}")
+
+    async def refuse() -> None:
+        database = open_file(source, create=True)
+        await fill(database)
+        other = open_file(taken, create=True)
+        await other.write(sessions.create(a_session("there")))
+        await other.close()
+        with pytest.raises(errors.Conflict, match="must be empty"):
+            await database_copy.copy_rows(source, taken, quiet)
+        with pytest.raises(errors.Conflict, match="to itself"):
+            await database_copy.copy_rows(source, source, quiet)
+        assert (await read_database_status(source)).state == "ok"
+        await database_copy.copy_rows(source, target, quiet)
+        assert (await read_database_status(target)).state == "incomplete"
+        (tmp_path / "link.db").symlink_to(tmp_path / "agentctl.db")
+        with pytest.raises(errors.Conflict, match="to itself"):
+            await database_copy.copy_rows(
+                source, Database("link", f"sqlite:///{tmp_path / 'link.db'}"), quiet
+            )
+        with pytest.raises(errors.Conflict, match="Another copy"):
+            await database_copy.copy_rows(source, taken, quiet)
+        with pytest.raises(errors.Conflict, match="target of a copy"):
+            await database_copy.copy_rows(target, source, quiet)
+        await database_copy.abandon_copy(source)
+        await change(database)
+        async with database_copy.open_side(source) as opened:
+            assert await opened.read(copier.state.count_changes()) == 0
+        with pytest.raises(errors.Conflict, match="under way"):
+            await database_copy.abandon_copy(source)
+        with pytest.raises(errors.Conflict, match="must be empty"):
+            await database_copy.copy_rows(source, target, quiet)
+        await database.close()
+
+    asyncio.run(refuse())
+
+
+def test_finish_waits_for_live_runs_and_lets_none_start(source: Database, tmp_path: Path) -> None:
+    target = Database("target", f"sqlite:///{tmp_path / 'target.db'}")
+
+    async def drain() -> None:
+        database = open_file(source, create=True)
+        await database.write(sessions.create(a_session("s1")))
+        await database.write(runs.create(a_run("r1", "s1")))
+        await database.write(runs.claim("r1", 1, "w1", 1))
+        with pytest.raises(errors.Conflict, match="Runs are live"):
+            await database_copy.finish_copy(source, target, wait=0, interrupt=False, report=quiet)
+        await database.write(runs.create(a_run("r2", "s1")))
+        waiting = asyncio.create_task(
+            database_copy.finish_copy(source, target, wait=60, interrupt=False, report=quiet)
+        )
+        created = 2
+
+        async def start_runs() -> None:
+            nonlocal created
+            while True:
+                await database.write(runs.create(a_run(f"x{created}", "s1")))
+                created += 1
+                await asyncio.sleep(0.01)
+
+        with pytest.raises(errors.DatabaseMoved, match="no run starts"):
+            await asyncio.wait_for(start_runs(), 30)
+        assert not await database.write(runs.claim("r2", 1, "w1", 1))
+        await database.write(runs.finish(an_end("r1", content="done")))
+        await waiting
+        await database.close()
+        moved = await add_up(target)
+        assert moved == await add_up(source)
+        assert moved["runs"].rows == created
+
+    asyncio.run(drain())
+
+
+def test_finish_of_an_abandoned_copy_closes_nothing(source: Database, tmp_path: Path) -> None:
+    target = Database("target", f"sqlite:///{tmp_path / 'target.db'}")
+
+    async def abandon() -> None:
+        database = open_file(source, create=True)
+        await database.write(sessions.create(a_session("s1")))
+        await database.write(runs.create(a_run("r1", "s1")))
+        await database.write(runs.claim("r1", 1, "w1", 1))
+        waits = asyncio.Event()
+
+        def report(text: str, done: int, total: int) -> None:
+            if text.startswith("live runs"):
+                waits.set()
+
+        finishing = asyncio.create_task(
+            database_copy.finish_copy(source, target, wait=60, interrupt=False, report=report)
+        )
+        await asyncio.wait_for(waits.wait(), 30)
+        await database_copy.abandon_copy(source)
+        # As many rows as before: only their content shows the difference.
+        await database.write(Sql("UPDATE runs SET status = 'COMPLETED', content = 'x'").execute())
+        with pytest.raises(errors.Conflict, match="copy has ended"):
+            await finishing
+        await database.write(sessions.create(a_session("s2")))
+        await database.close()
+        assert (await read_database_status(source)).state == "ok"
+        assert (await read_database_status(target)).state == "incomplete"
+
+    asyncio.run(abandon())
+
+
+KILLS = {"sqlite": 100, "postgres": 100} if LONG else {"sqlite": 4, "postgres": 2}
+"""Moments of a copy from an engine at which its process is killed, in each of both phases."""
+
+
+def run_until_killed(source: Database, target: Database, at: int) -> bool:
+    """Copy and finish in a process that is killed before its `at`th step. Return True if it was.
+
+    A step is a call of a method of a database of the copy.
+    """
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] == signal.SIGKILL
+    steps = 0
+
+    def counting(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return method(*args, **options)
+
+        return call
+
+    for kind in (SqliteSide, PostgresSide):
+        for name in (name for name in vars(Side) if not name.startswith("_")):
+            if callable(vars(kind).get(name)):
+                setattr(kind, name, counting(vars(kind)[name]))
+    code = 1
+    try:
+        asyncio.run(finish(source, target))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+async def finish(source: Database, target: Database) -> None:
+    await database_copy.finish_copy(
+        source, target, wait=0, interrupt=False, report=quiet, tokenizer="words"
+    )
+
+
+@pytest.mark.parametrize("engine", KILLS)
+def test_killed_copy_goes_on_and_its_source_stays_whole(
+    source: Database, postgres_entry: Database, tmp_path: Path, engine: str
+) -> None:
+    database = open_file(source, create=True)
+    asyncio.run(fill(database))
+    asyncio.run(database.close())
+    path = tmp_path / "agentctl.db"
+    before = asyncio.run(add_up(source))
+    random_moments = random.Random(7)
+    steps = 250
+    for kill in range(KILLS[engine]):
+        file = tmp_path / f"{kill}.db"
+        shutil.copy(path, file)
+        copied = Database("main", f"sqlite:///{file}")
+        target = Database("target", f"sqlite:///{tmp_path / f'target-{kill}.db'}")
+        schema = replace(postgres_entry, search_path=f"{postgres_entry.search_path}_{kill}")
+        if engine == "postgres":
+            asyncio.run(finish(copied, schema))
+            copied = schema
+        elif kill % 3 == 0:
+            target = schema
+        at = random_moments.randrange(1, steps)
+        assert run_until_killed(copied, target, at), at
+        has_moved = not asyncio.run(change_unless_moved(copied))
+        run_until_killed(copied, target, random_moments.randrange(1, steps))
+        asyncio.run(finish(copied, target))
+        after = asyncio.run(add_up(copied))
+        assert after == asyncio.run(add_up(target)), (kill, at)
+        assert (after == before) == has_moved
+        assert asyncio.run(count_texts(target)) == (0, after["sessions"].rows)
+        if schema in (copied, target):
+            asyncio.run(drop_schema(schema))
+
+
+async def change_unless_moved(entry: Database) -> bool:
+    """Change a database as a server would. Return False if it has moved."""
+    try:
+        async with opened(entry) as database:
+            await change(database)
+            return True
+    except errors.DatabaseMoved:
+        return False
+
+
+async def count_texts(entry: Database) -> tuple[int, int]:
+    """Return the number of sessions with texts that are not indexed, and of all."""
+    async with opened(entry) as database:
+        return await count_unindexed(database, "words")
+
+
+@contextlib.asynccontextmanager
+async def opened(entry: Database) -> AsyncIterator[OpenDatabase]:
+    database = open_database(entry, create=False)
+    try:
+        await database.check()
+        yield database
+    finally:
+        await database.close()

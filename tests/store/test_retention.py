@@ -1,0 +1,216 @@
+"""Holds, and the removal of whole sessions, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import Any, TypeVar
+
+import pytest
+
+from agentctl import errors
+from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
+from agentctl.store.repositories import retention, run_reads, runs, sessions
+from agentctl.store.visibility import EVERYONE
+from tests.store.conftest import Store
+from tests.store.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
+
+T = TypeVar("T")
+
+RACES = 1_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 20
+
+MARKER = "mark-7f3a"
+"""A text in every value that belongs to the removed session."""
+
+KEPT = {
+    "audit_heads": "covers the audit log",
+    "audit_log": "the audit log is evidence, and has its own age",
+    "copy_changes": "keys of rows that a copy of the database has to look at again",
+    "copy_state": "a copy of the database",
+    "copy_tables": "a copy of the database",
+    "disabled_webhooks": "endpoints",
+    "leases": "processes",
+    "memories": "belong to a user",
+    "memory_terms": "belong to a memory",
+    "removals": "a count",
+    "schema_version": "the schema",
+    "service_accounts": "callers",
+    "usage_daily": "sums of users",
+    "usage_ends": "is added to the sums",
+    "usage_hourly": "sums of users",
+    "workers": "processes",
+}
+"""The tables that have nothing of a session, or keep it, with the reason."""
+
+FIXED: dict[str, dict[str, Value]] = {
+    "sessions": {"hold": None, "run_count": 1},
+    "runs": {"status": "COMPLETED", "parent_run_id": None, "owner": None},
+}
+"""Values of columns that have a meaning for the removal."""
+
+
+@unit
+def _list_columns(is_embedded: bool) -> Steps[dict[str, dict[str, str]]]:
+    """Return the columns of each table of the schema with their types, without computed ones."""
+    sql = (
+        "SELECT tables.name, columns.name, columns.type FROM pragma_table_list AS tables"
+        " JOIN pragma_table_xinfo(tables.name) AS columns WHERE tables.type = 'table'"
+        " AND tables.name NOT LIKE 'sqlite_%' AND columns.hidden = 0"
+        if is_embedded
+        else "SELECT table_name, column_name, data_type FROM information_schema.columns"
+        " WHERE table_schema = current_schema() AND is_generated = 'NEVER'"
+    )
+    tables: dict[str, dict[str, str]] = {}
+    for table, column, kind in (yield Statement(Sql(sql))):
+        tables.setdefault(table, {})[column] = kind
+    return tables
+
+
+def _write(store: Store, work: Work[T]) -> T:
+    """Execute statements that no repository has."""
+    return store.run(store.database.write(work))
+
+
+def _fill(store: Store, tables: dict[str, dict[str, str]], session_id: str, number: int) -> None:
+    """Insert a row into each table, with the session in every text and a number elsewhere."""
+    ids = {"run_id": f"run-{session_id}", "root_run_id": f"run-{session_id}"}
+    first = [name for name in ("sessions", "runs") if name in tables]
+    for table in (*first, *sorted(tables.keys() - {*first})):
+        values: dict[str, Value] = {}
+        for column, kind in tables[table].items():
+            is_text = kind.lower() in ("text", "character varying")
+            values[column] = session_id if is_text else number
+            values[column] = ids.get(column, values[column])
+        values |= FIXED.get(table, {})
+        names = ", ".join(values)
+        sql = Sql(f"INSERT INTO {table} ({names}) VALUES (:{', :'.join(values)})")
+        _write(store, sql.execute(**values))
+
+
+def _find_text(store: Store, tables: dict[str, dict[str, str]], text: str) -> set[str]:
+    return {
+        f"{table}.{column}"
+        for table, columns in tables.items()
+        for column in columns
+        if _write(
+            store,
+            Sql(f"SELECT 1 FROM {table} WHERE cast({column} AS text) LIKE :text").has_rows(
+                text=f"%{text}%"
+            ),
+        )
+    }
+
+
+def test_nothing_in_the_schema_refers_to_a_removed_session(store: Store) -> None:
+    tables = _write(store, _list_columns(store.is_embedded))
+    # A new table has to be filled, or named above with the reason.
+    filled = {name: columns for name, columns in tables.items() if name not in KEPT}
+    assert KEPT.keys() <= tables.keys()
+    _fill(store, filled, MARKER, 1)
+    _fill(store, filled, "other", 2)
+    assert {name.partition(".")[0] for name in _find_text(store, tables, MARKER)} == filled.keys()
+    before = _find_text(store, tables, "other")
+    removal = store.write(retention.remove_sessions([MARKER]))
+    assert removal == retention.Removal(removed=[MARKER])
+    assert _find_text(store, tables, MARKER) == set()
+    assert _find_text(store, tables, "other") == before
+
+
+def test_removal_leaves_sessions_that_are_held_busy_or_used(store: Store) -> None:
+    for name in ("held", "idle", "live", "paused", "used"):
+        store.write(a_session_with_run(f"run-{name}", name))
+        if name != "live":
+            store.write(runs.claim(f"run-{name}", 1, "w1", START))
+        if name not in ("live", "paused"):
+            store.write(runs.finish(an_end(f"run-{name}")))
+    _write(store, Sql("UPDATE runs SET status = 'PAUSED' WHERE run_id = 'run-paused'").execute())
+    store.write(retention.set_hold("held", json.dumps({"reason": "claim"})))
+    store.write(sessions.update("used", EVERYONE, {"session_name": "again"}, START + 100))
+    names = ["used", "idle", "held", "paused", "missing", "live", "idle"]
+    assert store.write(retention.remove_sessions(names, idle_before=START + 100)) == (
+        retention.Removal(
+            removed=["idle"], held=["held"], busy=["live", "paused"], used=["used"],
+            missing=["missing"],
+        )
+    )  # fmt: skip
+    left = [name for name in names if store.read(sessions.get(name, EVERYONE)) is not None]
+    assert left == ["used", "held", "paused", "live"]
+    assert store.read(run_reads.get_state("run-idle")) is None
+    assert store.read(run_reads.get_state("run-held")) is not None
+    # Without a time, a session that was used is removed as well; a hold that ended holds nothing.
+    store.write(retention.set_hold("held", None))
+    assert store.write(retention.remove_sessions(names)).removed == ["held", "used"]
+
+
+def test_race_of_a_removal_with_a_start_or_a_hold_loses_nothing(store: Store) -> None:
+    @unit
+    def start_run(name: str) -> Steps[None]:
+        at = START + 200
+        yield from sessions.get_or_create_for_run(a_session(name, now=at), EVERYONE)
+        yield from runs.create(a_run(f"new-{name}", name, created_at=at))
+
+    @unit
+    def hold(name: str) -> Steps[bool]:
+        row = yield from sessions.get_for_update(name, EVERYONE)
+        if row is not None:
+            yield from retention.set_hold(name, "{}")
+        return row is not None
+
+    async def race() -> None:
+        database = store.database
+        for number in range(RACES):
+            name, other = f"s{number}", f"h{number}"
+            for each in (name, other):
+                await database.write(a_session_with_run(f"old-{each}", each))
+                await database.write(runs.claim(f"old-{each}", 1, "w1", START))
+                await database.write(runs.finish(an_end(f"old-{each}")))
+            removal = retention.remove_sessions([name, other], idle_before=START + 100)
+            works = [removal, start_run(name), hold(other)]
+            results = await asyncio.gather(*(database.write(each) for each in works))
+            removed = set(results[0].removed)
+            assert await database.read(run_reads.get_state(f"new-{name}")) is not None
+            for each in (name, other):
+                left = await database.read(run_reads.get_state(f"old-{each}"))
+                assert (left is None) == (each in removed)
+            assert results[2] != (other in removed)
+            held = await database.read(sessions.get(other, EVERYONE))
+            assert (held is None) == (other in removed)
+
+    store.run(race())
+
+
+def test_many_sessions_are_removed_and_counted(store: Store) -> None:
+    names = [f"s{number:03}" for number in range(50)]
+
+    @unit
+    def create() -> Steps[None]:
+        for name in names:
+            yield from sessions.create(a_session(name))
+            yield from a_whole_run(a_run(f"run-{name}", name), an_end(f"run-{name}"))
+
+    store.write(create())
+    before = _count_removals(store)
+    assert store.write(retention.remove_sessions(names[::-1])).removed == names
+    assert _count_removals(store) == (before[0] + 50, before[1] + 50)
+
+
+def _count_removals(store: Store) -> tuple[int, int]:
+    (counted,) = _write(store, Sql("SELECT sessions, runs FROM removals").rows(lambda *row: row))
+    return counted
+
+
+@pytest.mark.parametrize("sql", ["DELETE FROM sessions", "DELETE FROM sessions WHERE hold <> ''"])
+def test_schema_stops_every_other_deletion_of_a_held_session(store: Store, sql: str) -> None:
+    store.write(a_session_with_run("r1", "s1"))
+    store.write(retention.set_hold("s1", "{}"))
+
+    @unit
+    def delete_as_an_earlier_version() -> Steps[Any]:
+        yield Statement(Sql("DELETE FROM runs WHERE session_id = 's1'"))
+        yield Statement(Sql(sql))
+
+    with pytest.raises(errors.AgentctlError):
+        _write(store, delete_as_an_earlier_version())
+    assert store.read(sessions.get("s1", EVERYONE)) is not None
+    assert store.read(run_reads.get_state("r1")) is not None

@@ -1,0 +1,22 @@
+"""Modules in temporary folders, which tests write as users do and load in their process."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+
+_PERMANENT = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
+"""Folders that may be temporary ones themselves."""
+
+
+def forget_user_modules(kept: Collection[str] = ()) -> None:
+    """Forget the modules in temporary folders, except `kept`.
+
+    The next test may have another folder with modules of the same names.
+    """
+    for name in sys.modules.keys() - kept:
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if file.startswith(tempfile.gettempdir()) and not file.startswith(_PERMANENT):
+            del sys.modules[name]
