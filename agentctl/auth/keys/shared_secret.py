@@ -11,7 +11,7 @@ import binascii
 import json
 import re
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, product
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -36,8 +36,12 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 _MODULUS_BYTES = frozenset({256, 384, 512, 1024})
 _SMALL_FACTORS = 2_000
-_REMOVED_ENDINGS = (b"\n", b"\r", b"\r\n")
-"""Line breaks that `encode_secret` removes, and with which a binary key may end."""
+_REMOVED_ENDINGS = tuple(
+    bytes(breaks) for length in (1, 2, 3) for breaks in product(b"\r\n", repeat=length)
+)
+"""Line breaks that `encode_secret` removes, and with which a binary key may end. One key in 268
+million ends with more than three.
+"""
 
 _CURVES = (ec.SECP256R1(), ec.SECP384R1(), ec.SECP521R1())
 
