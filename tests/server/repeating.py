@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import httpx2
 
 from agentctl.server import create_app
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, start_server
+from tests.server.database_checks import stored_events
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 __all__ = [
@@ -157,6 +159,17 @@ class Place:
         while self.ledger().count(entry) < number:
             assert time.monotonic() < deadline, self.ledger()
             time.sleep(0.01)
+
+    def wait_for_stored_call(self, run: Run, tool_call_id: str) -> None:
+        """Wait until the database has the start of a tool call, which is stored after it begins."""
+        deadline = time.monotonic() + 60
+        with contextlib.closing(apsw.Connection(str(self.folder / "main.db"))) as connection:
+            while not any(
+                event.data.get("tool", {}).get("tool_call_id") == tool_call_id
+                for event in stored_events(connection, run["run_id"])
+            ):
+                assert time.monotonic() < deadline, self.get(run["run_id"])
+                time.sleep(0.01)
 
     def wait_for_end(self, run: Run) -> Run:
         deadline = time.monotonic() + 60

@@ -324,6 +324,7 @@ def test_a_run_of_a_killed_server_is_retried(tmp_path: Path, model_endpoint: Mod
     with serve_place(deployment, model_endpoint) as (place, server):
         run = place.start("agents/planner", PLAN, background=True)
         place.wait_for_entry("two")
+        place.wait_for_stored_call(run, "c2")
         server.process.kill()
         server.process.wait()
     with serve_place(deployment, model_endpoint) as (place, server):
@@ -340,6 +341,7 @@ def test_a_run_of_a_killed_server_is_retried(tmp_path: Path, model_endpoint: Mod
         body = {"confirm": plan["confirm"], "background": True}
         _, second = place.repeat("agents/planner", lost, **body)
         place.wait_for_entries("two", 2)
+        place.wait_for_stored_call(second, "c2")
         server.process.kill()
         server.process.wait()
     (place.folder / "gate").touch()
