@@ -12,26 +12,28 @@ from typing import Annotated, Any, Literal, Required, TypeVar
 
 from typing_extensions import TypedDict
 
-from agentctl.approval_requests import MAXIMUM_DECISIONS, ContinueRequest, RunDecision
 from agentctl.errors import ValidationFailed
-from agentctl.memory_requests import MAXIMUM_MEMORIES_DELETED
 from agentctl.records.accounts import ACCOUNT_NAME
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, Verb
 from agentctl.records.ids import SESSION_ID
 from agentctl.records.kinds import KINDS
 from agentctl.records.memories import MAXIMUM_MEMORY_LENGTH, MAXIMUM_TOPIC_LENGTH, MAXIMUM_TOPICS
 from agentctl.records.value_types import compile_type
-from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
-    DEFAULT_ACCOUNT_DAYS,
-    MAXIMUM_ACCOUNT_DAYS,
     MAXIMUM_DELETED_SESSIONS,
     MAXIMUM_EVENT_NUMBER,
-    MAXIMUM_SCOPES,
-    Grant,
     RunRequest,
 )
+from agentctl.requests.accounts import (
+    DEFAULT_ACCOUNT_DAYS,
+    MAXIMUM_ACCOUNT_DAYS,
+    MAXIMUM_SCOPES,
+    Grant,
+)
+from agentctl.requests.approvals import MAXIMUM_DECISIONS, ContinueRequest, RunDecision
+from agentctl.requests.memories import MAXIMUM_MEMORIES_DELETED
+from agentctl.requests.repeats import ForkRequest, RetryRequest
 from agentctl.runtime.tools.client_tools import MAXIMUM_TOOLS
 from agentctl.server.bodies import Field, RequestBody
 from agentctl.server.personal_data_bodies import EraseBody

@@ -7,7 +7,7 @@ from typing import Annotated
 from typing_extensions import TypedDict
 
 from agentctl.requests import MAXIMUM_REASON_LENGTH
-from agentctl.retention_requests import MAXIMUM_IDLE_DAYS, MAXIMUM_PRUNED
+from agentctl.requests.retention import MAXIMUM_IDLE_DAYS, MAXIMUM_PRUNED
 from agentctl.server.bodies import Field
 
 

@@ -13,7 +13,6 @@ import orjson
 from agentctl import errors
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.light_dataclass import dataclass
-from agentctl.personal_data_requests import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.personal_data import (
     ErasureRecord,
@@ -26,6 +25,7 @@ from agentctl.records.personal_data import (
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_text
 from agentctl.requests import DELETION_WAIT, MAXIMUM_LIMIT, MAXIMUM_USER_ID_LENGTH
+from agentctl.requests.personal_data import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.service.audit import build_entry
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily

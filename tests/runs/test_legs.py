@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.approval_requests import NewDecision
 from agentctl.requests import CancelRequest, RunFilter, RunRequest
+from agentctl.requests.approvals import NewDecision
 from agentctl.runs import legs
 from agentctl.runs.decisions import build_change, expire_approvals, write_decisions
 from agentctl.runs.event_rows import decode_events

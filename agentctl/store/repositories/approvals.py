@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
-from agentctl.approval_requests import ApprovalFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_rfc3339
+from agentctl.requests.approvals import ApprovalFilter
 from agentctl.store.database import (
     Sql,
     Statement,
