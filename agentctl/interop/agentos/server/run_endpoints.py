@@ -44,7 +44,8 @@ from agentctl.server.answers import (
     wait_for_first_events,
 )
 from agentctl.server.bodies import Field
-from agentctl.server.requests import ResumeBody, RunBody, build_run_request
+from agentctl.server.body_types.runs import ResumeBody, RunBody
+from agentctl.server.requests import build_run_request
 from agentctl.server.state import Call
 
 

@@ -35,7 +35,7 @@ from agentctl.requests import (
 )
 from agentctl.server.answers import json_response, no_content_response
 from agentctl.server.bodies import RequestBody
-from agentctl.server.requests import DeleteSessionsBody
+from agentctl.server.body_types.sessions import DeleteSessionsBody
 from agentctl.server.state import Call
 
 MINIMUM_RUN_BYTES = 400
