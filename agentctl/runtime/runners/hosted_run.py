@@ -435,14 +435,15 @@ class HostedRun:
         self._transcript.native_kind = self._kind if fits else None
         self._transcript.native_history = messages if fits else None
 
-    def add_unstopped(self, work: asyncio.Future[Any], name: str = RUNNER) -> None:
+    def add_unstopped(self, work: asyncio.Future[Any]) -> None:
         """Add work of the run that was cancelled and has not ended; nothing waits for it.
+
+        The run record shows it as work of the tool `runner`.
 
         Args:
             work: a task, or a future that is done when its thread has ended.
-            name: name of the tool, which the run record shows; by default `runner`.
         """
-        self._transcript.unstopped.add(work, name)
+        self._transcript.unstopped.add(work, RUNNER)
 
     def _convert_argument(self, value: object) -> Any:
         if isinstance(value, str):
