@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentctl.approval_requests import ApprovalFilter, DecisionRequest, NewDecision
 from agentctl.cli.ids import choose_id
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import complete_values
@@ -21,6 +20,7 @@ from agentctl.errors import AgentctlError, Conflict, NotFound, UsageError, Waits
 from agentctl.records.phase import describe_wait
 from agentctl.records.strict import parse_json
 from agentctl.requests import MAXIMUM_LIMIT, MINIMUM_ID_PREFIX, SUMMARY_VIEW, Page
+from agentctl.requests.approvals import ApprovalFilter, DecisionRequest, NewDecision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from agentctl.cli.show.output import Format, show_list, show_page
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target
-from agentctl.requests import AuditFilter, AuditHeadFilter
+from agentctl.requests.audit import AuditFilter, AuditHeadFilter
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document

@@ -14,11 +14,11 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from agentctl.approval_requests import ApprovalFilter
 from agentctl.cli.io import IO, current_io, using_io
 from agentctl.cli.target import TargetOptions, open_target
-from agentctl.memory_requests import MemoryFilter
 from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, SessionFilter
+from agentctl.requests.approvals import ApprovalFilter
+from agentctl.requests.memories import MemoryFilter
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations

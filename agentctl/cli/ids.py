@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agentctl.cli.show.terminal import note
 from agentctl.errors import Forbidden, NotFound, UsageError
-from agentctl.memory_requests import MemoryFilter
 from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, RunView, SessionFilter, SessionLocator
+from agentctl.requests.memories import MemoryFilter
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations

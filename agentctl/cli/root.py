@@ -49,7 +49,7 @@ _COMMANDS = {
     "budgets": ("budgets:app", "List budgets and their use"),
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
     "auth": ("auth:app", "Show your identity and explain access decisions"),
-    "db": ("db:app", "Inspect, migrate, check, index, back up, restore and copy databases"),
+    "db": ("db.group:app", "Inspect, migrate, check, index, back up, restore and copy databases"),
     "audit": ("audit.group:app", "Search, follow, export and verify the audit log"),
     "api": ("api:call_api", "Send a request to the server and print the body of its response"),
     "context": ("context:app", "Manage named servers and select the current one"),

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Any, get_origin
 
 from agentctl import errors
-from agentctl.approval_requests import ContinueRequest
 from agentctl.declarations import Declaration, find_declaration
 from agentctl.operations import Operations
 from agentctl.records.events import LAST_NAMES
@@ -30,7 +29,6 @@ from agentctl.remote.connection import (
 )
 from agentctl.remote.events import EventParser
 from agentctl.remote.queries import build_request, build_run_body
-from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     DEFAULT_LOCATOR,
@@ -39,6 +37,8 @@ from agentctl.requests import (
     SessionLocator,
     StreamEvent,
 )
+from agentctl.requests.approvals import ContinueRequest
+from agentctl.requests.repeats import ForkRequest, RetryRequest
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from agentctl.extensions import load_extensions
 from agentctl.operations import ROUTES, Operations
-from agentctl.partial_operations import PartialOperations
+from agentctl.operations.partial import PartialOperations
 from agentctl.remote.client import RemoteOperations
 from agentctl.remote.connection import DEFAULT_TIMEOUTS, Timeouts
 from agentctl.remote.failures import parse_object

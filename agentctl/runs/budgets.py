@@ -282,10 +282,11 @@ class SharedRead:
                 self._current = None
 
 
-def find_period(budget: Budget, at: int | None = None) -> Period:
-    """Return the period of a budget at a time in microseconds UTC, by default now."""
-    moment = datetime.fromtimestamp((now() if at is None else at) / 1_000_000, UTC)
-    since = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+def find_period(budget: Budget) -> Period:
+    """Return the present period of a budget: a day or a month of UTC."""
+    since = datetime.fromtimestamp(now() / 1_000_000, UTC).replace(
+        hour=0, minute=0, second=0, microsecond=0
+    )
     if budget.period == "day":
         before = since + timedelta(days=1)
     else:

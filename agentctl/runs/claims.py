@@ -21,10 +21,11 @@ from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import legs
+from agentctl.runs.counters import RunCounters
 from agentctl.runs.decisions import EXPIRY
 from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.states import Ending
-from agentctl.runs.supervision import DATABASE_UNAVAILABLE, RunCounters
+from agentctl.runs.supervision import DATABASE_UNAVAILABLE
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.waiting import end_overdue_run
 from agentctl.runs.worker import Worker

@@ -13,7 +13,6 @@ from typing import Any, cast
 import orjson
 
 from agentctl import errors
-from agentctl.approval_requests import NewDecision
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import (
     MAXIMUM_NOTE_LENGTH,
@@ -26,6 +25,7 @@ from agentctl.records.approvals import (
 from agentctl.records.json_schema import find_schema_problem
 from agentctl.records.times import now
 from agentctl.records.validation import check_json, check_text
+from agentctl.requests.approvals import NewDecision
 from agentctl.runs.facts import publish_decision
 from agentctl.runs.legs import release_if_decided
 from agentctl.runs.results import to_json

@@ -5,8 +5,8 @@ processes recover at once, exactly one of them ends a run, and later writes of i
 refused.
 
 A run in a later leg has a checkpoint. If nothing has begun in the leg that must not be repeated,
-the run goes on from there. If an approved call was executing, no one knows whether it happened: the
-run waits again, and a person is asked (docs/approvals.md). A run that may be repeated begins again
+the run goes on from there. If a call was executing, no one knows whether it happened: the run waits
+again, and a person is asked (`runs/lost_calls.py`). A run that may be repeated begins again
 from its start checkpoint.
 
 The results of an ended run come from the stored events (`runs/replay.py`).
@@ -17,22 +17,19 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from agentctl.records.ids import new_id
-from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs import event_format
-from agentctl.runs.checkpoints import find_arguments, is_durable
+from agentctl.runs.checkpoints import is_durable
 from agentctl.runs.event_format import LOST_SEQ_STEP
 from agentctl.runs.facts import publish_run
 from agentctl.runs.finish import AlreadyFinished
-from agentctl.runs.legs import describe
+from agentctl.runs.lost_calls import append_pause_event, ask_about_lost_calls, ask_about_lost_steps
 from agentctl.runs.replay import find_root_id, replay_stored_events
-from agentctl.runs.results import build_run_end, build_unfinished_transcript, to_json
+from agentctl.runs.results import build_run_end, build_unfinished_transcript
 from agentctl.runs.states import Ending, is_final
 from agentctl.runs.tracing import LostRun
 from agentctl.runs.waiting import append_event, cancel_waiting_members, close_approvals
@@ -41,7 +38,6 @@ from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, run_reads, runs, steps
-from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.visibility import EVERYONE
 
@@ -50,11 +46,6 @@ PARALLEL_RUNS = 64
 
 MAXIMUM_RETURNS = 2
 """Times that a leg is run again from its checkpoint after its worker was lost."""
-
-OUTCOME_QUESTION = (
-    "The server died while this call was made. What happened? Complete it with its result, fail it,"
-    " or retry it."
-)
 
 WORKER_LOST = Ending.failed("WORKER_LOST", "The process that worked on the run is gone")
 
@@ -224,11 +215,11 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     # A question about a lost call costs two attempts: its pause, and the leg after it.
     questions = sum(row.kind == "outcome" and row.created_at > progress_at for row in rows)
     returns = root.attempt - written - 2 * questions
-    asked = yield from _ask_about_lost_calls(rows)
+    asked = yield from ask_about_lost_calls(rows)
     members = yield from approvals.list_checkpoints_below(root_id)
     if durable:
         for run_id in (root_id, *members):
-            asked += yield from _ask_about_lost_steps(run_id, root_id)
+            asked += yield from ask_about_lost_steps(run_id, root_id)
     if not asked and (has_effects or returns > MAXIMUM_RETURNS):
         return False
     if asked:
@@ -244,124 +235,6 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     if asked:
         yield from publish_run(outbox, root_id)
     return True
-
-
-@unit
-def append_pause_event(root_id: str, asked: Sequence[ApprovalRow]) -> Steps[None]:
-    """Store the event that a root run waits for answers about lost calls, for its followers."""
-    run = yield from run_reads.get_for_update(root_id)
-    last = yield from events.get_last_seq(root_id)
-    checkpoint = yield from approvals.load_checkpoint(root_id)
-    if run is None or last < 0 or checkpoint is None:
-        return
-    name = orjson.loads(checkpoint.body)["component_name"]
-    described = [describe(row) for row in asked]
-    event = event_format.format_paused(event_format.identify_run(run, name), described, now())
-    yield from append_event(run, last + LOST_SEQ_STEP, event)
-
-
-@unit
-def _ask_about_lost_calls(rows: list[ApprovalRow]) -> Steps[list[ApprovalRow]]:
-    """Mark the calls that were executing, and ask what happened to those that must not be repeated.
-
-    Returns:
-        The new questions.
-    """
-    at, asked = now(), list[ApprovalRow]()
-    for row in rows:
-        if row.execution != "executing":
-            continue
-        if row.idempotent:
-            yield from approvals.forget_execution(row.approval_id)
-            continue
-        yield from approvals.mark_unknown(row.run_id)
-        asked.append(build_outcome_question(row, OUTCOME_QUESTION, at))
-    yield from approvals.create(asked)
-    return asked
-
-
-def build_outcome_question(row: ApprovalRow, question: str, at: int) -> ApprovalRow:
-    """Build the approval that asks what happened to an approved call."""
-    return replace(
-        row,
-        approval_id=new_id(),
-        kind="outcome",
-        status="pending",
-        execution=None,
-        arguments=row.approved_arguments or row.arguments,
-        arguments_hash=row.approved_hash or row.arguments_hash,
-        approved_arguments=None,
-        approved_hash=None,
-        question=question,
-        created_at=at,
-        expires_at=None,
-        decided_at=None,
-        decided_by=None,
-        executing_at=None,
-        executed_at=None,
-        note=None,
-        schema=None,
-        answer=None,
-        result=None,
-    )
-
-
-@unit
-def _ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
-    """Ask what happened to the calls of a durable run that had begun, and must not be repeated.
-
-    Returns:
-        The new questions.
-    """
-    doubtful = yield from steps.mark_unknown(run_id)
-    if not doubtful:
-        return []
-    state = yield from run_reads.get_state(run_id)
-    checkpoint = yield from approvals.load_checkpoint(run_id)
-    assert state is not None
-    assert checkpoint is not None
-    arguments = find_arguments(checkpoint, (yield from steps.list_of_run(run_id)))
-    spec = RunSpec.from_json(orjson.loads(checkpoint.body)["spec"])
-    at = now()
-    asked = [
-        ApprovalRow(
-            approval_id=new_id(),
-            kind="outcome",
-            status="pending",
-            execution=None,
-            policy="user",
-            run_id=run_id,
-            root_run_id=root_id,
-            session_id=state.session_id,
-            component_type=state.component_type,
-            component_id=state.component_id,
-            user_id=state.user_id,
-            started_by=spec.actor,
-            tool_call_id=step.call_id or "",
-            tool_name=step.name or "",
-            idempotent=0,
-            arguments_hash=step.arguments_hash or "",
-            approved_hash=None,
-            # The times differ, so that lists have them in the order of the steps.
-            created_at=at + number,
-            expires_at=None,
-            decided_at=None,
-            decided_by=None,
-            executing_at=None,
-            executed_at=None,
-            request_id=spec.request_id,
-            note=None,
-            question=OUTCOME_QUESTION,
-            arguments=to_json(arguments.get(step.call_id or "", {})),
-            approved_arguments=None,
-            schema=None,
-            answer=None,
-            result=None,
-        )
-        for number, step in enumerate(doubtful)
-    ]
-    yield from approvals.create(asked)
-    return asked
 
 
 @unit

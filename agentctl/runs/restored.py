@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.times import now
-from agentctl.runs.recovery import append_pause_event, build_outcome_question, recover_runs
+from agentctl.runs.lost_calls import append_pause_event, build_outcome_question
+from agentctl.runs.recovery import recover_runs
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import approvals, run_reads, steps, webhooks
 from agentctl.store.repositories.approvals import ApprovalRow

@@ -1,4 +1,4 @@
-"""Supervision of one run, from its committed row to its final status, and the run counters.
+"""Supervision of one run, from its committed row to its final status.
 
 The supervisor never waits for the work without a limit. The component is a separate task. Its end,
 a stop request and the time limit are the three reasons to end the run; the first one counts. A task
@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
 from agentctl import errors
 from agentctl.config.settings import Agent, Team
 from agentctl.event_loop import wait_until_done
-from agentctl.records.approvals import ApprovalStatus
-from agentctl.records.kinds import ComponentKind
 from agentctl.records.log_context import extend_log_context
-from agentctl.records.numbers import DurationHistogram
-from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
 from agentctl.runs.budgets import Budgets
+from agentctl.runs.counters import RunCounters
 from agentctl.runs.finish import store_end, store_pause
 from agentctl.runs.handover import store_hand_over
 from agentctl.runs.live import LiveRun, ReportedRun
@@ -41,13 +37,6 @@ from agentctl.runtime.journal import Parked
 from agentctl.runtime.pauses import Paused
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import run_reads, runs, sessions
-from agentctl.store.repositories.approvals import ApprovalRow, WaitingCounts
-
-CANCEL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Bounds of the cancel histogram in seconds; docs/cancellation.md has the guaranteed times."""
-
-WAIT_BUCKETS = (1.0, 10.0, 60.0, 300.0, 1_800.0, 7_200.0, 28_800.0, 86_400.0, 604_800.0)
-"""Bounds of the histograms of waits in the queue and for a decision, in seconds."""
 
 GRACE_SECONDS = 0.1
 """Time that cancelled work has to end before its run gets its final status without it."""
@@ -66,45 +55,6 @@ _FAILED = Ending.failed("INTERNAL", "The run failed inside the server")
 DATABASE_UNAVAILABLE = Ending.failed("INTERNAL", "The database was unavailable for too long")
 
 _log = logging.getLogger("agentctl.runs")
-
-
-class RunCounters:
-    """Counts of runs since the process started, runs of members included.
-
-    Attributes:
-        started: committed rows, by kind of component.
-        finished: by kind and final status, once that is stored by this process. Runs that another
-            process ended after it declared this one dead are not counted.
-        waiting: what waits in each open database, by its id; empty without metrics.
-        decided: decisions that this process has stored, by the status that they gave.
-        wait_seconds: from the pause of a run to a decision about what it waits for.
-        queue_seconds: from the time at which a run began to wait in the queue to its begin.
-        deleted: rows that this process has deleted for their age, by their kind.
-        cancel_seconds: from the cancel request, on the clock of the process that recorded it, to
-            the stored final status.
-    """
-
-    def __init__(self) -> None:
-        self.started = Counter[ComponentKind]()
-        self.finished = Counter[tuple[ComponentKind, FinalStatus]]()
-        self.cancel_seconds = DurationHistogram(CANCEL_BUCKETS)
-        self.waiting: dict[str, WaitingCounts] = {}
-        self.decided = Counter[ApprovalStatus]()
-        self.deleted = Counter[str]()
-        self.wait_seconds = DurationHistogram(WAIT_BUCKETS)
-        self.queue_seconds = DurationHistogram(WAIT_BUCKETS)
-
-    def count_decision(self, row: ApprovalRow) -> None:
-        """Count a stored decision and the time that its run waited for it."""
-        self.decided[cast(ApprovalStatus, row.status)] += 1
-        if row.decided_at is not None:
-            self.wait_seconds.add(max((row.decided_at - row.created_at) / 1_000_000, 0.0))
-
-    def count_finished(self, kind: ComponentKind, ending: Ending) -> None:
-        """Count a stored final status, and the time since the request of a cancelled run."""
-        self.finished[kind, ending.status] += 1
-        if ending.status == "CANCELLED" and ending.requested_at is not None:
-            self.cancel_seconds.add(max((now() - ending.requested_at) / 1_000_000, 0.0))
 
 
 class Supervision:

@@ -20,12 +20,12 @@ from agentctl.runs import process
 from agentctl.runs.claims import Claims
 from agentctl.runs.cleanup import CLEANUP_SECONDS, CLEANUP_SHARE, NO_AGES, delete_expired
 from agentctl.runs.clock_guard import ClockGuard
+from agentctl.runs.counters import RunCounters
 from agentctl.runs.decisions import expire_approvals
 from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.retention import Ages
-from agentctl.runs.supervision import RunCounters
 from agentctl.runs.tasks import Tasks
 from agentctl.runs.usage import UsageSums
 from agentctl.runs.worker import Worker

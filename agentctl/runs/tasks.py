@@ -50,23 +50,19 @@ class Tasks:
 
 
 async def retry_while_unavailable(
-    attempt: Callable[[], Awaitable[T]],
-    *,
-    stopped: asyncio.Future[None] | None = None,
-    seconds: float = RETRY_LIMIT_SECONDS,
+    attempt: Callable[[], Awaitable[T]], *, stopped: asyncio.Future[None] | None = None
 ) -> T:
     """Retry `attempt` until the database answers, and return its result.
 
     Args:
         attempt: the action; a repetition must have no further effect.
         stopped: done when the result is no longer needed; None if it is needed in any case.
-        seconds: time after which no further attempt is made.
 
     Raises:
-        Unavailable: the database did not answer in time, or `stopped` is done.
+        Unavailable: the database did not answer for `RETRY_LIMIT_SECONDS`, or `stopped` is done.
     """
     clock = asyncio.get_running_loop().time
-    deadline = clock() + seconds
+    deadline = clock() + RETRY_LIMIT_SECONDS
     while True:
         try:
             return await attempt()

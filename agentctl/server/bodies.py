@@ -26,6 +26,9 @@ FORM = "application/x-www-form-urlencoded"
 MEDIA_FIELDS = frozenset({"audio", "files", "images", "videos"})
 """Fields of forms of other products that this server does not support (docs/contract.md "Runs")."""
 
+Object = dict[str, Any] | None
+"""A field that is a JSON object, or null."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:

@@ -1,382 +1,41 @@
-"""Request bodies as types, for the checks of their fields and for the OpenAPI document.
+"""The body of each operation, and the requests that are built from bodies.
 
-The bounds in the fields are the constants that `agentctl.service` enforces. `BODIES` has the body
-of each operation, and `BodyFields` turns its fields into those of a request.
+`BODIES` has the body of each operation; `BodyFields` turns its fields into those of a request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter
-from typing import Annotated, Any, Literal, Required, TypeVar
+from typing import Any, TypeVar
 
-from typing_extensions import TypedDict
-
-from agentctl.approval_requests import MAXIMUM_DECISIONS, ContinueRequest, RunDecision
 from agentctl.errors import ValidationFailed
-from agentctl.memory_requests import MAXIMUM_MEMORIES_DELETED
-from agentctl.records.accounts import ACCOUNT_NAME
-from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, Verb
-from agentctl.records.ids import SESSION_ID
 from agentctl.records.kinds import KINDS
-from agentctl.records.memories import MAXIMUM_MEMORY_LENGTH, MAXIMUM_TOPIC_LENGTH, MAXIMUM_TOPICS
 from agentctl.records.value_types import compile_type
-from agentctl.repeat_requests import ForkRequest, RetryRequest
-from agentctl.requests import (
-    BEFORE_FIRST_EVENT,
-    DEFAULT_ACCOUNT_DAYS,
-    MAXIMUM_ACCOUNT_DAYS,
-    MAXIMUM_DELETED_SESSIONS,
-    MAXIMUM_EVENT_NUMBER,
-    MAXIMUM_SCOPES,
-    Grant,
-    RunRequest,
+from agentctl.requests import RunRequest
+from agentctl.requests.accounts import Grant
+from agentctl.requests.approvals import ContinueRequest, RunDecision
+from agentctl.requests.repeats import ForkRequest, RetryRequest
+from agentctl.server.bodies import RequestBody
+from agentctl.server.body_types.accounts import ExplainBody, NewAccountBody
+from agentctl.server.body_types.memories import DeleteMemoriesBody, NewMemoryBody, UpdateMemoryBody
+from agentctl.server.body_types.personal_data import EraseBody
+from agentctl.server.body_types.runs import (
+    ContinueBody,
+    DecisionBody,
+    ForkBody,
+    ResumeBody,
+    RetryBody,
+    RunBody,
 )
-from agentctl.runtime.tools.client_tools import MAXIMUM_TOOLS
-from agentctl.server.bodies import Field, RequestBody
-from agentctl.server.personal_data_bodies import EraseBody
-from agentctl.server.retention_bodies import HoldSessionBody, PruneBody
-
-Object = dict[str, Any] | None
-_AS_TEXT = "in a form a JSON object as text"
-
-
-class ClientToolBody(TypedDict, total=False):
-    """A tool that the caller of a run executes."""
-
-    name: Required[Annotated[str, Field(description="Name: letters, digits, `_` and `-`")]]
-    description: Annotated[str | None, Field(description="Description for the model")]
-    parameters: Annotated[
-        Object, Field(description="JSON Schema of the arguments, an object; none without it")
-    ]
-
-
-class RunBody(TypedDict, total=False):
-    """A run to start."""
-
-    __pydantic_config__ = {  # type: ignore[misc]  # noqa: RUF012  # declared so for pydantic
-        "json_schema_extra": {"anyOf": [{"required": ["message"]}, {"required": ["input"]}]}
-    }
-
-    message: Annotated[
-        str, Field(min_length=1, description="Message to send; required without `input`")
-    ]
-    input: Annotated[
-        Object, Field(description=f"Input of an agent in code, stored with the run; {_AS_TEXT}")
-    ]
-    stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
-    background: Annotated[
-        bool, Field(description="Continue when the client disconnects", default=False)
-    ]
-    session_id: Annotated[
-        str | None,
-        Field(pattern=SESSION_ID, description="Session of the run; by default a new one"),
-    ]
-    user_id: Annotated[
-        str | None, Field(min_length=1, description="Owner of the run; administrators only")
-    ]
-    metadata: Annotated[
-        Object,
-        Field(
-            description=f"Stored with the run and given to the code of tools and agents; {_AS_TEXT}"
-        ),
-    ]
-    session_state: Annotated[
-        Object, Field(description=f"Replaces these keys of the state of the session; {_AS_TEXT}")
-    ]
-    dependencies: Annotated[
-        Object,
-        Field(description=f"Given to the code of tools and agents, and not stored; {_AS_TEXT}"),
-    ]
-    output_schema: Annotated[
-        Object, Field(description=f"JSON Schema of an object: the answer must match it; {_AS_TEXT}")
-    ]
-    client_tools: Annotated[
-        list[ClientToolBody] | None,
-        Field(
-            max_length=MAXIMUM_TOOLS,
-            description="Tools that the caller executes: a call of one pauses the run. For JSON"
-            " bodies",
-        ),
-    ]
-    tool_choice: Annotated[
-        str | None,
-        Field(
-            description="`required` if the first answer must call a tool, or the name of one of"
-            " `client_tools`"
-        ),
-    ]
-
-
-class ResumeBody(TypedDict, total=False):
-    """The position in the stream of a run; each field can also be a query parameter."""
-
-    last_event_index: Annotated[
-        int | None,
-        Field(
-            ge=BEFORE_FIRST_EVENT,
-            le=MAXIMUM_EVENT_NUMBER,
-            description="Number of the last received event; without it the whole stream",
-        ),
-    ]
-    session_id: Annotated[str | None, Field(description="Session of the run")]
-
-
-class DecisionBody(TypedDict, total=False):
-    """A decision about an approval."""
-
-    decision: Required[Annotated[Verb, Field(description="The decision")]]
-    arguments_hash: Annotated[
-        str | None,
-        Field(
-            description="`arguments_hash` of the approval as it was shown; required to approve and"
-            " to retry"
-        ),
-    ]
-    arguments: Annotated[
-        Object, Field(description="Other arguments for an approved call; they match its schema")
-    ]
-    note: Annotated[
-        str | None,
-        Field(
-            max_length=MAXIMUM_NOTE_LENGTH,
-            description="Note; the model reads the one of a rejection",
-        ),
-    ]
-    answer: Annotated[
-        Any, Field(description="Answer to a question, a JSON value that matches its schema")
-    ]
-    result: Annotated[
-        Any, Field(description="Result of a call that was made outside the server, a JSON value")
-    ]
-
-
-class RunDecisionBody(DecisionBody, total=False):
-    """A decision about an approval of the run; `approval_id` or `tool_call_id` names it."""
-
-    approval_id: Annotated[str | None, Field(description="Id of the approval")]
-    tool_call_id: Annotated[str | None, Field(description="Id of its tool call")]
-
-
-class ContinueBody(TypedDict, total=False):
-    """The continuation of a paused run."""
-
-    decisions: Annotated[
-        list[RunDecisionBody] | None,
-        Field(
-            max_length=MAXIMUM_DECISIONS,
-            description="Decisions about approvals with the policy `user`, all or none",
-        ),
-    ]
-    stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
-    background: Annotated[bool, Field(description="Respond when the run continues", default=False)]
-    dependencies: Annotated[
-        Object, Field(description="Given to the code of tools and agents, and not stored")
-    ]
-
-
-Confirm = Annotated[
-    str | None,
-    Field(description="`confirm` of the plan that a 409 has shown; required to repeat effects"),
-]
-
-
-class RetryBody(TypedDict, total=False):
-    """The retry of a run that has ended."""
-
-    confirm: Confirm
-    stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
-    background: Annotated[
-        bool, Field(description="Continue when the client disconnects", default=False)
-    ]
-    output_schema: Annotated[
-        Object, Field(description="JSON Schema of an object: the answer must match it")
-    ]
-    dependencies: Annotated[
-        Object, Field(description="Given to the code of tools and agents, and not stored")
-    ]
-
-
-class ForkBody(RetryBody, total=False):
-    """The fork of a run that has ended."""
-
-    at: Required[
-        Annotated[
-            int,
-            Field(ge=0, description="Number of messages of the run that the new one begins with"),
-        ]
-    ]
-    message: Annotated[
-        str | None, Field(min_length=1, description="The next message; by default that of the run")
-    ]
-    agent_id: Annotated[
-        str | None, Field(min_length=1, description="Another agent, which gets the conversation")
-    ]
-    team_id: Annotated[
-        str | None, Field(min_length=1, description="Another team, which gets the conversation")
-    ]
-    session_id: Annotated[
-        str | None,
-        Field(
-            pattern=SESSION_ID, description="Session of the run, or a new one, by default a new one"
-        ),
-    ]
-
-
-class NewSessionBody(TypedDict, total=False):
-    """A session to create. The id of its component is in the field of its type."""
-
-    session_id: Annotated[
-        str | None, Field(pattern=SESSION_ID, description="Id of the session; by default a new one")
-    ]
-    session_name: Annotated[str | None, Field(description="Name of the session")]
-    session_state: Annotated[Object, Field(description="State of the session")]
-    metadata: Annotated[Object, Field(description="Metadata")]
-    user_id: Annotated[
-        str | None, Field(min_length=1, description="Owner of the session; administrators only")
-    ]
-    agent_id: Annotated[str | None, Field(description="Id of the agent, for type=agent")]
-    team_id: Annotated[str | None, Field(description="Id of the team, for type=team")]
-    workflow_id: Annotated[str | None, Field(description="Id of the workflow, for type=workflow")]
-
-
-class UpdateSessionBody(TypedDict, total=False):
-    """New values for a session. Each given value replaces the whole stored value."""
-
-    session_name: Annotated[str, Field(description="Name of the session")]
-    session_state: Annotated[Object, Field(description="State of the session")]
-    metadata: Annotated[Object, Field(description="Metadata")]
-
-
-class RenameSessionBody(TypedDict):
-    """A new name for a session."""
-
-    session_name: Annotated[str, Field(description="Name of the session")]
-
-
-class DeleteSessionsBody(TypedDict, total=False):
-    """Sessions to delete in one transaction: all or none."""
-
-    session_ids: Required[
-        Annotated[
-            list[str],
-            Field(
-                min_length=1, max_length=MAXIMUM_DELETED_SESSIONS, description="Ids of the sessions"
-            ),
-        ]
-    ]
-
-
-Topic = Annotated[str, Field(min_length=1, max_length=MAXIMUM_TOPIC_LENGTH, pattern="^[^,]+$")]
-MemoryText = Annotated[
-    str, Field(min_length=1, max_length=MAXIMUM_MEMORY_LENGTH, description="Text of the memory")
-]
-
-
-class NewMemoryBody(TypedDict, total=False):
-    """A memory to store."""
-
-    memory: Required[MemoryText]
-    topics: Annotated[
-        list[Topic] | None, Field(max_length=MAXIMUM_TOPICS, description="Topics of the memory")
-    ]
-    user_id: Annotated[
-        str | None, Field(min_length=1, description="Owner of the memory; administrators only")
-    ]
-    agent_id: Annotated[str | None, Field(description="Id of the agent that it is from")]
-    team_id: Annotated[str | None, Field(description="Id of the team that it is from")]
-
-
-class UpdateMemoryBody(TypedDict, total=False):
-    """New values for a memory. Each given value replaces the whole stored value."""
-
-    memory: MemoryText
-    topics: Annotated[
-        list[Topic], Field(max_length=MAXIMUM_TOPICS, description="Topics of the memory")
-    ]
-
-
-class DeleteMemoriesBody(TypedDict, total=False):
-    """Memories to delete: those with the ids, all or none; or every memory of a user."""
-
-    memory_ids: Annotated[
-        list[str] | None,
-        Field(
-            min_length=1,
-            max_length=MAXIMUM_MEMORIES_DELETED,
-            description="Ids of the memories; not with `all`",
-        ),
-    ]
-    user_id: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            description="Only memories of this user; required with `all` for administrators",
-        ),
-    ]
-    all: Annotated[bool, Field(description="Delete every memory of the user", default=False)]
-
-
-class ExplainBody(TypedDict, total=False):
-    """A request to explain."""
-
-    method: Required[Annotated[str, Field(description="HTTP method")]]
-    path: Required[
-        Annotated[str, Field(description="Path of the request, with or without a query")]
-    ]
-    token: Annotated[
-        str | None,
-        Field(
-            description="Token of the request; by default that of the caller, empty for none. "
-            "It is not stored."
-        ),
-    ]
-
-
-class GrantBody(TypedDict, total=False):
-    """A scope for a service account."""
-
-    scope: Required[Annotated[str, Field(description="Scope")]]
-    effect: Annotated[Literal["allow"], Field(description="Effect of the grant", default="allow")]
-
-
-class NewAccountBody(TypedDict, total=False):
-    """A service account to create."""
-
-    name: Required[
-        Annotated[
-            str, Field(pattern=ACCOUNT_NAME, description="Name, unique among the active accounts")
-        ]
-    ]
-    scopes: Required[
-        Annotated[
-            list[GrantBody],
-            Field(
-                min_length=1,
-                max_length=MAXIMUM_SCOPES,
-                description="Scopes; the caller must have each of them",
-            ),
-        ]
-    ]
-    expires_in_days: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=MAXIMUM_ACCOUNT_DAYS,
-            description=f"Days until it expires; {DEFAULT_ACCOUNT_DAYS} by default",
-        ),
-    ]
-    never_expires: Annotated[
-        bool, Field(description="Never expire; not with `expires_in_days`", default=False)
-    ]
-    allow_privileged_scopes: Annotated[
-        bool,
-        Field(
-            description="Required for scopes that write, delete, administer or manage service "
-            "accounts",
-            default=False,
-        ),
-    ]
+from agentctl.server.body_types.sessions import (
+    DeleteSessionsBody,
+    HoldSessionBody,
+    NewSessionBody,
+    PruneBody,
+    RenameSessionBody,
+    UpdateSessionBody,
+)
 
 
 def _read_component_id(body: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.ids import new_id
 from agentctl.records.times import format_rfc3339, now
 from agentctl.records.validation import check_text
-from agentctl.requests import (
+from agentctl.requests.accounts import (
     DEFAULT_ACCOUNT_DAYS,
     MAXIMUM_ACCOUNT_DAYS,
     MAXIMUM_SCOPES,

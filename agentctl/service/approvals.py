@@ -9,14 +9,6 @@ from dataclasses import asdict
 import orjson
 
 from agentctl import errors
-from agentctl.approval_requests import (
-    MAXIMUM_DECISIONS,
-    ApprovalFilter,
-    ContinueRequest,
-    DecisionRequest,
-    NewDecision,
-    RunDecision,
-)
 from agentctl.auth import policy
 from agentctl.auth.scopes import ids_in_scopes, is_action_allowed
 from agentctl.light_dataclass import dataclass
@@ -28,6 +20,14 @@ from agentctl.records.runs import FoundTurn, RunRecord
 from agentctl.records.times import format_rfc3339, now
 from agentctl.records.validation import check_texts
 from agentctl.requests import BEFORE_FIRST_EVENT, StreamEvent
+from agentctl.requests.approvals import (
+    MAXIMUM_DECISIONS,
+    ApprovalFilter,
+    ContinueRequest,
+    DecisionRequest,
+    NewDecision,
+    RunDecision,
+)
 from agentctl.runs.admission import Idempotency, IdempotentReplay, claim_key
 from agentctl.runs.decisions import Decided, build_change, check_approver, write_decisions
 from agentctl.runs.event_format import UNRECORDED_EVENTS

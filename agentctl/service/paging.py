@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from agentctl import errors
-from agentctl.list_filters import check_text_filters
 from agentctl.records.validation import check_text, check_texts
 from agentctl.requests import (
     MAXIMUM_CUT,
@@ -19,6 +18,7 @@ from agentctl.requests import (
     RunView,
     SessionFilter,
 )
+from agentctl.requests.list_filters import check_text_filters
 from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, Slice, Total
 
 T = TypeVar("T")

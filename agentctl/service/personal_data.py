@@ -13,7 +13,6 @@ import orjson
 from agentctl import errors
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.light_dataclass import dataclass
-from agentctl.personal_data_requests import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.personal_data import (
     ErasureRecord,
@@ -26,12 +25,13 @@ from agentctl.records.personal_data import (
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_text
 from agentctl.requests import DELETION_WAIT, MAXIMUM_LIMIT, MAXIMUM_USER_ID_LENGTH
+from agentctl.requests.personal_data import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.service.audit import build_entry
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.service.paging import pack_cursor, unpack_cursor
 from agentctl.store.database import Database, Work
-from agentctl.store.repositories import personal_data, usage
+from agentctl.store.repositories import personal_data
 from agentctl.store.repositories.personal_data import PERSONAL_TABLES, Erased
 from agentctl.store.repositories.usage import NANODOLLARS, SumKey, Sums
 
@@ -266,20 +266,10 @@ def _read_bound(text: str, part: PersonalPart) -> str:
     return check_text("cursor", position)
 
 
-def _anonymise(user_id: str) -> Work[Erased]:
-    from agentctl.store.database import Steps, unit
-
-    @unit
-    def move() -> Steps[Erased]:
-        return Erased((yield from usage.anonymise(user_id)))
-
-    return move()
-
-
 _UNITS: Mapping[str, Callable[[str], Work[Erased]]] = {
     "sessions": personal_data.erase_sessions,
     "keys": personal_data.erase_keys,
-    "usage": _anonymise,
+    "usage": personal_data.anonymise_usage,
     "memories": personal_data.erase_memories,
 }
 """The units of the steps that are repeated until they erase nothing."""

@@ -18,8 +18,8 @@ from agentctl.records.repeats import RepeatPlan
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import Origin
 from agentctl.records.runs import RunRecord
-from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import RunRequest, StreamEvent
+from agentctl.requests.repeats import ForkRequest, RetryRequest
 from agentctl.runs.engine import StartedRun
 from agentctl.runs.follow import flatten
 from agentctl.runs.repeats import (

@@ -22,6 +22,7 @@ from agentctl.records.usage import (
     UsageRow,
 )
 from agentctl.records.validation import check_texts
+from agentctl.requests.usage import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, Value, unit
 from agentctl.store.repositories import usage_reads
@@ -35,7 +36,6 @@ from agentctl.store.repositories.usage import (
     Sums,
 )
 from agentctl.store.repositories.usage_reads import UsageScope, WaitingApprovals
-from agentctl.usage_requests import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
 
 DEFAULT_DAYS = 30
 """Days of a report, and of an overview by day, without `since`."""

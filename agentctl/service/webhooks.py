@@ -14,11 +14,11 @@ from agentctl.records.ids import new_id
 from agentctl.records.times import format_rfc3339, now
 from agentctl.records.validation import check_texts
 from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecord, WebhookTestRecord
+from agentctl.requests.webhooks import DeliveryFilter
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
 from agentctl.store.repositories import webhooks
 from agentctl.store.repositories.webhooks import DeliveryCount, DeliveryRow, DisabledWebhook
-from agentctl.webhook_requests import DeliveryFilter
 from agentctl.webhooks.attempts import Receiver
 from agentctl.webhooks.signing import Signer, load_signer
 

@@ -461,3 +461,8 @@ def group_ids(ids: Sequence[Value]) -> Iterator[dict[str, Value]]:
         group = ids[first : first + GROUP_SIZE]
         parameters: dict[str, Value] = {f"id_{number}": None for number in range(GROUP_SIZE)}
         yield parameters | {f"id_{number}": each for number, each in enumerate(group)}
+
+
+def read_group(group: Mapping[str, Value]) -> list[str]:
+    """Return the ids of a group that `group_ids` has yielded."""
+    return [str(value) for value in group.values() if value is not None]

@@ -12,13 +12,13 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from agentctl.approval_requests import ContinueRequest, DecisionRequest, RunDecision
 from agentctl.cli.approvals import COMMANDS, parse_value, read_pending
 from agentctl.cli.show.approvals import describe_call
 from agentctl.errors import AgentctlError, Forbidden, NotFound
 from agentctl.records.approvals import VERBS, Verb
 from agentctl.records.kinds import component_of_run
 from agentctl.records.text import escape_controls
+from agentctl.requests.approvals import ContinueRequest, DecisionRequest, RunDecision
 from agentctl.top.feed import Run
 from agentctl.transcripts.model import clean_line
 

@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
-from agentctl.approval_requests import ApprovalFilter, ContinueRequest, DecisionRequest, RunDecision
 from agentctl.auth.principal import Principal, local_principal
 from agentctl.errors import Conflict, FourEyes
 from agentctl.operations import Operations
-from agentctl.personal_data_requests import Erasure
 from agentctl.requests import RunRequest
+from agentctl.requests.approvals import (
+    ApprovalFilter,
+    ContinueRequest,
+    DecisionRequest,
+    RunDecision,
+)
+from agentctl.requests.personal_data import Erasure
 from agentctl.service.service import Service, ServiceOperations
 from tests.approvals.conftest import AGENTS
 from tests.deployment import Deployment, create_deployment

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.approval_requests import ApprovalFilter, DecisionRequest
+from agentctl.requests.approvals import ApprovalFilter, DecisionRequest
 from agentctl.runs.restored import RESTORED_QUESTION
 from agentctl.service.databases import back_up
 from agentctl.service.restores import restore

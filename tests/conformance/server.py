@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
-from agentctl.approval_requests import ApprovalFilter, ContinueRequest, RunDecision
 from agentctl.operations import Operations
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote.client import RemoteOperations
 from agentctl.requests import RunRequest
+from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, RunDecision
 from tests.conformance.table import KINDS
 from tests.deployment import Deployment, create_deployment
 

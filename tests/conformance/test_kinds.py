@@ -14,8 +14,8 @@ import pytest
 from agentctl.errors import NeedsConfirmation
 from agentctl.operations import Operations
 from agentctl.records.kinds import ComponentKind
-from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import CancelRequest, RunRequest
+from agentctl.requests.repeats import ForkRequest, RetryRequest
 from tests.conformance.server import (
     PAYMENT,
     PLAIN_AGENTS,

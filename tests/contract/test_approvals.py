@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from agentctl.approval_requests import ApprovalFilter, ContinueRequest, DecisionRequest, RunDecision
 from agentctl.operations import Operations
 from agentctl.requests import Page, RunRequest, StreamEvent
+from agentctl.requests.approvals import (
+    ApprovalFilter,
+    ContinueRequest,
+    DecisionRequest,
+    RunDecision,
+)
 from tests.contract.backends import (
     Backends,
     OperationCall,

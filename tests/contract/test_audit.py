@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from agentctl.operations import Operations
-from agentctl.requests import AuditFilter
+from agentctl.requests.audit import AuditFilter
 from tests.contract.backends import Backends, Outcome, call_operation, normalize
 from tests.contract.test_changes import (
     WRITER,

@@ -9,16 +9,11 @@ from typing import Any
 
 import orjson
 
-from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.operations import Operations
 from agentctl.records.kinds import ComponentKind
-from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
-    AccountFilter,
     BulkDeletion,
     CancelRequest,
-    Grant,
-    NewAccount,
     NewSession,
     Page,
     ResumeRequest,
@@ -28,7 +23,10 @@ from agentctl.requests import (
     SessionLocator,
     SessionPatch,
 )
-from agentctl.retention_requests import IdleFilter, PruneRequest
+from agentctl.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.requests.memories import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
+from agentctl.requests.repeats import ForkRequest, RetryRequest
+from agentctl.requests.retention import IdleFilter, PruneRequest
 from tests.contract.backends import (
     Backends,
     OperationCall,

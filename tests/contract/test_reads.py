@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentctl.memory_requests import MemoryFilter, NewMemory
 from agentctl.operations import Operations
 from agentctl.records.sessions import ExportFormat
 from agentctl.requests import (
-    AccountFilter,
-    Grant,
-    NewAccount,
     Page,
     RunFilter,
     RunRequest,
@@ -23,7 +19,9 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.usage_requests import OverviewFilter, UsageFilter
+from agentctl.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.requests.memories import MemoryFilter, NewMemory
+from agentctl.requests.usage import OverviewFilter, UsageFilter
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN
 

@@ -10,7 +10,6 @@ import orjson
 
 from agentctl.operations import Operations
 from agentctl.requests import (
-    AuditFilter,
     BulkDeletion,
     NewSession,
     Page,
@@ -20,6 +19,7 @@ from agentctl.requests import (
     SessionLocator,
     SessionPatch,
 )
+from agentctl.requests.audit import AuditFilter
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.approval_requests import ApprovalFilter
 from agentctl.auth.principal import local_principal
 from agentctl.config import load_settings
+from agentctl.requests.approvals import ApprovalFilter
 from agentctl.service.service import Service
 from tests.docs.pages import page
 from tests.docs.shell import Shell

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentctl.approval_requests import ContinueRequest, RunDecision
 from agentctl.auth.principal import local_principal
 from agentctl.requests import RunRequest
+from agentctl.requests.approvals import ContinueRequest, RunDecision
 from agentctl.service.service import Service
 from agentctl.store.database import Sql, Steps, Work
 from tests.gated.site import Site, answer, call

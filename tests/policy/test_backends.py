@@ -12,26 +12,17 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from agentctl.approval_requests import ApprovalFilter, ContinueRequest, DecisionRequest
 from agentctl.auth.policy import POLICY, Public
 from agentctl.auth.principal import Principal
 from agentctl.errors import AgentctlError, Unauthenticated
-from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.operations import ROUTES, Operations
-from agentctl.personal_data_requests import Erasure, PersonalRowsFilter
 from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import PAGE_ROUTES, operation_ids
-from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
-    AccountFilter,
-    AuditFilter,
-    AuditHeadFilter,
     BulkDeletion,
     CancelRequest,
     ExplainRequest,
-    Grant,
-    NewAccount,
     NewSession,
     Page,
     ResumeRequest,
@@ -41,10 +32,16 @@ from agentctl.requests import (
     SessionLocator,
     SessionPatch,
 )
-from agentctl.retention_requests import IdleFilter, PruneRequest
+from agentctl.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, DecisionRequest
+from agentctl.requests.audit import AuditFilter, AuditHeadFilter
+from agentctl.requests.memories import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
+from agentctl.requests.personal_data import Erasure, PersonalRowsFilter
+from agentctl.requests.repeats import ForkRequest, RetryRequest
+from agentctl.requests.retention import IdleFilter, PruneRequest
+from agentctl.requests.usage import OverviewFilter, UsageFilter
+from agentctl.requests.webhooks import DeliveryFilter
 from agentctl.service.service import ServiceOperations
-from agentctl.usage_requests import OverviewFilter, UsageFilter
-from agentctl.webhook_requests import DeliveryFilter
 from tests.policy.in_process import HttpRequest, comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario
 

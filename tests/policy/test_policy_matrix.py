@@ -16,7 +16,7 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import KNOWN_SCOPES
 from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.operations import ROUTES
-from agentctl.requests import Grant, NewAccount
+from agentctl.requests.accounts import Grant, NewAccount
 from agentctl.server.app import create_app
 from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.auth.forge import fixed, seal

@@ -9,22 +9,14 @@ from typing import Any
 
 import pytest
 
-from agentctl.approval_requests import ApprovalFilter, ContinueRequest, DecisionRequest, RunDecision
-from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.operations import Operations
-from agentctl.personal_data_requests import Erasure, PersonalRowsFilter
+from agentctl.operations.runs import RunDeclarations
 from agentctl.records.document import Document
 from agentctl.remote import RemoteOperations
-from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
-    AccountFilter,
-    AuditFilter,
-    AuditHeadFilter,
     BulkDeletion,
     CancelRequest,
     ExplainRequest,
-    Grant,
-    NewAccount,
     NewSession,
     Page,
     RunFilter,
@@ -35,10 +27,20 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.retention_requests import IdleFilter, PruneRequest
-from agentctl.run_operations import RunDeclarations
-from agentctl.usage_requests import OverviewFilter, UsageFilter
-from agentctl.webhook_requests import DeliveryFilter
+from agentctl.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.requests.approvals import (
+    ApprovalFilter,
+    ContinueRequest,
+    DecisionRequest,
+    RunDecision,
+)
+from agentctl.requests.audit import AuditFilter, AuditHeadFilter
+from agentctl.requests.memories import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
+from agentctl.requests.personal_data import Erasure, PersonalRowsFilter
+from agentctl.requests.repeats import ForkRequest, RetryRequest
+from agentctl.requests.retention import IdleFilter, PruneRequest
+from agentctl.requests.usage import OverviewFilter, UsageFilter
+from agentctl.requests.webhooks import DeliveryFilter
 from tests.remote.conftest import Serve, answer
 
 Call = Callable[[Operations], Awaitable[Any]]

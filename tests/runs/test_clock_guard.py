@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agentctl.records.times import now
-from agentctl.requests import AuditFilter
+from agentctl.requests.audit import AuditFilter
 from agentctl.runs.clock_guard import ClockGuard
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.process import WorkerLock

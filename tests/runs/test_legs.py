@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.approval_requests import NewDecision
 from agentctl.requests import CancelRequest, RunFilter, RunRequest
+from agentctl.requests.approvals import NewDecision
 from agentctl.runs import legs
+from agentctl.runs.counters import RunCounters
 from agentctl.runs.decisions import build_change, expire_approvals, write_decisions
 from agentctl.runs.event_rows import decode_events
 from agentctl.runs.recovery import recover_runs
-from agentctl.runs.supervision import RunCounters
 from agentctl.runtime.components import execute
 from agentctl.runtime.events import Content
 from agentctl.runtime.pauses import CallOutcome, NewApproval, Paused, perform_decided

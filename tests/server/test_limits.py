@@ -508,11 +508,11 @@ PROBES: dict[str, Probe] = {
         "POST /auth/explain", {"method": "GET", "path": "/" + "x" * 8_192}
     ),
     "runs.admission.SESSION_NAME_LENGTH": start_with_long_message,
-    "requests.MAXIMUM_SCOPES": refuse(
+    "requests.accounts.MAXIMUM_SCOPES": refuse(
         "POST /service-accounts",
         {**ACCOUNT, "scopes": [{"scope": f"agents:a{n}:run"} for n in range(257)]},
     ),
-    "requests.MAXIMUM_ACCOUNT_DAYS": refuse(
+    "requests.accounts.MAXIMUM_ACCOUNT_DAYS": refuse(
         "POST /service-accounts", {**ACCOUNT, "expires_in_days": 3_651}
     ),
     "requests.MAXIMUM_USER_ID_LENGTH": refuse("POST /sessions?type=agent", {"user_id": "u" * 256}),
@@ -522,24 +522,26 @@ PROBES: dict[str, Probe] = {
     "requests.MAXIMUM_REASON_LENGTH": cancel_run(f"reason={'r' * 501}"),
     "requests.MAXIMUM_CANCEL_WAIT": cancel_run("wait=31"),
     "requests.MAXIMUM_LIMIT": refuse("GET /sessions?limit=101"),
-    "list_filters.MAXIMUM_PAIRS": refuse(f"GET /sessions?{'&'.join(['metadata=a%3Db'] * 5)}"),
-    "list_filters.MAXIMUM_TAGS": refuse(f"GET /runs?{'&'.join(['tag=a'] * 5)}"),
-    "list_filters.MAXIMUM_KEY_LENGTH": refuse(f"GET /runs?metadata={'k' * 65}%3Db"),
-    "list_filters.MAXIMUM_VALUE_LENGTH": refuse(f"GET /sessions?tag={'t' * 257}"),
-    "list_filters.MAXIMUM_ERROR_LENGTH": refuse(f"GET /sessions?error={'e' * 201}"),
-    "usage_requests.MAXIMUM_GROUPS": refuse("GET /usage?limit=1001"),
+    "requests.list_filters.MAXIMUM_PAIRS": refuse(
+        f"GET /sessions?{'&'.join(['metadata=a%3Db'] * 5)}"
+    ),
+    "requests.list_filters.MAXIMUM_TAGS": refuse(f"GET /runs?{'&'.join(['tag=a'] * 5)}"),
+    "requests.list_filters.MAXIMUM_KEY_LENGTH": refuse(f"GET /runs?metadata={'k' * 65}%3Db"),
+    "requests.list_filters.MAXIMUM_VALUE_LENGTH": refuse(f"GET /sessions?tag={'t' * 257}"),
+    "requests.list_filters.MAXIMUM_ERROR_LENGTH": refuse(f"GET /sessions?error={'e' * 201}"),
+    "requests.usage.MAXIMUM_GROUPS": refuse("GET /usage?limit=1001"),
     "service.usage.MAXIMUM_POINTS": refuse("GET /usage/overview?since=2001-01-01T00:00:00Z"),
     "requests.MAXIMUM_OFFSET": refuse("GET /sessions?limit=100&page=102"),
     "requests.MAXIMUM_CUT": refuse("GET /runs?cut=1000001"),
     "requests.MAXIMUM_DELETED_SESSIONS": refuse(
         "DELETE /sessions", {"session_ids": [f"s{n}" for n in range(101)]}
     ),
-    "retention_requests.MAXIMUM_PRUNED": refuse(
+    "requests.retention.MAXIMUM_PRUNED": refuse(
         "POST /retention/sessions/prune",
         {"idle_days": 9, "session_ids": [f"s{n}" for n in range(101)]},
     ),
-    "retention_requests.MAXIMUM_IDLE_DAYS": refuse("GET /retention/sessions?idle_days=36501"),
-    "memory_requests.MAXIMUM_MEMORIES_DELETED": refuse(
+    "requests.retention.MAXIMUM_IDLE_DAYS": refuse("GET /retention/sessions?idle_days=36501"),
+    "requests.memories.MAXIMUM_MEMORIES_DELETED": refuse(
         "DELETE /memories", {"memory_ids": [f"m{n}" for n in range(101)]}
     ),
     "requests.MAXIMUM_EVENT_NUMBER": resume_late,

@@ -18,7 +18,6 @@ from agentctl.operations import ROUTES
 from agentctl.records.audit import AuditRecord
 from agentctl.records.times import format_rfc3339, now, parse_rfc3339
 from agentctl.requests import (
-    AuditFilter,
     BulkDeletion,
     CancelRequest,
     NewSession,
@@ -30,6 +29,7 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
+from agentctl.requests.audit import AuditFilter
 from agentctl.runs.cleanup import delete_expired
 from agentctl.runs.retention import Ages
 from agentctl.service.audit_log import CHANGING_OPERATIONS, MAXIMUM_TEXT

@@ -21,7 +21,8 @@ from agentctl.auth.statements import StatementKey, load_statement_key, load_veri
 from agentctl.config.settings import Audit, Settings
 from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
-from agentctl.requests import AuditFilter, AuditHeadFilter, NewSession
+from agentctl.requests import NewSession
+from agentctl.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.runs.cleanup import delete_expired
 from agentctl.runs.retention import Ages
 from agentctl.service.audit_heads import HeadSigner

@@ -14,10 +14,10 @@ import pytest
 
 from agentctl.records.times import now
 from agentctl.requests import RunFilter
+from agentctl.requests.usage import OverviewFilter, UsageFilter
 from agentctl.service.service import Service
 from agentctl.store.repositories import usage
 from agentctl.store.repositories.usage import HOUR
-from agentctl.usage_requests import OverviewFilter, UsageFilter
 from tests.deployment import Deployment
 from tests.service.callers import admin, open_service
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from agentctl.approval_requests import DecisionRequest
 from agentctl.records.ids import new_id
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.trace_context import (
@@ -18,6 +17,7 @@ from agentctl.records.trace_context import (
     parse_traceparent,
 )
 from agentctl.requests import CancelRequest, RunRequest
+from agentctl.requests.approvals import DecisionRequest
 from agentctl.runs.recovery import recover_runs
 from agentctl.runtime.events import ToolCallStarted
 from agentctl.service.service import Service, ServiceOperations

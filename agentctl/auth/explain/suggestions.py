@@ -18,7 +18,7 @@ from agentctl.auth.tokens.claims import RawClaims
 from agentctl.operations import ROUTES
 from agentctl.records.routes import RouteMatch, RouteTable, has_encoded_slash
 from agentctl.records.text import suggest_name
-from agentctl.requests import MAXIMUM_SCOPES
+from agentctl.requests.accounts import MAXIMUM_SCOPES
 
 _MAXIMUM_SHOWN = 100
 """Characters of a quoted value at most."""

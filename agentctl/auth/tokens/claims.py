@@ -15,7 +15,8 @@ from agentctl.errors import InvalidToken
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import is_session_id
 from agentctl.records.strict import NotStrict, parse_object
-from agentctl.requests import MAXIMUM_SCOPES, MAXIMUM_USER_ID_LENGTH
+from agentctl.requests import MAXIMUM_USER_ID_LENGTH
+from agentctl.requests.accounts import MAXIMUM_SCOPES
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings

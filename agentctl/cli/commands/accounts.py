@@ -22,14 +22,8 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import BadRequest, NotFound, Unavailable, UsageError
 from agentctl.records.kinds import Record
 from agentctl.records.times import format_span
-from agentctl.requests import (
-    MAXIMUM_ACCOUNT_DAYS,
-    MAXIMUM_LIMIT,
-    AccountFilter,
-    Grant,
-    NewAccount,
-    Page,
-)
+from agentctl.requests import MAXIMUM_LIMIT, Page
+from agentctl.requests.accounts import MAXIMUM_ACCOUNT_DAYS, AccountFilter, Grant, NewAccount
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document

@@ -18,7 +18,7 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 from agentctl.records.times import format_elapsed
 from agentctl.records.usage import Step, UsageKey
-from agentctl.usage_requests import OverviewFilter, UsageFilter
+from agentctl.requests.usage import OverviewFilter, UsageFilter
 
 EXAMPLE = "agentctl usage --by day,model --since 7d"
 

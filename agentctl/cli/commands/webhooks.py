@@ -20,7 +20,7 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import Unavailable, UsageError
 from agentctl.records.kinds import Record
 from agentctl.requests import MAXIMUM_LIMIT, Page
-from agentctl.webhook_requests import DeliveryFilter
+from agentctl.requests.webhooks import DeliveryFilter
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 from agentctl import errors
 from agentctl.interop.agentos.values import Built
-from agentctl.list_filters import check_text_filters, is_text_match
-from agentctl.partial_operations import PartialOperations
+from agentctl.operations.partial import PartialOperations
 from agentctl.records.document import Document, build_document
 from agentctl.records.items import Child, build_items
 from agentctl.records.kinds import KINDS, ComponentKind, Record
@@ -28,6 +27,7 @@ from agentctl.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
+from agentctl.requests.list_filters import check_text_filters, is_text_match
 from agentctl.transcripts.export import export_session
 
 _OF_SESSION = "list the runs of {} session with: agentctl sessions runs SESSION_ID"

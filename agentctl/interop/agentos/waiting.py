@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from agentctl.approval_requests import RunDecision
 from agentctl.errors import NotFound
 from agentctl.interop.agentos.values import (
     Built,
@@ -21,6 +20,7 @@ from agentctl.interop.agentos.values import (
 )
 from agentctl.records.approvals import ApprovalKind, ApprovalRecord, hash_call
 from agentctl.records.kinds import KINDS, ComponentKind, Record
+from agentctl.requests.approvals import RunDecision
 
 FIELDS: dict[ComponentKind, str] = {
     "agent": "tools",

@@ -11,7 +11,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from agentctl.approval_requests import ContinueRequest
 from agentctl.errors import AgentctlError, BadRequest
 from agentctl.interop.agui.events import AguiEvent, AguiStream, encode
 from agentctl.interop.agui.input import RunInput, read_input
@@ -29,6 +28,7 @@ from agentctl.requests import (
     RunRequest,
     StreamEvent,
 )
+from agentctl.requests.approvals import ContinueRequest
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.server.answers import EventStreamResponse, wait_for_first_events
 from agentctl.server.bodies import read_json_body

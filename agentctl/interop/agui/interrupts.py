@@ -12,10 +12,10 @@ from typing import Any
 
 import orjson
 
-from agentctl.approval_requests import RunDecision
 from agentctl.errors import Conflict, FourEyes, NotFound, ValidationFailed
 from agentctl.interop.agui.input import Answer, RunInput, ToolResult
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, ApprovalRecord
+from agentctl.requests.approvals import RunDecision
 
 Asked = Mapping[str, Any]
 """An approval of a pause: of its event with the id of its run, or its record."""

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import orjson
 
-from agentctl.approval_requests import ContinueRequest
 from agentctl.errors import AgentctlError, TooManyRequests, ValidationFailed
 from agentctl.interop.mcp.client import Client, Result, build_result
 from agentctl.interop.mcp.progress import Progress
@@ -21,6 +20,7 @@ from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind
 from agentctl.records.ids import is_unique_id
 from agentctl.records.kinds import ComponentKind
 from agentctl.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
+from agentctl.requests.approvals import ContinueRequest
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.service.service import ServiceOperations
 

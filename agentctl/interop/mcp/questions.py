@@ -10,11 +10,11 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from agentctl.approval_requests import RunDecision
 from agentctl.errors import NotFound
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.strict import parse_json
+from agentctl.requests.approvals import RunDecision
 
 MAXIMUM_TEXT = 20_000
 """Characters of a question: a call is shown whole, or not at all."""

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import orjson
 from starlette.responses import Response
 
-from agentctl.approval_requests import ContinueRequest, RunDecision
 from agentctl.errors import AgentctlError, Conflict, NotFound, ValidationFailed
 from agentctl.interop.openai.calls import CallResult, UnknownCall
 from agentctl.interop.openai.chat import ChatCompletion
@@ -28,6 +27,7 @@ from agentctl.requests import (
     RunRequest,
     StreamEvent,
 )
+from agentctl.requests.approvals import ContinueRequest, RunDecision
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.server.answers import (
     EventStreamResponse,

@@ -135,11 +135,6 @@ class McpServers:
                 records += [t.record() for t in tools if not names or t.listed_name in names]
         return records
 
-    @property
-    def revision(self) -> tuple[object, ...]:
-        """A value that differs after a change of a list of tools."""
-        return tuple(server.listed for server in self._hosted.values())
-
     def _host(self, server_id: str) -> HostedServer:
         if server_id not in self._hosted:
             require_mcp_package(self._settings)

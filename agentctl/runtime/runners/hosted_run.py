@@ -209,12 +209,8 @@ class HostedRun:
         Raises:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
-        self.checkpoint()
-        self.check_room(len(delta))
-        delta = replace_unstorable(delta)
-        if not delta:
+        if not (delta := self._accept_text(delta)):
             return
-        self.reserve(len(delta.encode()))
         if not self._transcript.is_answering:
             self._transcript.begin_answer()
         self._transcript.extend_answer(delta)
@@ -245,14 +241,9 @@ class HostedRun:
         Raises:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
-        self.checkpoint()
-        self.check_room(len(delta))
-        delta = replace_unstorable(delta)
-        if not delta:
-            return
-        self.reserve(len(delta.encode()))
-        self._transcript.add_reasoning(delta)
-        self._environment.emit(ThinkingDelta(delta))
+        if delta := self._accept_text(delta):
+            self._transcript.add_reasoning(delta)
+            self._environment.emit(ThinkingDelta(delta))
 
     def replace_answers(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Replace the answers and results so far, for a library that has their order at the end.
@@ -435,14 +426,15 @@ class HostedRun:
         self._transcript.native_kind = self._kind if fits else None
         self._transcript.native_history = messages if fits else None
 
-    def add_unstopped(self, work: asyncio.Future[Any], name: str = RUNNER) -> None:
+    def add_unstopped(self, work: asyncio.Future[Any]) -> None:
         """Add work of the run that was cancelled and has not ended; nothing waits for it.
+
+        The run record shows it as work of the tool `runner`.
 
         Args:
             work: a task, or a future that is done when its thread has ended.
-            name: name of the tool, which the run record shows; by default `runner`.
         """
-        self._transcript.unstopped.add(work, name)
+        self._transcript.unstopped.add(work, RUNNER)
 
     def _convert_argument(self, value: object) -> Any:
         if isinstance(value, str):
@@ -452,6 +444,15 @@ class HostedRun:
             return to_json_value(value, ARGUMENT_CHARACTERS)
         except NotSerializable:
             return f"a {type(value).__name__}"
+
+    def _accept_text(self, text: str) -> str:
+        """Count the bytes of a text that has arrived, and return it as it can be stored."""
+        self.checkpoint()
+        self.check_room(len(text))
+        text = replace_unstorable(text)
+        if text:
+            self.reserve(len(text.encode()))
+        return text
 
     def check_room(self, characters: int) -> None:
         """Refuse a text that cannot fit before any work on it.

@@ -7,14 +7,13 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from starlette.responses import Response
 
-from agentctl.approval_requests import IdempotencyKey
 from agentctl.declarations import Header, Query
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
+from agentctl.operations.runs import ComponentId, RunId
 from agentctl.records.document import Document
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import RunRecord
-from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     MAXIMUM_EVENT_NUMBER,
@@ -22,7 +21,8 @@ from agentctl.requests import (
     ResumeRequest,
     StreamEvent,
 )
-from agentctl.run_operations import ComponentId, RunId
+from agentctl.requests.approvals import IdempotencyKey
+from agentctl.requests.repeats import ForkRequest, RetryRequest
 from agentctl.runs.item_stream import stream_items
 from agentctl.server.answers import (
     EventStreamResponse,

@@ -46,10 +46,9 @@ _IDENTITY = """
 SELECT concat_ws(' ', pg_postmaster_start_time(), current_database(), current_schema())
 """
 
-_COLUMNS = """
-SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p')
-    AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+_TABLES = """
+SELECT relname FROM pg_class
+WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')
 """
 _SEQUENCES = """
 SELECT c.relname, a.attname, pg_get_serial_sequence(quote_ident(c.relname), a.attname)
@@ -128,7 +127,7 @@ class PostgresSide:
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + LOCK_SECONDS
-        names = [str(row[0]) for row in await self._reader.fetch(_COLUMNS)]
+        names = [str(row[0]) for row in await self._reader.fetch(_TABLES)]
         tables = ", ".join(sorted(set(names) - {"copy_state", "copy_tables"}))
         while True:
             await self._writer.begin(_TRANSACTION)
@@ -157,12 +156,6 @@ class PostgresSide:
 
     async def identify(self) -> str:
         return str(await self._reader.fetchval(_IDENTITY))
-
-    async def list_columns(self) -> dict[str, set[str]]:
-        found = dict[str, set[str]]()
-        for table, column in await self._reading.fetch(_COLUMNS):
-            found.setdefault(table, set()).add(column)
-        return found
 
     async def read_batch(self, table: Table, after: Key | None) -> Sequence[Row]:
         keys = ", ".join(table.key_columns)

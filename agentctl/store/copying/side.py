@@ -89,10 +89,6 @@ class Side(Protocol):
         """Return a text that only this database has, and that its URL does not change."""
         ...
 
-    async def list_columns(self) -> dict[str, set[str]]:
-        """Return the columns of each table that exists."""
-        ...
-
     async def read_batch(self, table: Table, after: Key | None) -> Sequence[Row]:
         """Return the first rows of a table after a key, in the order of the key; None: all keys."""
         ...

@@ -45,10 +45,6 @@ CACHE_BYTES = 268_435_456
 """Maximum size of the page cache. The rows of a batch are inserted at random places of each index:
 with the default of 2 MB, a page would be written many times in one transaction."""
 
-_COLUMNS = """
-SELECT t.name, c.name FROM pragma_table_list t, pragma_table_info(t.name) c
-WHERE t.schema = 'main' AND t.type = 'table'
-"""
 _TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
 _COUNTERS = "SELECT name, seq FROM sqlite_sequence"
 _SET_COUNTER = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?"
@@ -121,12 +117,6 @@ class SqliteSide:
 
     async def identify(self) -> str:
         return os.path.realpath(self.place)
-
-    async def list_columns(self) -> dict[str, set[str]]:
-        found = dict[str, set[str]]()
-        for table, column in self._reading.execute(_COLUMNS):
-            found.setdefault(str(table), set()).add(str(column))
-        return found
 
     async def read_batch(self, table: Table, after: Key | None) -> Sequence[Row]:
         keys = ", ".join(table.key_columns)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
-from agentctl.approval_requests import ApprovalFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_rfc3339
+from agentctl.requests.approvals import ApprovalFilter
 from agentctl.store.database import (
     Sql,
     Statement,
@@ -178,7 +178,7 @@ _CANCEL = Sql(
 )
 _DUE = Sql(
     f"SELECT {_COLUMNS} FROM approvals WHERE status = 'pending' AND expires_at <= :now"
-    " ORDER BY expires_at LIMIT :limit"
+    " ORDER BY expires_at LIMIT 100"
 )
 _COUNTS = Sql(
     "SELECT (SELECT count(*) FROM runs WHERE status = 'PAUSED' AND parent_run_id IS NULL),"
@@ -371,9 +371,9 @@ def cancel_pending(run_id: str, actor: str, at: int) -> Work[None]:
     return _CANCEL.execute(run_id=run_id, actor=actor, at=at)
 
 
-def list_due(now: int, limit: int = 100) -> Work[list[ApprovalRow]]:
-    """Return pending approvals that have expired."""
-    return _DUE.rows(ApprovalRow, now=now, limit=limit)
+def list_due(now: int) -> Work[list[ApprovalRow]]:
+    """Return pending approvals that have expired; at most 100."""
+    return _DUE.rows(ApprovalRow, now=now)
 
 
 LISTING = Listing(table="approvals", columns=_COLUMNS, id="approval_id")

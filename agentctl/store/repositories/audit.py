@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from agentctl.light_dataclass import dataclass
-from agentctl.requests import AuditFilter
+from agentctl.requests.audit import AuditFilter
 from agentctl.store.database import (
     Row,
     Sql,

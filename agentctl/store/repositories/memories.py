@@ -15,7 +15,6 @@ from itertools import zip_longest
 import orjson
 
 from agentctl.light_dataclass import dataclass
-from agentctl.memory_requests import MemoryFilter
 from agentctl.records.ids import new_id
 from agentctl.records.memories import (
     TOPIC_PREFIX,
@@ -24,6 +23,7 @@ from agentctl.records.memories import (
     check_topics,
     split_words,
 )
+from agentctl.requests.memories import MemoryFilter
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice, prefix_end
 from agentctl.store.visibility import IS_VISIBLE, Visibility

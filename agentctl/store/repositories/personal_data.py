@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Literal, NamedTuple
 
@@ -15,8 +15,8 @@ import orjson
 from agentctl.light_dataclass import dataclass
 from agentctl.records.personal_data import ErasureKind
 from agentctl.store.database import OVERWRITE_DELETED, Sql, Statement, Steps, Value, Work, unit
-from agentctl.store.listing import ID_GROUP, group_ids
-from agentctl.store.repositories import retention
+from agentctl.store.listing import ID_GROUP, group_ids, read_group
+from agentctl.store.repositories import retention, usage
 from agentctl.store.repositories.audit import AuditRow
 from agentctl.store.repositories.usage import STORED, SumKey, Sums, build_stored
 
@@ -264,19 +264,13 @@ def erase_sessions(user_id: str) -> Steps[Erased]:
     busy = list[str]()
     for group in group_ids(ids):
         (before,) = yield Statement(_COUNT_OF_SESSIONS, group)
-        removal = yield from retention.remove_sessions(
-            [str(each) for each in group.values() if each], spares_background=True
-        )
+        removal = yield from retention.remove_sessions(read_group(group), spares_background=True)
         (after,) = yield Statement(_COUNT_OF_SESSIONS, group)
         for name, first, last in zip(_OF_SESSIONS, before, after, strict=True):
             erased.rows[name] += first - last
         busy += removal.busy
     erased.busy = busy
     return erased
-
-
-def _list_ids(group: Mapping[str, Value]) -> list[str]:
-    return [str(value) for value in group.values() if value is not None]
 
 
 @unit
@@ -296,6 +290,12 @@ def erase_memories(user_id: str) -> Steps[Erased]:
 
 
 @unit
+def anonymise_usage(user_id: str) -> Steps[Erased]:
+    """Remove a person from some sums of usage. Call it again until it changes none."""
+    return Erased((yield from usage.anonymise(user_id)))
+
+
+@unit
 def erase_deliveries(delivery_ids: Sequence[str]) -> Steps[Erased]:
     """Delete deliveries whose run does not exist any more."""
     yield Statement(OVERWRITE_DELETED)
@@ -307,7 +307,7 @@ def erase_deliveries(delivery_ids: Sequence[str]) -> Steps[Erased]:
 
 @unit
 def find_deliveries(
-    user_id: str, after: str, limit: int = SCANNED_ROWS, *, of_deleted: bool = False
+    user_id: str, after: str, *, of_deleted: bool = False
 ) -> Steps[tuple[list[Delivery], str | None]]:
     """Search some deliveries, in the order of their ids, for those about runs of a person.
 
@@ -320,9 +320,11 @@ def find_deliveries(
         The deliveries, and the last id that was searched; None if there are no more.
     """
     sql = _DELIVERIES_OF_DELETED if of_deleted else _DELIVERIES
-    rows = [Delivery(*row) for row in (yield Statement(sql, {"after": after, "limit": limit}))]
+    rows = [
+        Delivery(*row) for row in (yield Statement(sql, {"after": after, "limit": SCANNED_ROWS}))
+    ]
     found = [row for row in rows if orjson.loads(row.body)["data"].get("user_id") == user_id]
-    return found, rows[-1].delivery_id if len(rows) == limit else None
+    return found, rows[-1].delivery_id if len(rows) == SCANNED_ROWS else None
 
 
 def list_decisions(user_id: str, after: str, limit: int) -> Work[list[Decision]]:

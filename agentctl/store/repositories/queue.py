@@ -80,7 +80,7 @@ _POSITIONS = Sql(
 
 _OVERDUE = Sql(
     f"SELECT run_id FROM runs WHERE {IS_QUEUED} AND queued_at <= :before ORDER BY queued_at"
-    " LIMIT :limit"
+    " LIMIT 100"
 )
 
 _STALLED = Sql(
@@ -90,7 +90,7 @@ _STALLED = Sql(
     " AND (runs.queue_turn = 0 OR earlier.queue_turn IS NOT NULL))"
     " AND NOT EXISTS (SELECT 1 FROM runs AS earlier WHERE earlier.session_id = runs.session_id"
     " AND earlier.seq < runs.seq AND earlier.status = 'PAUSED' AND earlier.parent_run_id IS NULL"
-    " AND runs.queue_turn = 0) LIMIT :limit"
+    " AND runs.queue_turn = 0) LIMIT 100"
 )
 
 _LOCK_SESSION = Sql("SELECT session_id FROM sessions WHERE session_id = :session_id FOR UPDATE")
@@ -151,18 +151,18 @@ def list_positions(run_ids: Sequence[str]) -> Steps[dict[str, int]]:
     return places
 
 
-def list_overdue(before: int, limit: int = 100) -> Work[list[str]]:
-    """Return the runs that have waited in the queue since a time, longest first."""
-    return _OVERDUE.column(before=before, limit=limit)
+def list_overdue(before: int) -> Work[list[str]]:
+    """Return at most 100 runs that have waited in the queue since a time, longest first."""
+    return _OVERDUE.column(before=before)
 
 
-def list_stalled(limit: int = 100) -> Work[list[str]]:
-    """Return the sessions whose first waiting run may begin, but has not got its turn.
+def list_stalled() -> Work[list[str]]:
+    """Return at most 100 sessions whose first waiting run may begin, but has not got its turn.
 
     A server of an earlier version ends a run without a look at the queue. The cost grows with the
     number of runs that wait.
     """
-    return _STALLED.column(limit=limit)
+    return _STALLED.column()
 
 
 def lock_session(session_id: str) -> Work[bool]:

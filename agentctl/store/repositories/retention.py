@@ -11,7 +11,16 @@ from dataclasses import field
 
 from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
-from agentctl.store.listing import ID_GROUP, Conditions, Cursor, Listing, RowPage, Slice, group_ids
+from agentctl.store.listing import (
+    ID_GROUP,
+    Conditions,
+    Cursor,
+    Listing,
+    RowPage,
+    Slice,
+    group_ids,
+    read_group,
+)
 from agentctl.store.repositories.quotas import build_size
 from agentctl.store.repositories.run_reads import IS_LIVE
 from agentctl.store.repositories.sessions import COUNT_REMOVALS
@@ -207,7 +216,7 @@ def remove_sessions(
         stored = {row[0]: row for row in (yield Statement(_LOCK_SESSIONS, visible))}
         busy = {session_id for (session_id,) in (yield Statement(find_busy, group))}
         removable = list[str]()
-        for session_id in (str(value) for value in group.values() if value is not None):
+        for session_id in read_group(group):
             _, is_held, updated_at = stored.get(session_id, (None, None, None))
             if updated_at is None:
                 removal.missing.append(session_id)

@@ -149,7 +149,7 @@ _CLAIM_MEMBER = Sql(
 
 _RETURN = Sql(
     "UPDATE runs SET status = :status, attempt = attempt + 1, owner = NULL,"
-    " queue_turn = :queue_turn"
+    " queue_turn = NULL"
     f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_LIVE} {CHANGED}"
 )
 
@@ -279,17 +279,9 @@ def claim_member(run_id: str, owner: str) -> Work[bool]:
     return _change_status(_CLAIM_MEMBER, status="RUNNING", run_id=run_id, owner=owner)
 
 
-def return_leg(
-    run_id: str, attempt: int, status: str, *, queue_turn: int | None = None
-) -> Work[bool]:
-    """Return the run of a dead worker to PENDING or PAUSED, with a new attempt and no owner.
-
-    Args:
-        queue_turn: the time, for a run that begins again from its start checkpoint; else None.
-    """
-    return _change_status(
-        _RETURN, run_id=run_id, attempt=attempt, status=status, queue_turn=queue_turn
-    )
+def return_leg(run_id: str, attempt: int, status: str) -> Work[bool]:
+    """Return the run of a dead worker to PENDING or PAUSED, with a new attempt and no owner."""
+    return _change_status(_RETURN, run_id=run_id, attempt=attempt, status=status)
 
 
 def mark_effects(run_id: str, attempt: int) -> Work[bool]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from agentctl.list_filters import TAGS
+from agentctl.requests.list_filters import TAGS
 from agentctl.store.database import Value
 from agentctl.store.listing import Conditions, fold_ascii
 

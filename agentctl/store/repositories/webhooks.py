@@ -11,9 +11,9 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from agentctl.light_dataclass import dataclass
+from agentctl.requests.webhooks import DeliveryFilter
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
-from agentctl.webhook_requests import DeliveryFilter
 
 DELETE_BATCH = 500
 """Deliveries that one unit of work deletes."""

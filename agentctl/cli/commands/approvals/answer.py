@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from agentctl.approval_requests import NewDecision
 from agentctl.cli.approvals import (
     ApprovalId,
     Note,
@@ -23,6 +22,7 @@ from agentctl.cli.show.output import resolve_format
 from agentctl.cli.show.terminal import check_confirmable
 from agentctl.cli.show.terminal import note as write_note
 from agentctl.cli.target import Target, with_target
+from agentctl.requests.approvals import NewDecision
 
 
 @with_target()

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from agentctl.approval_requests import NewDecision
 from agentctl.cli.approvals import (
     ApprovalId,
     Note,
@@ -20,6 +19,7 @@ from agentctl.cli.options import DbId, Output
 from agentctl.cli.show.output import resolve_format
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
+from agentctl.requests.approvals import NewDecision
 
 
 @with_target()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from agentctl.approval_requests import ApprovalFilter
 from agentctl.cli.lists import ListView, show_filtered
 from agentctl.cli.options import AllPages, Fields, Output
 from agentctl.cli.show.approvals import APPROVALS
 from agentctl.cli.show.output import resolve_format
 from agentctl.cli.target import Target, with_target
+from agentctl.requests.approvals import ApprovalFilter
 
 
 @with_target(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from agentctl.approval_requests import NewDecision
 from agentctl.cli.approvals import ApprovalId, Note, check_decidable, find_approval, send_decision
 from agentctl.cli.options import DbId, Output
 from agentctl.cli.show.output import resolve_format
 from agentctl.cli.target import Target, with_target
+from agentctl.requests.approvals import NewDecision
 
 
 @with_target()

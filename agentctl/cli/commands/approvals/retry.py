@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from agentctl.approval_requests import NewDecision
 from agentctl.cli.approvals import (
     ApprovalId,
     Note,
@@ -15,6 +14,7 @@ from agentctl.cli.approvals import (
 from agentctl.cli.options import DbId, Output, Yes
 from agentctl.cli.show.output import resolve_format
 from agentctl.cli.target import Target, with_target
+from agentctl.requests.approvals import NewDecision
 
 
 @with_target()

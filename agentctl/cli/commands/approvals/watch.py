@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from agentctl.approval_requests import ApprovalFilter
 from agentctl.cli.approvals import COMMANDS
 from agentctl.cli.options import Output
 from agentctl.cli.show.approvals import APPROVAL, describe_call
@@ -18,6 +17,7 @@ from agentctl.cli.show.watch import DEFAULT_SECONDS, read_again
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError
 from agentctl.requests import MAXIMUM_LIMIT, Page
+from agentctl.requests.approvals import ApprovalFilter
 
 if TYPE_CHECKING:
     from agentctl.records.approvals import ApprovalPage, ApprovalRecord

@@ -18,7 +18,8 @@ from agentctl.cli.show.output import write_json
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
-from agentctl.requests import MAXIMUM_LIMIT, AuditFilter
+from agentctl.requests import MAXIMUM_LIMIT
+from agentctl.requests.audit import AuditFilter
 
 
 @with_target(without=("limit", "cursor"))

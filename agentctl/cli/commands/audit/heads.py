@@ -10,7 +10,7 @@ from agentctl.cli.options import AllPages, Fields, Output
 from agentctl.cli.show.output import resolve_format
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
-from agentctl.requests import AuditHeadFilter
+from agentctl.requests.audit import AuditHeadFilter
 
 _NUMBERS = plain_columns("number", "at", "first_seq", "last_seq", "entries", "expired_seq")
 

@@ -9,7 +9,7 @@ from agentctl.cli.lists import ListView, show_filtered
 from agentctl.cli.options import AllPages, Fields, Output
 from agentctl.cli.show.output import resolve_format
 from agentctl.cli.target import Target, with_target
-from agentctl.requests import AuditFilter
+from agentctl.requests.audit import AuditFilter
 
 
 @with_target()

@@ -21,7 +21,8 @@ from agentctl.cli.show.table import plain_columns, wrap_with_indent
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable
-from agentctl.requests import MAXIMUM_LIMIT, AuditFilter
+from agentctl.requests import MAXIMUM_LIMIT
+from agentctl.requests.audit import AuditFilter
 
 POLL_SECONDS = 1.0
 """Time between two polls of `tail`."""

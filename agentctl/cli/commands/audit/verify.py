@@ -19,7 +19,8 @@ from agentctl.cli.show.table import Column, plain_columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
-from agentctl.requests import MAXIMUM_LIMIT, AuditFilter, AuditHeadFilter
+from agentctl.requests import MAXIMUM_LIMIT
+from agentctl.requests.audit import AuditFilter, AuditHeadFilter
 
 if TYPE_CHECKING:
     from agentctl.auth.audit_chain import Verification

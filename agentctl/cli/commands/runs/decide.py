@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentctl.approval_requests import ContinueRequest, RunDecision
 from agentctl.cli.approvals import build_waiting, parse_value, read_pending
 from agentctl.cli.questions import ask_value
 from agentctl.cli.show.approvals import describe_call
@@ -19,6 +18,7 @@ from agentctl.cli.show.terminal import ask, may_ask, note
 from agentctl.cli.target import Target
 from agentctl.errors import ConfirmationDeclined, ValidationFailed
 from agentctl.records.kinds import ComponentRef
+from agentctl.requests.approvals import ContinueRequest, RunDecision
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document

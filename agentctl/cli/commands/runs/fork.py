@@ -29,7 +29,7 @@ from agentctl.cli.options import (
 from agentctl.cli.show.output import resolve_format
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
-from agentctl.repeat_requests import ForkRequest
+from agentctl.requests.repeats import ForkRequest
 
 
 @with_target(needs_server=("background",))

@@ -10,7 +10,7 @@ from agentctl.cli.show.output import Format
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.cli.target import Target
 from agentctl.errors import NeedsConfirmation
-from agentctl.partial_operations import PartialOperations
+from agentctl.operations.partial import PartialOperations
 from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.requests import SUMMARY_VIEW
 from agentctl.transcripts.model import clean_line

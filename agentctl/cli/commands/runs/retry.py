@@ -13,7 +13,7 @@ from agentctl.cli.commands.runs.show_new import (
 from agentctl.cli.options import DbId, Output, RunId, Yes
 from agentctl.cli.show.output import resolve_format
 from agentctl.cli.target import Target, with_target
-from agentctl.repeat_requests import RetryRequest
+from agentctl.requests.repeats import RetryRequest
 
 
 @with_target(needs_server=("background",))

@@ -29,7 +29,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
 from agentctl.records.numbers import format_bytes
 from agentctl.requests import SessionLocator
-from agentctl.retention_requests import IdleFilter, PruneRequest
+from agentctl.requests.retention import IdleFilter, PruneRequest
 
 COLUMNS = [
     *plain_columns("sessions", "runs"),

@@ -13,7 +13,7 @@ from agentctl.cli.show.table import plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Conflict, Held, PartFailed, UsageError
-from agentctl.personal_data_requests import Erasure, Vacuum
+from agentctl.requests.personal_data import Erasure, Vacuum
 
 if TYPE_CHECKING:
     from agentctl.records.personal_data import PersonalDataRecord

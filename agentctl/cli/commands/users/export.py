@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from agentctl.approval_requests import ApprovalFilter
 from agentctl.cli.files import check_absent, creating_file, publish_file
 from agentctl.cli.options import Output, UserOfData
 from agentctl.cli.paging import read_pages
@@ -21,9 +20,10 @@ from agentctl.cli.show.table import plain_columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import InvalidResponse, NotFound, UsageError
-from agentctl.memory_requests import MemoryFilter
-from agentctl.personal_data_requests import PersonalPart, PersonalRowsFilter
 from agentctl.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionLocator
+from agentctl.requests.approvals import ApprovalFilter
+from agentctl.requests.memories import MemoryFilter
+from agentctl.requests.personal_data import PersonalPart, PersonalRowsFilter
 
 if TYPE_CHECKING:
     from zipfile import ZipFile

@@ -56,6 +56,7 @@ MINIMUM_WIDTH, MAXIMUM_WIDTH = 40, 100
 
 INDENT = 4
 MEMBER_INDENT = 2
+HANGING_INDENT = 2
 DEEPEST_INDENT = INDENT + 4 * MEMBER_INDENT
 
 SHORT_ID = 13
@@ -104,9 +105,7 @@ class Printer:
         lines = (f"{' ' * indent}{line}".rstrip() for line in text.splitlines())
         self._write("".join(f"{line}\n" for line in lines))
 
-    def print_line(
-        self, left: Text, right: Text | None = None, *, indent: int = 0, hang: int = 2
-    ) -> None:
+    def print_line(self, left: Text, right: Text | None = None, *, indent: int = 0) -> None:
         """Print a line with facts at the right margin.
 
         The left part is cut to fit; with `look.full` it is wrapped, with a hanging indent.
@@ -118,8 +117,8 @@ class Printer:
         lines = [Text().append_text(line) for line in left.wrap(self.console, room)] or [Text()]
         if len(lines) > 1:
             rest = Text(" ").join(lines[1:])
-            wrapped = rest.wrap(self.console, room - hang)
-            lines = [lines[0], *(Text(" " * hang).append_text(line) for line in wrapped)]
+            wrapped = rest.wrap(self.console, room - HANGING_INDENT)
+            lines = [lines[0], *(Text(" " * HANGING_INDENT).append_text(line) for line in wrapped)]
         if right is not None:
             if lines[-1].cell_len + taken > room:
                 lines.append(Text())

@@ -37,8 +37,6 @@ from agentctl.interop.agentos.database.reader import (
 from agentctl.interop.agentos.database.source import open_source
 from agentctl.interop.agentos.mapping import build_history
 from agentctl.interop.agentos.values import sum_counters
-from agentctl.list_filters import check_text_filters
-from agentctl.memory_requests import MemoryFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS
 from agentctl.records.sessions import SessionView
@@ -52,6 +50,8 @@ from agentctl.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
+from agentctl.requests.list_filters import check_text_filters
+from agentctl.requests.memories import MemoryFilter
 
 _NAMED_PAGE = 500
 """Sessions that are read at a time to select some: most names and statuses are derived."""

@@ -11,7 +11,7 @@ from agentctl.interop.agentos.mapping import read_account, read_component, read_
 from agentctl.interop.agentos.remote.approvals import AgentOSApprovals
 from agentctl.interop.agentos.remote.faults import list_faults
 from agentctl.interop.agentos.remote.requests import Record
-from agentctl.partial_operations import Fault
+from agentctl.operations.partial import Fault
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now

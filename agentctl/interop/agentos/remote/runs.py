@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 
 from agentctl import errors
-from agentctl.approval_requests import ContinueRequest
 from agentctl.interop.agentos.backend import build_runs_page, view_run
 from agentctl.interop.agentos.mapping import read_run
 from agentctl.interop.agentos.remote.events import EventReader, read_events
@@ -38,6 +37,7 @@ from agentctl.requests import (
     SessionLocator,
     StreamEvent,
 )
+from agentctl.requests.approvals import ContinueRequest
 
 POLL_SECONDS = 0.25
 """Seconds between two reads of a run whose end is awaited."""

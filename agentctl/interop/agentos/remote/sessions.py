@@ -18,7 +18,6 @@ from agentctl.interop.agentos.mapping import (
     read_session_head,
 )
 from agentctl.interop.agentos.remote.requests import AgentOSRequests, Record
-from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.records.document import Document, build_document
 from agentctl.records.sessions import SessionView
 from agentctl.records.times import now
@@ -28,7 +27,6 @@ from agentctl.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
     FULL_VIEW,
-    AccountFilter,
     BulkDeletion,
     RunView,
     SessionFilter,
@@ -36,6 +34,8 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
+from agentctl.requests.accounts import AccountFilter
+from agentctl.requests.memories import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 
 _CONCURRENT_REQUESTS = 8
 

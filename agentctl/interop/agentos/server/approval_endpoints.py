@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Required
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from agentctl.approval_requests import ApprovalFilter, DecisionRequest
 from agentctl.declarations import Path, Query
 from agentctl.errors import Conflict, ValidationFailed
 from agentctl.interop.agentos.server.bodies import Endpoints
@@ -18,6 +17,7 @@ from agentctl.interop.agentos.waiting import PAUSE_TYPES
 from agentctl.records.approvals import ApprovalRecord, ApprovalStatus
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.requests import Page, PageNumber, UserId
+from agentctl.requests.approvals import ApprovalFilter, DecisionRequest
 from agentctl.server.answers import json_response
 from agentctl.server.bodies import Field, RequestBody
 from agentctl.server.state import Call

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from agentctl.approval_requests import RunDecision
 from agentctl.errors import BadRequest, Conflict, FourEyes, NotFound, TooLarge
 from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory
@@ -20,6 +19,7 @@ from agentctl.records.approvals import ApprovalRecord, Verb, hash_call
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.strict import NotStrict, parse_json
 from agentctl.records.validation import check_json
+from agentctl.requests.approvals import RunDecision
 from agentctl.runtime.bounds import MAXIMUM_VALUES, has_too_many_values
 
 NEEDS_APPROVER = "This run requires admin approval before it can be continued"

@@ -10,7 +10,6 @@ import orjson
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from agentctl.approval_requests import ContinueRequest, IdempotencyKey
 from agentctl.declarations import Header, Query
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
 from agentctl.interop.agentos.server.bodies import Endpoints
@@ -20,6 +19,7 @@ from agentctl.interop.agentos.server.operation import Portion, read_repeated, tr
 from agentctl.interop.agentos.server.pauses import match_decisions, read_entries
 from agentctl.interop.agentos.server.runs import RunBuilder
 from agentctl.interop.agentos.waiting import FIELDS
+from agentctl.operations.runs import ComponentId, RunId
 from agentctl.records.events import EventKind, find_event_kind
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
@@ -34,7 +34,7 @@ from agentctl.requests import (
     RunFilter,
     StreamEvent,
 )
-from agentctl.run_operations import ComponentId, RunId
+from agentctl.requests.approvals import ContinueRequest, IdempotencyKey
 from agentctl.runs.states import is_final
 from agentctl.server.answers import (
     EventStreamResponse,
@@ -44,7 +44,8 @@ from agentctl.server.answers import (
     wait_for_first_events,
 )
 from agentctl.server.bodies import Field
-from agentctl.server.requests import ResumeBody, RunBody, build_run_request
+from agentctl.server.body_types.runs import ResumeBody, RunBody
+from agentctl.server.requests import build_run_request
 from agentctl.server.state import Call
 
 

@@ -18,6 +18,7 @@ from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
 from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
 from agentctl.interop.agentos.values import write_counters
 from agentctl.operations import SessionId
+from agentctl.operations.runs import RunId
 from agentctl.records.runs import RunRecord
 from agentctl.requests import (
     DEFAULT_LIMIT,
@@ -32,10 +33,9 @@ from agentctl.requests import (
     SessionRunsQuery,
     SortOrder,
 )
-from agentctl.run_operations import RunId
 from agentctl.server.answers import json_response, no_content_response
 from agentctl.server.bodies import RequestBody
-from agentctl.server.requests import DeleteSessionsBody
+from agentctl.server.body_types.sessions import DeleteSessionsBody
 from agentctl.server.state import Call
 
 MINIMUM_RUN_BYTES = 400

@@ -21,18 +21,12 @@ from agentctl.operations import MemoryId
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from agentctl.records.times import format_rfc3339, now
-from agentctl.requests import (
-    DEFAULT_LIMIT,
-    AccountFilter,
-    Limit,
-    NewAccount,
-    Page,
-    PageNumber,
-    SortOrder,
-)
+from agentctl.requests import DEFAULT_LIMIT, Limit, Page, PageNumber, SortOrder
+from agentctl.requests.accounts import AccountFilter, NewAccount
 from agentctl.server.answers import json_response, no_content_response
 from agentctl.server.bodies import RequestBody
-from agentctl.server.requests import GrantBody, UpdateMemoryBody
+from agentctl.server.body_types.accounts import GrantBody
+from agentctl.server.body_types.memories import UpdateMemoryBody
 from agentctl.server.state import Call
 
 if TYPE_CHECKING:

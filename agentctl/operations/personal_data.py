@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from agentctl.declarations import operation
-from agentctl.personal_data_requests import ERASE_WAIT, Erasure, OwnerOfData, PersonalRowsFilter
 from agentctl.records.document import Document
 from agentctl.records.personal_data import ErasureRecord, PersonalDataRecord, PersonalRowsPage
+from agentctl.requests.personal_data import ERASE_WAIT, Erasure, OwnerOfData, PersonalRowsFilter
 
 
 class PersonalDataDeclarations:

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from agentctl.approval_requests import ApprovalFilter, ContinueRequest, DecisionRequest
 from agentctl.declarations import Path, component_operation, dispatch, operation
 from agentctl.records.approvals import ApprovalPage, ApprovalRecord, ReceiptRecord
 from agentctl.records.document import Document
 from agentctl.records.items import RunViewPages, RunViews
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import CancelRecord, RunCauses, RunPage, RunRecord, ToolCallRecord
-from agentctl.repeat_requests import ForkRequest, RetryRequest
 from agentctl.requests import (
     FULL_VIEW,
     CancelRequest,
@@ -27,6 +25,8 @@ from agentctl.requests import (
     RunView,
     StreamEvent,
 )
+from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, DecisionRequest
+from agentctl.requests.repeats import ForkRequest, RetryRequest
 
 ComponentId = Annotated[str, Path("Id of the component")]
 RunId = Annotated[str, Path("Id of the run")]

@@ -7,7 +7,7 @@ from typing import Annotated
 from agentctl.declarations import Query
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import MAXIMUM_LIMIT, ComponentId, DatabaseId, Limit
+from agentctl.requests import MAXIMUM_LIMIT, ComponentId, DatabaseId, Limit, PageCursor
 
 MAXIMUM_IDLE_DAYS = 36_500
 
@@ -32,9 +32,7 @@ class IdleFilter:
     component_id: ComponentId = None
     db_id: DatabaseId = None
     limit: Limit = MAXIMUM_LIMIT
-    cursor: Annotated[
-        str | None, Query("`meta.next_cursor` of the previous page", min_length=1)
-    ] = None
+    cursor: PageCursor = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from agentctl.declarations import Query
 from agentctl.light_dataclass import dataclass
-from agentctl.requests import MAXIMUM_LIMIT, DatabaseId, Limit
+from agentctl.requests import MAXIMUM_LIMIT, DatabaseId, Limit, PageCursor
 
 PersonalPart = Literal["decisions", "deliveries", "usage", "audit"]
 """The rows of a person that no other list has."""
@@ -27,9 +27,7 @@ class PersonalRowsFilter:
     part: Annotated[PersonalPart, Query("The kind of rows")] = "usage"
     db_id: DatabaseId = None
     limit: Limit = MAXIMUM_LIMIT
-    cursor: Annotated[
-        str | None, Query("`meta.next_cursor` of the previous page", min_length=1)
-    ] = None
+    cursor: PageCursor = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from functools import cache
 from typing import Annotated, Any
 
 from agentctl.declarations import Path, Query, component_operation, list_declarations, operation
-from agentctl.memory_requests import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
-from agentctl.personal_data_operations import PersonalDataDeclarations
+from agentctl.operations.personal_data import PersonalDataDeclarations
+from agentctl.operations.runs import ComponentId, RunDeclarations, RunId
 from agentctl.records.accounts import AccountPage, NewAccountRecord
 from agentctl.records.audit import AuditHeadPage, AuditPage
 from agentctl.records.authorization import ExplainRecord
@@ -55,12 +55,8 @@ from agentctl.requests import (
     FIRST_RUNS,
     FULL_VIEW,
     SUMMARY_WAIT,
-    AccountFilter,
-    AuditFilter,
-    AuditHeadFilter,
     BulkDeletion,
     ExplainRequest,
-    NewAccount,
     NewSession,
     RunView,
     SessionFilter,
@@ -69,10 +65,12 @@ from agentctl.requests import (
     SessionRunsQuery,
     UserId,
 )
-from agentctl.retention_requests import PRUNE_WAIT, IdleFilter, PruneRequest
-from agentctl.run_operations import ComponentId, RunDeclarations, RunId
-from agentctl.usage_requests import OverviewFilter, UsageFilter
-from agentctl.webhook_requests import DeliveryFilter
+from agentctl.requests.accounts import AccountFilter, NewAccount
+from agentctl.requests.audit import AuditFilter, AuditHeadFilter
+from agentctl.requests.memories import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
+from agentctl.requests.retention import PRUNE_WAIT, IdleFilter, PruneRequest
+from agentctl.requests.usage import OverviewFilter, UsageFilter
+from agentctl.requests.webhooks import DeliveryFilter
 
 SessionId = Annotated[str, Path("Id of the session")]
 MemoryId = Annotated[str, Path("Id of the memory")]

@@ -2,6 +2,9 @@
 
 Both backends use these classes. The server builds them from HTTP requests, the command line from
 options. A field that is a query parameter is declared as one; the others are in the body.
+
+This module has the bounds, the pages, and the requests of sessions and runs. The other modules of
+the package have the requests of one noun each.
 """
 
 from __future__ import annotations
@@ -11,7 +14,9 @@ from typing import Annotated, Any, Literal
 
 from agentctl.declarations import Option, Query
 from agentctl.light_dataclass import dataclass
-from agentctl.list_filters import (
+from agentctl.records.kinds import ComponentKind, RunStatus
+from agentctl.records.times import ParsedTimestamp
+from agentctl.requests.list_filters import (
     STATUS_OPTION,
     CreatedAfter,
     CreatedBefore,
@@ -21,8 +26,6 @@ from agentctl.list_filters import (
     UpdatedAfter,
     UpdatedBefore,
 )
-from agentctl.records.kinds import AuditOutcome, ComponentKind, RunStatus
-from agentctl.records.times import ParsedTimestamp
 
 DEFAULT_LIMIT = 20
 MAXIMUM_LIMIT = 100
@@ -59,13 +62,6 @@ MAXIMUM_DELETED_SESSIONS = 100
 MAXIMUM_SESSION_NAME_LENGTH = 255
 MAXIMUM_USER_ID_LENGTH = 255
 """Characters of a session name, which is indexed, and of a user id, as of the `sub` claim."""
-
-MAXIMUM_SCOPES = 256
-"""Scopes of a token or a service account; a JWT with more grants nothing."""
-
-DEFAULT_ACCOUNT_DAYS = 90
-MAXIMUM_ACCOUNT_DAYS = 3_650
-"""Days until a service account expires."""
 
 UserId = Annotated[
     str | None,
@@ -106,8 +102,10 @@ SortOrder = Annotated[
     Option("--sort-order", "ORDER", "Sort order: desc (newest first) or asc (oldest first)"),
 ]
 
+PageCursor = Annotated[str | None, Query("`meta.next_cursor` of the previous page", min_length=1)]
+
 _KIND = Option("--type", "TYPE", "Filter by component type: agent, team or workflow")
-_CURSOR = Option("--cursor", "CURSOR", "Continue after the previous page")
+CURSOR_OPTION = Option("--cursor", "CURSOR", "Continue after the previous page")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ class Page:
         Query(
             "`meta.next_cursor` of the previous page; takes precedence over `page`", min_length=1
         ),
-        _CURSOR,
+        CURSOR_OPTION,
     ] = None
     sort_by: Annotated[
         Literal["created_at", "updated_at"],
@@ -404,85 +402,6 @@ class ExplainRequest:
     method: str
     path: str
     token: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A scope of a service account. `effect` is `allow`, the only value."""
-
-    scope: str
-    effect: str = "allow"
-
-
-@dataclass(frozen=True, slots=True)
-class NewAccount:
-    """A service account to create (docs/contract.md "Service accounts").
-
-    `name` is unique among active accounts. `expires_in_days` None is `DEFAULT_ACCOUNT_DAYS`, not
-    together with `never_expires`. Scopes that write, delete, administer or manage service accounts
-    need `allow_privileged_scopes`.
-    """
-
-    name: str
-    scopes: tuple[Grant, ...]
-    expires_in_days: int | None = None
-    never_expires: bool = False
-    allow_privileged_scopes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AccountFilter:
-    """The filter of a list of service accounts, revoked ones included, by `created_at`."""
-
-    name: Annotated[
-        str | None,
-        Query("Only accounts with this name"),
-        Option("--name", "NAME", "Filter by name"),
-    ] = None
-    page: Page = field(default_factory=Page)
-
-
-@dataclass(frozen=True, slots=True)
-class AuditFilter:
-    """The filter of a list of audit entries, newest first.
-
-    A principal is `sub`, `sa:<id>` or `local:<user>`. `since` is microseconds UTC.
-    """
-
-    principal: Annotated[
-        str | None,
-        Query("Only calls of this principal"),
-        Option("--principal", "NAME", "Filter by caller"),
-    ] = None
-    operation: Annotated[
-        str | None,
-        Query("Only this operation; `authenticate` selects the counted 401s"),
-        Option("--operation", "ID", "Filter by operation, such as cancel_agent_run"),
-    ] = None
-    outcome: Annotated[
-        AuditOutcome | None,
-        Query("Only calls with this outcome"),
-        Option("--outcome", "OUTCOME", "Filter by outcome: allowed, denied or failed"),
-    ] = None
-    since: Annotated[
-        ParsedTimestamp | None,
-        Query("Only entries from this time on"),
-        Option("--since", "AGE", "Filter by age: 10m, 2h, 7d, or a time in RFC 3339"),
-    ] = None
-    limit: Limit = DEFAULT_LIMIT
-    cursor: Annotated[
-        str | None, Query("`meta.next_cursor` of the previous page", min_length=1), _CURSOR
-    ] = None
-
-
-@dataclass(frozen=True, slots=True)
-class AuditHeadFilter:
-    """A page of the signed heads of the audit log, newest first."""
-
-    limit: Limit = DEFAULT_LIMIT
-    cursor: Annotated[
-        str | None, Query("`meta.next_cursor` of the previous page", min_length=1), _CURSOR
-    ] = None
 
 
 @dataclass(frozen=True, slots=True)

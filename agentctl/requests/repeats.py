@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentctl.approval_requests import IdempotencyKey
 from agentctl.light_dataclass import dataclass
+from agentctl.requests.approvals import IdempotencyKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

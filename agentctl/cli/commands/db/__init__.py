@@ -1,0 +1,1 @@
+"""`agentctl db`: one module for each command, and the group."""
