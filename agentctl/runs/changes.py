@@ -167,8 +167,9 @@ class _Poller:
 async def watch_cancel_requests(
     engine: Engine, worker: Worker, databases: Databases, changes: DatabaseChanges
 ) -> None:
-    """Stop the engine's runs whose cancel another process recorded, and those of a database that has
-    moved. Loop until cancelled.
+    """Stop the engine's runs whose cancel another process recorded. Loop until cancelled.
+
+    Runs of a database that has moved are stopped, too.
     """
     trackers: dict[str, tuple[str, ChangeTracker]] = {}
     queried_at: dict[str, float] = {}

@@ -212,10 +212,7 @@ def test_live_run_of_another_database_stops_when_that_moves(tmp_path: Path) -> N
         form = {"message": "wait", "session_id": agent, "background": "true", "stream": "false"}
         return str(http.post(f"/agents/{agent}/runs", data=form).json()["run_id"])
 
-    with (
-        serve_config(config) as server,
-        httpx2.Client(base_url=server.url, timeout=60) as http,
-    ):
+    with serve_config(config) as server, httpx2.Client(base_url=server.url, timeout=60) as http:
         stays, moves = start(http, "slow"), start(http, "elsewhere")
         wait_for(lambda: read_status(http, "slow", stays) == "RUNNING", "no run begins")
         wait_for(lambda: read_status(http, "elsewhere", moves) == "RUNNING", "no run begins")

@@ -142,7 +142,7 @@ def check_source(copy_id: str) -> Steps[None]:
         raise errors.Conflict(
             "The copy has ended meanwhile",
             cause="another process has abandoned or finished it; this one has changed nothing more",
-            hint="agentctl db copy --status shows the stage",
+            hint="the same command with --status instead of --finish shows the stage",
         )
 
 
