@@ -307,8 +307,8 @@ async def _describe(
     ours = None if stage == "none" else await source.read(state.get_state())
     return CopyStatus(
         stage, source.place, place, rows, copied, changes, live,
-        started_at=_format_time(ours and ours.started_at),
-        finished_at=_format_time(ours and ours.finished_at),
+        started_at=_format_time(ours.started_at if ours else None),
+        finished_at=_format_time(ours.finished_at if ours else None),
     )  # fmt: skip
 
 
