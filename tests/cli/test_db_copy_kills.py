@@ -84,9 +84,9 @@ class Move:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         return code, int(steps.read_text()) if code == 0 else killed_at
 
-    def check(self) -> None:
-        """Check every page and reference of the source."""
-        assert self._run("check", "--db", self.source.id) == 0
+    def check(self, entry: Database) -> None:
+        """Check every page, index and reference of one of the databases."""
+        assert self._run("check", "--db", entry.id) == 0, (self._folder / "output").read_text()
 
     def _run(self, *words: str) -> int:
         ended = run_command(
@@ -109,15 +109,16 @@ class Move:
         code, first_steps = self.copy(killed_at=first)
         assert code == (KILLED if first else 0), first
         assert asyncio.run(add_up(self.source)) == before
-        self.check()
+        self.check(self.source)
         assert asyncio.run(change_unless_moved(self.source, "phase-1"))
         assert self.copy()[0] == 0
         assert asyncio.run(change_unless_moved(self.source, "phase-2"))
         code, second_steps = self.copy("--finish", killed_at=second)
         assert code == (KILLED if second else 0), second
         if asyncio.run(change_unless_moved(self.source, "phase-3")):
-            self.check()
+            self.check(self.source)
         assert self.copy("--finish")[0] == 0
+        self.check(self.target)
         moved = asyncio.run(add_up(self.target))
         assert moved == asyncio.run(add_up(self.source)), (first, second)
         assert asyncio.run(count_texts(self.target)) == (0, moved["sessions"].rows)

@@ -50,6 +50,13 @@ SELECT t.name, c.name FROM pragma_table_list t, pragma_table_info(t.name) c
 WHERE t.schema = 'main' AND t.type = 'table'
 """
 _TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+_INDEXES = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+
+# A deletion looks for the rows that refer to a row.
+_REFERENCE_INDEXES = f"""
+{_INDEXES} AND EXISTS (SELECT 1 FROM pragma_foreign_key_list(tbl_name) reference
+JOIN pragma_index_info(sqlite_master.name) part ON part.name = reference."from" AND part.seqno = 0)
+"""
 _COUNTERS = "SELECT name, seq FROM sqlite_sequence"
 _SET_COUNTER = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?"
 _NEW_COUNTER = """
@@ -236,6 +243,20 @@ class SqliteSide:
             if _is_guard(sql):
                 self._writer.execute(f"DROP TRIGGER IF EXISTS {name}")
                 self._writer.execute(sql)
+
+    async def drop_indexes(self) -> None:
+        needed = {str(name) for (name,) in self._writer.execute(_REFERENCE_INDEXES)}
+        for name, _ in _expected("index"):
+            if name not in needed:
+                self._writer.execute(f"DROP INDEX {name}")
+
+    async def create_index(self) -> bool:
+        present = {str(name) for (name,) in self._writer.execute(_INDEXES)}
+        for name, sql in _expected("index"):
+            if name not in present:
+                self._writer.execute(sql)
+                return True
+        return False
 
 
 def _in_batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
