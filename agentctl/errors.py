@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
 _SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
@@ -191,14 +191,20 @@ class NeedsConfirmation(Conflict):
 
 
 class Held(Conflict):
-    """A session that an administrator holds, so that it is not deleted (409)."""
+    """Sessions that administrators hold, so that they are not deleted (409).
+
+    Args:
+        session_ids: held sessions, not always all of them.
+    """
 
     error_code = "HELD"
 
-    def __init__(self, detail: str) -> None:
-        super().__init__(
-            detail, hint="an administrator can end the hold with: agentctl sessions release"
-        )
+    def __init__(self, detail: str, *, session_ids: Iterable[str]) -> None:
+        super().__init__(detail, hint="an administrator can end the hold of a session")
+        self.session_ids = list(session_ids)
+
+    def body(self) -> dict[str, object]:
+        return {**super().body(), "session_ids": self.session_ids}
 
 
 class TooLarge(AgentctlError):
@@ -461,7 +467,10 @@ def error_from_response(status: int, body: Mapping[str, object]) -> AgentctlErro
     if body.get("error_code") == NeedsConfirmation.error_code:
         plan = body.get("plan")
         return NeedsConfirmation(text, plan=plan if isinstance(plan, Mapping) else {})
-    for refusal in (Held, QuotaExceeded, RateLimited, BudgetExceeded):
+    if body.get("error_code") == Held.error_code:
+        held = body.get("session_ids")
+        return Held(text, session_ids=map(str, held) if isinstance(held, list) else ())
+    for refusal in (QuotaExceeded, RateLimited, BudgetExceeded):
         if body.get("error_code") == refusal.error_code:
             return refusal(text)
     by_status = {

@@ -7,7 +7,8 @@ notifications of each run and of each worker.
 
 Cancel requests are read from the rows. While this process executes runs, it queries for requests
 when it is notified. In case a notification was lost, the heartbeat of the worker asks for requests
-in the system database, and databases without a heartbeat are asked as often. A process without
+in the system database, and databases without a heartbeat are asked as often: also whether they have
+moved to another place, which a refused heartbeat shows for the system database. A process without
 a run and without a waiting caller polls nothing (docs/decisions/0050), except for runs that any
 server may claim: a serving process is notified, and compares a number every 0.5 s.
 """
@@ -25,6 +26,7 @@ from agentctl.runs.engine import Engine
 from agentctl.runs.hub import Hub
 from agentctl.runs.states import Ending
 from agentctl.runs.worker import Worker
+from agentctl.store.copying.state import has_moved
 from agentctl.store.database import LEGS_TOPIC, Database, worker_topic
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import run_reads
@@ -33,7 +35,7 @@ from agentctl.store.repositories.workers import Heartbeat
 POLL_SECONDS = 0.02
 
 QUERY_SECONDS = 0.75
-"""Maximum time between two queries for the cancel requests of a database without a heartbeat."""
+"""Maximum time between two queries to a database without a heartbeat."""
 
 LEGS_SECONDS, LEGS_PAUSE_SECONDS = 0.5, 0.1
 """Maximum time between two checks for runs that any server may claim, for files, which notify of
@@ -165,7 +167,10 @@ class _Poller:
 async def watch_cancel_requests(
     engine: Engine, worker: Worker, databases: Databases, changes: DatabaseChanges
 ) -> None:
-    """Stop the engine's runs whose cancel another process recorded. Loop until cancelled."""
+    """Stop the engine's runs whose cancel another process recorded. Loop until cancelled.
+
+    Runs of a database that has moved are stopped, too.
+    """
     trackers: dict[str, tuple[str, ChangeTracker]] = {}
     queried_at: dict[str, float] = {}
     clock = asyncio.get_running_loop().time
@@ -177,6 +182,8 @@ async def watch_cancel_requests(
             try:
                 if database is not databases.system:
                     is_due = clock() - queried_at.get(database_id, 0.0) >= QUERY_SECONDS
+                    if is_due and await database.read(has_moved()):
+                        engine.handle_database_moved(database)
                 elif is_due := worker.heartbeat is not heartbeat:
                     heartbeat = worker.heartbeat
                     is_due = heartbeat is not None and heartbeat.has_cancel_requests

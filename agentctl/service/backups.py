@@ -19,6 +19,7 @@ from agentctl.config.databases import sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.records.times import format_span
 from agentctl.runs.tasks import Tasks
+from agentctl.store.sqlite.backup import read_creation_time
 from agentctl.store.sqlite.backup_folder import BackupFolder, StoredBackup
 from agentctl.store.sqlite.backup_process import back_up_in_child
 from agentctl.store.sqlite.file import get_file_size, get_wal_path
@@ -51,13 +52,16 @@ class BackupSchedule:
         self._present: asyncio.Task[None] | None = None
 
     def prepare(self) -> None:
-        """Create the folder if it is missing, and check that it can be written.
+        """Create the folder if it is missing, and check that it can be used.
 
         Raises:
-            InvalidConfiguration: it cannot.
+            InvalidConfiguration: it cannot be written, or has backups of another database.
+            Unavailable: a database cannot be read.
         """
         for job in self._jobs[:1]:
             prepare_folder(job.table.folder)
+        for job in self._jobs:
+            job.check_owner()
 
     def look(self, *, has_lease: bool, may_delete: bool) -> None:
         """Start the backups that are due; call it every few seconds.
@@ -121,6 +125,10 @@ class _Job:
         """Seconds since the newest backup; infinite if there is none."""
         return float("inf") if self._latest is None else time.time() - self._latest.taken_at
 
+    def check_owner(self) -> None:
+        """Check that the folder has no backups of another database (`BackupFolder.check_owner`)."""
+        self._folder.check_owner(read_creation_time(self._source))
+
     def may_be_due(self) -> bool:
         """Return True if a backup is due, as far as this process knows without a look."""
         return time.monotonic() >= self._not_before and self._is_due()
@@ -150,6 +158,7 @@ class _Job:
             await call_in_thread(self._look, at)
             if not self._is_due():
                 return
+            await call_in_thread(self.check_owner)
             if may_delete:
                 await call_in_thread(self._folder.delete_expired, self.table.rules, at)
             size = get_file_size(self._source) + get_file_size(get_wal_path(self._source))

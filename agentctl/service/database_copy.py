@@ -10,6 +10,7 @@ from agentctl import errors
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database
 from agentctl.light_dataclass import dataclass
+from agentctl.records.times import Timestamp, format_rfc3339
 from agentctl.store import migrating
 from agentctl.store.copying import state
 from agentctl.store.copying.copier import Copier, Report
@@ -32,9 +33,12 @@ class CopyStatus:
 
     Attributes:
         stage: how far it is.
-        rows, copied: number of rows in the source, and of those that were copied.
+        rows, copied: number of rows in the source, and of those that were copied. They are equal if
+            the source has moved.
         changes: number of recorded changes that the target may not have.
-        live_runs: number of runs that a server of the source works on.
+        live_runs: number of runs that a server of the source works on; 0 if it has moved.
+        started_at: the time at which the copy began; None before that.
+        finished_at: the time since which the source refuses writes; None before that.
     """
 
     stage: Stage
@@ -44,6 +48,8 @@ class CopyStatus:
     copied: int
     changes: int
     live_runs: int
+    started_at: Timestamp | None
+    finished_at: Timestamp | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +302,18 @@ async def _describe(
         rows += await source.count(table)
     changes = await source.read(state.count_changes())
     live = await source.read(state.count_live())
-    return CopyStatus(stage, source.place, place, rows, copied, changes, live)
+    if stage in ("moved", "finished"):
+        copied, live = rows, 0
+    ours = None if stage == "none" else await source.read(state.get_state())
+    return CopyStatus(
+        stage, source.place, place, rows, copied, changes, live,
+        started_at=_format_time(ours.started_at if ours else None),
+        finished_at=_format_time(ours.finished_at if ours else None),
+    )  # fmt: skip
+
+
+def _format_time(at: int | None) -> Timestamp | None:
+    return None if at is None else format_rfc3339(at)
 
 
 @asynccontextmanager

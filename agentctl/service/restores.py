@@ -26,7 +26,9 @@ from agentctl.store.sqlite.file import mark_as_used
 from agentctl.store.sqlite.restore import restore as put_in_place
 from agentctl.store.sqlite.schema import migrate as migrate_file
 
-_FACTS = ("taken_at", "seconds", "schema", "sessions", "runs", "rows", "sha256")
+_FACTS = (
+    "taken_at", "database_created_at", "seconds", "schema", "sessions", "runs", "rows", "sha256",
+)  # fmt: skip
 
 
 async def list_backups(

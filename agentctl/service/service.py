@@ -108,11 +108,11 @@ class Service:
         Raises:
             Unavailable: a database is missing, unreadable or not a database of agentctl.
             SchemaMismatch: a database is older or newer than this code.
-            InvalidConfiguration: a tool cannot be used, or the folder of backups not be written.
+            InvalidConfiguration: a tool, or the folder of backups, cannot be used.
         """
         databases, monitor = self.hosting.databases, self.hosting.monitor
-        self.hosting.backups.prepare()
         await databases.open_all()
+        self.hosting.backups.prepare()
         for database in databases.values():
             if database.version.is_newer:
                 _log.warning("database %s: %s", database.id, describe_newer(database.version))

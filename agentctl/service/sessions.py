@@ -452,7 +452,9 @@ def _insert(database: Database, row: SessionRow, quotas: Quotas) -> Steps[None]:
 
 def _check_not_held(row: SessionRow) -> None:
     if row.hold is not None:
-        raise errors.Held(f"Session {row.session_id} is held and is not deleted")
+        raise errors.Held(
+            f"Session {row.session_id} is held and is not deleted", session_ids=[row.session_id]
+        )
 
 
 @unit

@@ -470,6 +470,12 @@ def test_copy_moves_a_database_and_names_the_new_place(
     ended = agentctl("db", "copy", *to, "--finish", "-o", "json", *where)
     assert json.loads(ended.stdout)["rows"] == 2
     assert f"moved to {new}" in ended.stderr
+    ended = agentctl("db", "copy", *to, "--status", "-o", "json", *where)
+    finished = json.loads(ended.stdout)
+    assert (finished["stage"], finished["copied"], finished["rows"]) == ("finished", 2, 2)
+    assert finished["target"] == str(new)
+    assert status["finished_at"] is None
+    assert status["started_at"] == finished["started_at"] < finished["finished_at"]
     for command in (["sessions", "list"], ["serve", "--port", "0"]):
         ended = agentctl(*command, *where)
         assert ended.code == 7

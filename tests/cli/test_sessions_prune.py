@@ -257,7 +257,12 @@ def test_hold_is_shown_and_stops_every_deletion(agentctl: Agentctl, config: Path
         code, said = run("delete", *words, "--yes")
         assert code == 6
         assert "session s-001 is held" in said
-        assert "agentctl sessions release" in said
+        assert f"agentctl sessions release s-001 --config {config}" in said
+    with serve_config(config) as server:
+        for words in (("s-001",), ("s-003", "s-001")):
+            ended = agentctl("sessions", "delete", *words, "--yes", "--url", server.url)
+            assert ended.code == 6
+            assert f"agentctl sessions release s-001 --url {server.url}" in ended.stderr
     assert run("hold", "s-001", "--reason", "again")[0] == 6
     assert run("release", "s-001")[0] == 0
     assert run("release", "s-001")[0] == 6

@@ -120,7 +120,8 @@ def test_held_session_is_left_with_its_exit_code(agentctl: Agentctl, tmp_path: P
     ended = agentctl("users", "erase", "ada", "--yes", *local, "-o", "json")
     assert ended.code == 6
     assert json.loads(ended.stdout)["held"] == ["s1"]
-    assert "held" in ended.stderr
+    assert "1 held session stays" in ended.stderr
+    assert "agentctl sessions release s1" in ended.stderr
     assert agentctl("sessions", "get", "s1", *local).code == 0
 
 

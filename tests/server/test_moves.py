@@ -1,4 +1,4 @@
-"""A database that moves to PostgreSQL while clients write to it through a server."""
+"""Databases that move while clients use them through a server."""
 
 from __future__ import annotations
 
@@ -61,6 +61,20 @@ async def work(message, context):
         await asyncio.sleep(3_600)
     finally:
         Path(__file__).with_name("stopped").touch()
+
+
+async def work_elsewhere(message, context):
+    try:
+        await asyncio.sleep(3_600)
+    finally:
+        Path(__file__).with_name("stopped-elsewhere").touch()
+"""
+
+ELSEWHERE = """
+[[agents]]
+id = "elsewhere"
+object = "slow:work_elsewhere"
+database = "second"
 """
 
 
@@ -122,7 +136,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-def write_config(folder: Path, name: str, *entries: Database) -> Path:
+def write_config(folder: Path, name: str, *entries: Database, more: str = "") -> Path:
     folder = folder / name
     folder.mkdir()
     text = "".join(
@@ -130,7 +144,7 @@ def write_config(folder: Path, name: str, *entries: Database) -> Path:
         + (f'search_path = "{entry.search_path}"\n' if entry.search_path else "")
         for entry in entries
     )
-    (folder / "agentctl.toml").write_text(CONFIG + text)
+    (folder / "agentctl.toml").write_text(CONFIG + more + text)
     (folder / "slow.py").write_text(CODE)
     return folder / "agentctl.toml"
 
@@ -186,3 +200,40 @@ def test_acknowledged_writes_are_in_the_new_database(tmp_path: Path, postgres_ur
             assert http.post("/agents/echo/runs", data=form).status_code == 200
     finally:
         asyncio.run(drop_schema(target))
+
+
+def test_live_run_of_another_database_stops_when_that_moves(tmp_path: Path) -> None:
+    first = Database("main", f"sqlite:///{tmp_path / 'main.db'}")
+    source = Database("second", f"sqlite:///{tmp_path / 'second.db'}")
+    moved = Database("second", f"sqlite:///{tmp_path / 'moved.db'}")
+    config = write_config(tmp_path, "old", first, source, more=ELSEWHERE)
+
+    def start(http: httpx2.Client, agent: str) -> str:
+        form = {"message": "wait", "session_id": agent, "background": "true", "stream": "false"}
+        return str(http.post(f"/agents/{agent}/runs", data=form).json()["run_id"])
+
+    with serve_config(config) as server, httpx2.Client(base_url=server.url, timeout=60) as http:
+        stays, moves = start(http, "slow"), start(http, "elsewhere")
+        wait_for(lambda: read_status(http, "slow", stays) == "RUNNING", "no run begins")
+        wait_for(lambda: read_status(http, "elsewhere", moves) == "RUNNING", "no run begins")
+        line = ("db", "copy", "--from", "second", "--to", moved.url, "--config", str(config))
+        copied = run_command(
+            *line, "--finish", "--wait", "0", "--interrupt",
+            environment=base_environment(), folder=tmp_path,
+        )  # fmt: skip
+        assert copied.code == 0, copied.stderr
+        wait_for((tmp_path / "old" / "stopped-elsewhere").exists, "the run goes on")
+        assert read_status(http, "slow", stays) == "RUNNING"
+        assert not (tmp_path / "old" / "stopped").exists()
+    with (
+        serve_config(write_config(tmp_path, "new", first, moved, more=ELSEWHERE)) as server,
+        httpx2.Client(base_url=server.url, timeout=60) as http,
+    ):
+        lost = lambda: read_status(http, "elsewhere", moves) == "ERROR"  # noqa: E731
+        wait_for(lost, "the run does not end")
+        assert read_status(http, "slow", stays) == "CANCELLED"
+
+
+def read_status(http: httpx2.Client, agent: str, run_id: str) -> str:
+    run = http.get(f"/agents/{agent}/runs/{run_id}?session_id={agent}").json()
+    return str(run["status"])

@@ -59,7 +59,7 @@ def check_error(answer: httpx2.Response) -> None:
     body = answer.json()
     assert isinstance(body["detail"], str)
     assert isinstance(body["error_code"], str)
-    assert body.keys() - {"required_scopes"} == {"detail", "error_code"}
+    assert body.keys() - {"required_scopes", "session_ids"} == {"detail", "error_code"}
     assert ("www-authenticate" in answer.headers) == (answer.status_code in (401, 403))
     assert ("required_scopes" in body) == (answer.status_code == 403)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,8 +30,10 @@ from agentctl.service.audit_heads import HeadSigner
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import audit
+from tests.commands import Result, run_command
 from tests.deployment import Deployment
 from tests.postgres import ConnectedTo, drop_schema
+from tests.process import base_environment
 from tests.runs.components import build_settings
 from tests.service.callers import admin, user
 
@@ -346,36 +349,67 @@ CHANGES: dict[str, tuple[str, str]] = {
 }
 
 
-@contextlib.contextmanager
-def changed_log(log: SignedLog, folder: Path, source: Path, sql: str) -> Iterator[Settings]:
-    """Change a copy of a log without the service."""
-    file = folder / "changed.db"
-    shutil.copy(source, file)
-    with contextlib.closing(apsw.Connection(str(file))) as connection:
+@dataclass(frozen=True)
+class ChangedLog:
+    """A copy of a log that was changed without the service, in a separate folder."""
+
+    folder: Path
+    keys: Keys
+
+    @property
+    def settings(self) -> Settings:
+        return build_settings(self.folder / "changed.db")
+
+    def audit(self, command: str, *words: str) -> Result:
+        place = () if command == "verify-export" else ("--config", "agentctl.toml")
+        return run_command(
+            "audit", command, *words, *place, environment=base_environment(), folder=self.folder
+        )
+
+    def verify(self, *heads: str) -> list[str]:
+        """Return the codes of the findings of `agentctl audit verify`."""
+        ended = self.audit("verify", "--key", str(self.keys.public), *heads, "-o", "json")
+        found = [finding["code"] for finding in json.loads(ended.stdout)["findings"]]
+        assert ended.code == (1 if found else 0), ended.stderr
+        return found
+
+
+def change_log(log: SignedLog, keys: Keys, folder: Path, source: Path, sql: str) -> ChangedLog:
+    shutil.copy(source, folder / "changed.db")
+    with contextlib.closing(apsw.Connection(str(folder / "changed.db"))) as connection:
         connection.execute(sql)
-    yield build_settings(file)
+    url = f"sqlite:///{folder / 'changed.db'}"
+    (folder / "agentctl.toml").write_text(f'[[databases]]\nid = "main"\nurl = "{url}"\n')
+    (folder / "heads.jwt").write_text("".join(f"{token}\n" for token in log.tokens))
+    return ChangedLog(folder, keys)
+
+
+HEADS = ("--heads", "heads.jwt")
 
 
 @pytest.mark.parametrize("change", CHANGES)
-async def test_changes_are_found(
-    signed_log: SignedLog, keys: Keys, tmp_path: Path, change: str
-) -> None:
+def test_changes_are_found(signed_log: SignedLog, keys: Keys, tmp_path: Path, change: str) -> None:
     sql, code = CHANGES[change]
-    source = signed_log.folder / "main.db"
-    with changed_log(signed_log, tmp_path, source, sql) as settings:
-        async with signing_service(settings, keys) as (service, _):
-            found = await verify(service, keys, signed_log.tokens)
-    assert code in {finding.code for finding in found.findings}
+    changed = change_log(signed_log, keys, tmp_path, signed_log.folder / "main.db", sql)
+    assert code in changed.verify(*HEADS)
+    if code == "ENTRIES_CHANGED":
+        assert changed.audit("export", "--to-file", "audit.jsonl").code == 0
+        key = ("--key", str(keys.public))
+        offline = changed.audit("verify-export", "audit.jsonl", *HEADS, *key)
+        assert (offline.code, code in offline.stderr) == (1, True), offline.stderr
 
 
-async def test_an_earlier_copy_of_the_log_is_found_by_the_copy_of_the_heads(
+def test_an_unchanged_log_has_no_finding(signed_log: SignedLog, keys: Keys, tmp_path: Path) -> None:
+    same = change_log(signed_log, keys, tmp_path, signed_log.folder / "main.db", "VACUUM")
+    assert same.verify(*HEADS) == same.verify() == []
+
+
+def test_an_earlier_copy_of_the_log_is_found_by_the_copy_of_the_heads(
     signed_log: SignedLog, keys: Keys, tmp_path: Path
 ) -> None:
-    with changed_log(signed_log, tmp_path, signed_log.early, "") as settings:
-        async with signing_service(settings, keys) as (service, _):
-            assert (await verify(service, keys)).findings == []
-            found = await verify(service, keys, signed_log.tokens)
-    assert [finding.code for finding in found.findings] == ["HEAD_UNKNOWN", "HEAD_UNKNOWN"]
+    earlier = change_log(signed_log, keys, tmp_path, signed_log.early, "")
+    assert earlier.verify() == []
+    assert earlier.verify(*HEADS) == ["HEAD_UNKNOWN", "HEAD_UNKNOWN"]
 
 
 async def test_a_log_that_another_key_has_signed_is_found(
@@ -383,13 +417,11 @@ async def test_a_log_that_another_key_has_signed_is_found(
 ) -> None:
     others = create_keys(tmp_path / "others")
     source = signed_log.folder / "main.db"
-    with changed_log(signed_log, tmp_path, source, "DELETE FROM audit_heads") as settings:
-        async with signing_service(settings, others) as (service, signer):
-            await sign(signer)
-            found = await verify(service, keys)
-            assert (await verify(service, others)).findings == []
-    assert {finding.code for finding in found.findings} == {"HEAD_INVALID"}
-    assert len(found.findings) == 4
+    changed = change_log(signed_log, keys, tmp_path, source, "DELETE FROM audit_heads")
+    async with signing_service(changed.settings, others) as (service, signer):
+        await sign(signer)
+        assert (await verify(service, others)).findings == []
+    assert changed.verify() == ["HEAD_INVALID"] * 4
 
 
 async def test_another_statement_of_the_same_key_is_no_head(keys: Keys) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -165,6 +166,33 @@ async def test_folder_that_cannot_be_used_stops_the_start(settings: Settings) ->
     with pytest.raises(errors.InvalidConfiguration) as caught:
         BackupSchedule(settings).prepare()
     assert "backup.folder cannot be written" in caught.value.detail
+
+
+async def test_folder_with_backups_of_another_database_is_refused(
+    settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    open_sqlite("main", other / "main.db", create=True).close_blocking()
+    theirs = replace(settings, databases=(Database("main", f"sqlite:///{other}/main.db"),))
+    folder = BackupFolder(settings.backup.folder, "main")
+    async with open_schedule(settings) as ours, open_schedule(theirs) as schedule:
+        # The folder is empty at the start of both servers.
+        await look_until(ours, lambda: list_names(settings) and list_names(settings, "second"))
+        make_older(settings, 48)
+        before = list_names(settings)
+        await look_until(schedule, lambda: schedule.list_failures() == {"main": 1})
+        assert "backups of another database with the same id" in caplog.text
+        assert list_names(settings) == before
+    with pytest.raises(errors.InvalidConfiguration) as caught:
+        BackupSchedule(theirs).prepare()
+    assert before[0] in str(caught.value.cause)
+    wrong = [finding.what for finding in check_backups(theirs) if finding.verdict == "wrong"]
+    assert "backup.folder has backups of another database" in wrong[0]
+    # A backup in the place of its database, and a copy of the file, are the same database.
+    shutil.copy(folder.path / before[0], other / "main.db")
+    async with open_schedule(theirs) as schedule:
+        await look_until(schedule, lambda: len(list_names(settings)) == 2)
 
 
 async def test_doctor_reports_old_and_missing_backups(settings: Settings) -> None:

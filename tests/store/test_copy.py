@@ -3,15 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import random
-import shutil
-import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -20,18 +13,13 @@ from agentctl import errors
 from agentctl.config.settings import Database
 from agentctl.service import database_copy
 from agentctl.service.databases import read_database_status
-from agentctl.service.search_index import count_unindexed
 from agentctl.store.copying import copier, side
-from agentctl.store.copying.postgres import PostgresSide
-from agentctl.store.copying.side import Side
-from agentctl.store.copying.sqlite import SqliteSide
 from agentctl.store.database import Database as OpenDatabase
 from agentctl.store.database import Sql
 from agentctl.store.databases import open_database, open_sqlite
 from agentctl.store.repositories import runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
 from tests.postgres import drop_schema
-from tests.runs.components import LONG
 from tests.store.rows import a_run, a_session, an_end
 from tests.store.sums import add_up
 
@@ -229,106 +217,3 @@ def test_finish_of_an_abandoned_copy_closes_nothing(source: Database, tmp_path: 
         assert (await read_database_status(target)).state == "incomplete"
 
     asyncio.run(abandon())
-
-
-KILLS = {"sqlite": 100, "postgres": 100} if LONG else {"sqlite": 4, "postgres": 2}
-"""Moments of a copy from an engine at which its process is killed, in each of both phases."""
-
-
-def run_until_killed(source: Database, target: Database, at: int) -> bool:
-    """Copy and finish in a process that is killed before its `at`th step. Return True if it was.
-
-    A step is a call of a method of a database of the copy.
-    """
-    child = os.fork()
-    if child:
-        return os.waitpid(child, 0)[1] == signal.SIGKILL
-    steps = 0
-
-    def counting(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            nonlocal steps
-            steps += 1
-            if steps == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return method(*args, **options)
-
-        return call
-
-    for kind in (SqliteSide, PostgresSide):
-        for name in (name for name in vars(Side) if not name.startswith("_")):
-            if callable(vars(kind).get(name)):
-                setattr(kind, name, counting(vars(kind)[name]))
-    code = 1
-    try:
-        asyncio.run(finish(source, target))
-        code = 0
-    finally:
-        os._exit(code)
-
-
-async def finish(source: Database, target: Database) -> None:
-    await database_copy.finish_copy(
-        source, target, wait=0, interrupt=False, report=quiet, tokenizer="words"
-    )
-
-
-@pytest.mark.parametrize("engine", KILLS)
-def test_killed_copy_goes_on_and_its_source_stays_whole(
-    source: Database, postgres_entry: Database, tmp_path: Path, engine: str
-) -> None:
-    database = open_file(source, create=True)
-    asyncio.run(fill(database))
-    asyncio.run(database.close())
-    path = tmp_path / "agentctl.db"
-    before = asyncio.run(add_up(source))
-    random_moments = random.Random(7)
-    steps = 250
-    for kill in range(KILLS[engine]):
-        file = tmp_path / f"{kill}.db"
-        shutil.copy(path, file)
-        copied = Database("main", f"sqlite:///{file}")
-        target = Database("target", f"sqlite:///{tmp_path / f'target-{kill}.db'}")
-        schema = replace(postgres_entry, search_path=f"{postgres_entry.search_path}_{kill}")
-        if engine == "postgres":
-            asyncio.run(finish(copied, schema))
-            copied = schema
-        elif kill % 3 == 0:
-            target = schema
-        at = random_moments.randrange(1, steps)
-        assert run_until_killed(copied, target, at), at
-        has_moved = not asyncio.run(change_unless_moved(copied))
-        run_until_killed(copied, target, random_moments.randrange(1, steps))
-        asyncio.run(finish(copied, target))
-        after = asyncio.run(add_up(copied))
-        assert after == asyncio.run(add_up(target)), (kill, at)
-        assert (after == before) == has_moved
-        assert asyncio.run(count_texts(target)) == (0, after["sessions"].rows)
-        if schema in (copied, target):
-            asyncio.run(drop_schema(schema))
-
-
-async def change_unless_moved(entry: Database) -> bool:
-    """Change a database as a server would. Return False if it has moved."""
-    try:
-        async with opened(entry) as database:
-            await change(database)
-            return True
-    except errors.DatabaseMoved:
-        return False
-
-
-async def count_texts(entry: Database) -> tuple[int, int]:
-    """Return the number of sessions with texts that are not indexed, and of all."""
-    async with opened(entry) as database:
-        return await count_unindexed(database, "words")
-
-
-@contextlib.asynccontextmanager
-async def opened(entry: Database) -> AsyncIterator[OpenDatabase]:
-    database = open_database(entry, create=False)
-    try:
-        await database.check()
-        yield database
-    finally:
-        await database.close()

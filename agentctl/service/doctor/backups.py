@@ -11,9 +11,11 @@ from pathlib import Path
 
 from agentctl.config.databases import sqlite_path
 from agentctl.config.settings import Database, Settings
+from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.records.numbers import format_bytes
 from agentctl.records.times import format_span
 from agentctl.service.doctor.finding import Finding, note, ok, wrong
+from agentctl.store.sqlite.backup import read_creation_time
 from agentctl.store.sqlite.backup_folder import SPARE_BYTES, BackupFolder
 from agentctl.store.sqlite.file import get_file_size
 
@@ -43,7 +45,14 @@ def check_backups(settings: Settings) -> Iterator[Finding]:
 
 def _check_database(settings: Settings, entry: Database) -> Iterator[Finding]:
     table, source = settings.backup, sqlite_path(entry.url)
-    latest = BackupFolder(table.folder, entry.id).find_latest()
+    folder = BackupFolder(table.folder, entry.id)
+    latest = folder.find_latest()
+    try:
+        folder.check_owner(read_creation_time(source))
+    except InvalidConfiguration as error:
+        yield wrong(_CHECK, f"{error.detail}: {error.cause}", error.hint or "")
+    except Unavailable:
+        pass  # another check reports the database
     log = "the log of the server names the reason: agentctl.backup"
     if latest is None:
         text = f"there is no backup of the database {entry.id} in {table.folder}"

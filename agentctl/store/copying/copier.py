@@ -134,6 +134,7 @@ class Copier:
             work = state.begin(copy_id, "target", place, at, self._tables, indexed=indexed)
             await self._target.write(work)
             await self._target.suspend_guards()
+            await self._target.drop_indexes()
 
     async def copy_rows(self) -> None:
         """Copy all rows, from the place where an earlier process ended.
@@ -163,6 +164,7 @@ class Copier:
                 await self._read_progress()
                 done = sum(each.copied_rows for each in self._copied.values())
                 self._report("rows copied", done, max(total, done))
+        await self._create_indexes()
         await self._index_texts()
 
     async def finish(self, *, wait: float, interrupt: bool) -> Finished:
@@ -259,6 +261,14 @@ class Copier:
                 done = sum(each.rows for each in sums.values())
                 self._report(text, done, max(done, total))
         return sums
+
+    async def _create_indexes(self) -> None:
+        created, is_new = 0, True
+        while is_new:
+            async with self._writing():
+                is_new = await self._target.create_index()
+            created += is_new
+            self._report("indexes created", created, 0)
 
     async def _index_texts(self) -> None:
         """Build the index of a search, the newest sessions first.

@@ -307,6 +307,12 @@ class PostgresSide:
     async def restore_guards(self) -> None:
         await self._alter_guards("ENABLE")
 
+    async def drop_indexes(self) -> None:
+        """Keep all."""
+
+    async def create_index(self) -> bool:
+        return False
+
     async def _alter_guards(self, how: str) -> None:
         for table, trigger in await self._writer.fetch(_GUARDS):
             await self._writer.execute(f"ALTER TABLE {table} {how} TRIGGER {trigger}")

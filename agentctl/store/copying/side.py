@@ -151,3 +151,11 @@ class Side(Protocol):
     async def restore_guards(self) -> None:
         """Let the suspended triggers work again."""
         ...
+
+    async def drop_indexes(self) -> None:
+        """Drop the indexes of a target that a copy does not need, if that makes it faster."""
+        ...
+
+    async def create_index(self) -> bool:
+        """Create one of the indexes that a target lacks. Return False if it lacks none."""
+        ...

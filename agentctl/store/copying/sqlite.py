@@ -46,6 +46,13 @@ CACHE_BYTES = 268_435_456
 with the default of 2 MB, a page would be written many times in one transaction."""
 
 _TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+_INDEXES = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+
+# A deletion looks for the rows that refer to a row.
+_REFERENCE_INDEXES = f"""
+{_INDEXES} AND EXISTS (SELECT 1 FROM pragma_foreign_key_list(tbl_name) reference
+JOIN pragma_index_info(sqlite_master.name) part ON part.name = reference."from" AND part.seqno = 0)
+"""
 _COUNTERS = "SELECT name, seq FROM sqlite_sequence"
 _SET_COUNTER = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?"
 _NEW_COUNTER = """
@@ -226,6 +233,20 @@ class SqliteSide:
             if _is_guard(sql):
                 self._writer.execute(f"DROP TRIGGER IF EXISTS {name}")
                 self._writer.execute(sql)
+
+    async def drop_indexes(self) -> None:
+        needed = {str(name) for (name,) in self._writer.execute(_REFERENCE_INDEXES)}
+        for name, _ in _expected("index"):
+            if name not in needed:
+                self._writer.execute(f"DROP INDEX {name}")
+
+    async def create_index(self) -> bool:
+        present = {str(name) for (name,) in self._writer.execute(_INDEXES)}
+        for name, sql in _expected("index"):
+            if name not in present:
+                self._writer.execute(sql)
+                return True
+        return False
 
 
 def _in_batches(rows: Iterator[Row]) -> Iterator[list[Row]]:

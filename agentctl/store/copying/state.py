@@ -53,6 +53,7 @@ _STATE = Sql(
     "SELECT copy_id, role, other, state, copier, compatible_from, started_at, finished_at"
     " FROM copy_state"
 )
+_HAS_MOVED = Sql("SELECT 1 FROM copy_state WHERE role = 'source' AND state = 'moved'")
 _LOCKED_STATE = Sql(f"{_STATE} FOR UPDATE")
 _DELETE_STATE = Sql("DELETE FROM copy_state")
 _INSERT_STATE = Sql(
@@ -93,6 +94,11 @@ _LIVE = Sql(
 def get_state() -> Work[CopyState | None]:
     """Return the state of the copy of a database; None without one."""
     return _STATE.first(CopyState)
+
+
+def has_moved() -> Work[bool]:
+    """Return True if another database has taken the place of this one."""
+    return _HAS_MOVED.has_rows()
 
 
 @unit
@@ -136,7 +142,7 @@ def check_source(copy_id: str) -> Steps[None]:
         raise errors.Conflict(
             "The copy has ended meanwhile",
             cause="another process has abandoned or finished it; this one has changed nothing more",
-            hint="agentctl db copy --status shows the stage",
+            hint="the same command with --status instead of --finish shows the stage",
         )
 
 

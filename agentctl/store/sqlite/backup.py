@@ -6,6 +6,7 @@ log grows by the changes that they make meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -18,7 +19,8 @@ import apsw
 from agentctl import errors
 from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_rfc3339, now
-from agentctl.store.sqlite.connection import run_unit
+from agentctl.store.database import Sql
+from agentctl.store.sqlite.connection import connect_reader, run_unit, to_public_error
 from agentctl.store.sqlite.schema import require_version
 from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
 
@@ -27,6 +29,8 @@ PAGES = 1_024
 
 CHUNK = 5_000
 """Rows between two calls of `ReportProgress`."""
+
+_CREATED_AT = Sql("SELECT applied_at FROM schema_version WHERE version = 1")
 
 ReportCopyProgress = Callable[[str, int, int], None]
 """Called with the name of the step, the number of finished parts, and the number of all parts."""
@@ -38,6 +42,8 @@ class Backup:
 
     Attributes:
         taken_at: the time of its state, in microseconds UTC; later commits are not in it.
+        created_at: the time at which the database was created, in microseconds UTC
+            (`read_creation_time`).
         seconds: the duration of the copy and of the comparison.
         tables: the number of rows of each table.
         digest: SHA-256 of all rows, in hexadecimal; `hash_rows` computes it for any copy.
@@ -45,6 +51,7 @@ class Backup:
 
     path: Path
     taken_at: int
+    created_at: int
     bytes: int
     schema: int
     seconds: float
@@ -57,6 +64,7 @@ class Backup:
             "bytes": self.bytes,
             "seconds": round(self.seconds, 3),
             "taken_at": format_rfc3339(self.taken_at),
+            "database_created_at": format_rfc3339(self.created_at),
             "schema": self.schema,
             "sessions": self.tables["sessions"],
             "runs": self.tables["runs"],
@@ -90,8 +98,26 @@ async def back_up(source: Path, target: Path, report: ReportCopyProgress) -> Bac
     finally:
         for leftover in (part, *(part.with_name(f"{part.name}-{end}") for end in _SIDE_FILES)):
             leftover.unlink(missing_ok=True)
-    taken_at, schema, seconds, (tables, digest) = result
-    return Backup(target, taken_at, target.stat().st_size, schema, seconds, tables, digest)
+    taken_at, created_at, schema, seconds, (tables, digest) = result
+    size = target.stat().st_size
+    return Backup(target, taken_at, created_at, size, schema, seconds, tables, digest)
+
+
+def read_creation_time(path: Path) -> int:
+    """Return the time at which a database was created, in microseconds UTC.
+
+    It stays the same in each copy of the file and after a restore, and differs from that of any
+    other database.
+
+    Raises:
+        Unavailable: the database cannot be read.
+    """
+    try:
+        with contextlib.closing(connect_reader(path)) as connection:
+            at: int = run_unit(connection, _CREATED_AT.value())
+            return at
+    except apsw.Error as error:
+        raise to_public_error(error, str(path)) from None
 
 
 _SIDE_FILES = ("journal", "wal", "shm")
@@ -101,12 +127,13 @@ CopiedRows = tuple[dict[str, int], str]
 
 def _copy(
     source: apsw.Connection, part: Path, report: ReportCopyProgress, stop: ShouldStop
-) -> tuple[int, int, float, CopiedRows]:
+) -> tuple[int, int, int, float, CopiedRows]:
     began = time.monotonic()
     # Every page and every row is read from this snapshot.
     source.execute("BEGIN")
     taken_at = now()
     schema = run_unit(source, require_version(part)).number
+    created_at = run_unit(source, _CREATED_AT.value())
     copy = apsw.Connection(str(part), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         copy.set_progress_handler(stop, 10_000)
@@ -122,7 +149,7 @@ def _copy(
     finally:
         copy.close(True)
         source.execute("COMMIT")
-    return taken_at, schema, time.monotonic() - began, rows
+    return taken_at, created_at, schema, time.monotonic() - began, rows
 
 
 def _compare(

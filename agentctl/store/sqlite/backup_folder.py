@@ -26,6 +26,7 @@ from agentctl import errors
 from agentctl.config.backup import KeepRule
 from agentctl.light_dataclass import dataclass
 from agentctl.records.numbers import format_bytes
+from agentctl.records.times import format_rfc3339
 from agentctl.store.sqlite.backup import Backup, flush, hash_rows, is_damaged
 from agentctl.store.threads import call_in_thread
 
@@ -46,8 +47,9 @@ class StoredBackup:
 
     Attributes:
         taken_at: the time in its name, in seconds UTC.
-        facts: written when the copy had been checked: `taken_at`, `bytes`, `schema`,
-            `sessions`, `runs`, `rows`, `sha256`. None if that is missing or of another file.
+        facts: written when the copy had been checked: `taken_at`, `database_created_at`, `bytes`,
+            `schema`, `sessions`, `runs`, `rows`, `sha256`. None if that is missing or of another
+            file.
     """
 
     path: Path
@@ -112,6 +114,29 @@ class BackupFolder:
         """
         backups = (each for each in self.list_backups() if at is None or each.taken_at <= at)
         return next((backup for backup in backups if backup.is_verified), None)
+
+    def check_owner(self, created_at: int) -> None:
+        """Check that no verified backup is one of another database with the same id.
+
+        Args:
+            created_at: the time at which the database was created (`backup.read_creation_time`).
+
+        Raises:
+            InvalidConfiguration: there is one: another deployment uses the folder, or a new
+                database is in the place of a former one.
+            OSError: the folder cannot be read.
+        """
+        ours = format_rfc3339(created_at)
+        for backup in self.list_backups():
+            theirs = ours if backup.facts is None else backup.facts.get("database_created_at", ours)
+            if theirs != ours:
+                raise errors.InvalidConfiguration(
+                    "backup.folder has backups of another database with the same id",
+                    cause=f"{backup.path} is of a database that was created at {theirs}, and the"
+                    f" database {self._id} was created at {ours}",
+                    hint="name a folder of this deployment alone, or move those backups to another"
+                    " one if this database takes their place",
+                )
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:

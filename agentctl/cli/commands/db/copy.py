@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Database, Settings
     from agentctl.store.search import Tokenizer
 
-_STATUS = plain_columns("stage", "source", "target", "rows", "copied", "changes", "live_runs")
+_STATUS = [
+    *plain_columns("stage", "source", "target", "rows", "copied", "changes", "live_runs"),
+    *plain_columns("started_at", "finished_at"),
+]
 _FINISHED = plain_columns("from", "to", "rows", "starts_refused", "writes_refused")
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
+from agentctl.cli.commands.sessions.release import build_release_hint
 from agentctl.cli.options import DbId, SessionIds, Yes
 from agentctl.cli.show.output import write_line
 from agentctl.cli.show.progress import report_failures, run_all
 from agentctl.cli.show.terminal import confirm
 from agentctl.cli.target import Target, with_target
+from agentctl.errors import Held
 from agentctl.requests import BulkDeletion, SessionLocator
 
 
@@ -41,7 +45,8 @@ async def delete_sessions(
         return
 
     async def delete(session_id: str) -> None:
-        await target.operations.delete_session(session_id, where, cancel=cancel)
+        with _naming_release(target, db):
+            await target.operations.delete_session(session_id, where, cancel=cancel)
         target.report_done(f"deleted session {session_id}")
 
     is_one = len(session_ids) == 1
@@ -50,5 +55,15 @@ async def delete_sessions(
     if cancel or is_one:
         report_failures(session_ids, await run_all(session_ids, delete))
         return
-    await target.operations.delete_sessions(BulkDeletion(tuple(session_ids), db))
+    with _naming_release(target, db):
+        await target.operations.delete_sessions(BulkDeletion(tuple(session_ids), db))
     target.report_done(f"deleted {what}")
+
+
+@contextmanager
+def _naming_release(target: Target, db: str | None) -> Iterator[None]:
+    try:
+        yield
+    except Held as failure:
+        failure.hint = build_release_hint(target, failure.session_ids, db)
+        raise

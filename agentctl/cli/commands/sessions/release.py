@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
+
 from agentctl.cli.options import DbId, SessionIds
 from agentctl.cli.show.progress import report_failures, run_all
 from agentctl.cli.target import Target, with_target
@@ -17,3 +20,9 @@ async def release_sessions(target: Target, session_ids: SessionIds, db: DbId = N
         target.report_done(f"released session {session_id}")
 
     report_failures(session_ids, await run_all(session_ids, release))
+
+
+def build_release_hint(target: Target, session_ids: Sequence[str], db: str | None) -> str:
+    """Return the hint of an error about held sessions of a database; None is the default one."""
+    words = ["sessions", "release", *session_ids, *(("--db", db) if db else ())]
+    return f"an administrator can end the hold with: {target.command(shlex.join(words))}"

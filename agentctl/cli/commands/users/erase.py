@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agentctl.cli.commands.sessions.release import build_release_hint
 from agentctl.cli.options import Output, UserOfData, Yes
 from agentctl.cli.show.output import resolve_format, show_list, write_value
 from agentctl.cli.show.progress import Counter, showing_progress
@@ -17,6 +18,9 @@ from agentctl.requests.personal_data import Erasure, Vacuum
 
 if TYPE_CHECKING:
     from agentctl.records.personal_data import PersonalDataRecord
+
+NAMED_SESSIONS = 10
+"""Maximum number of held sessions in the command of the hint."""
 
 _DAY = 24 * 60 * 60 * 1_000_000
 
@@ -80,7 +84,7 @@ async def erase_user(
         show_list(rows, _COLUMNS, output_format, id_field="table")
         _note_rest(report)
     if not dry_run:
-        _check_rest(before)
+        _check_rest(before, target)
 
 
 async def _erase(target: Target, erasure: Erasure) -> dict[str, Any]:
@@ -166,7 +170,7 @@ def _note_rest(report: dict[str, Any]) -> None:
         note(f"held: {', '.join(report['held'])}")
 
 
-def _check_rest(data: PersonalDataRecord) -> None:
+def _check_rest(data: PersonalDataRecord, target: Target) -> None:
     """Check that nothing is left but what stays.
 
     Raises:
@@ -174,7 +178,13 @@ def _check_rest(data: PersonalDataRecord) -> None:
         PartFailed: there is new data.
     """
     if data["held_count"]:
-        raise Held(f"{data['held_count']} held sessions of the user were left")
+        count, named = data["held_count"], data["held"][:NAMED_SESSIONS]
+        what = "1 held session stays" if count == 1 else f"{count} held sessions stay"
+        failure = Held(what, session_ids=named)
+        failure.hint = build_release_hint(target, named, None)
+        if len(data["databases"]) > 1:
+            failure.hint += ", each with the --db of its database"
+        raise failure
     left = [row["table"] for row in data["tables"] if row["rows"] and row["erasure"] != "keep"]
     if left:
         raise PartFailed(
