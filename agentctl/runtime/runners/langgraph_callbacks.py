@@ -15,7 +15,7 @@ from agentctl.records.times import now
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
-from agentctl.runtime.runners.langgraph_messages import read_text, read_usage
+from agentctl.runtime.runners.langgraph_messages import read_model, read_text, read_usage
 
 _HIDDEN_TAG = "nostream"
 
@@ -88,6 +88,9 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
 
     run_inline = True
     """Call the methods in place, not in a thread."""
+
+    reports_model_calls = True
+    """Models of the configuration that have this handler do not report their calls themselves."""
 
     def __init__(self, run: HostedRun) -> None:
         self.is_cancelled = False
@@ -183,10 +186,13 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         texts = [text for text in map(read_text, messages) if text] if is_inner else []
         self.has_usage = self.has_usage or usage is not None
 
+        answered = next(filter(None, map(read_model, messages)), None)
+
         def report(run: HostedRun, span: ModelSpan) -> None:
+            span.rename(answered)
             span.end(usage)
             if usage is not None:
-                run.add_usage(usage)
+                run.add_usage(usage, span.model)
             for text in texts:
                 run.context.progress(text)
 
