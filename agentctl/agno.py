@@ -134,15 +134,11 @@ class Model(BaseModel):  # type: ignore[misc]
 def _is_reported(run: Any) -> bool:
     """Return True if the runner of agno sees the run that calls a model.
 
-    It does not see the runs that code of the agent starts, such as a tool: they have no parent.
+    It does not see the runs that the code of a tool starts.
     """
     access = get_access()
-    if not access.reports("agno") or run is None or access.sees_all_runs:
-        return access.reports("agno")
-    known = {access.environment.spec.run_id, *filter(None, [run.parent_run_id])}
-    if run.run_id not in known and run.parent_run_id is None:
-        access.nested_runs.add(run.run_id)
-    return not {run.run_id, run.parent_run_id} & access.nested_runs
+    is_seen = run is None or access.seen_runs is None or run.run_id in access.seen_runs
+    return access.reports("agno") and is_seen
 
 
 def _read_format(asked: Any) -> AnswerSchema | None:

@@ -30,6 +30,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from pydantic import BaseModel, ConfigDict
 
 from agentctl.runtime.json_values import NOT_AN_OBJECT
+from agentctl.runtime.models.access import is_known_call
 from agentctl.runtime.models.answering import (
     NATIVE,
     PROVIDER,
@@ -139,13 +140,14 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
 
     def get_num_tokens(self, text: str) -> int:
         """Return the approximate number of tokens: the provider has the exact one."""
-        return count_tokens_approximately([text])
+        return int(count_tokens_approximately([text]))
 
     def get_num_tokens_from_messages(
         self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
     ) -> int:
         """Return the approximate number of tokens of messages."""
-        return count_tokens_approximately(messages, tools=[*map(_convert_tool, tools or ())])
+        converted = [*map(_convert_tool, tools or ())]
+        return int(count_tokens_approximately(messages, tools=converted))
 
     async def _astream(
         self,
@@ -154,7 +156,7 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        request = self._build_request(messages, stop, kwargs, run_manager)
+        request = self._build_request(messages, stop, kwargs)
         async with aclosing(stream_answer(request)) as pieces:
             async for piece in pieces:
                 chunk = _build_chunk(piece)
@@ -169,7 +171,7 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        request = self._build_request(messages, stop, kwargs, run_manager)
+        request = self._build_request(messages, stop, kwargs)
         with closing(stream_to_thread(request)) as pieces:
             for piece in pieces:
                 chunk = _build_chunk(piece)
@@ -184,7 +186,7 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        request = self._build_request(messages, stop, kwargs, run_manager)
+        request = self._build_request(messages, stop, kwargs)
         return _build_result(*await fetch_answer(request))
 
     def _generate(
@@ -194,15 +196,11 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        request = self._build_request(messages, stop, kwargs, run_manager)
+        request = self._build_request(messages, stop, kwargs)
         return _build_result(*fetch_to_thread(request))
 
     def _build_request(
-        self,
-        messages: Sequence[BaseMessage],
-        stop: list[str] | None,
-        options: Mapping[str, Any],
-        run_manager: AsyncCallbackManagerForLLMRun | CallbackManagerForLLMRun | None,
+        self, messages: Sequence[BaseMessage], stop: list[str] | None, options: Mapping[str, Any]
     ) -> Request:
         choice = options.get("tool_choice")
         choice = "required" if choice in (True, "any") else choice
@@ -218,7 +216,6 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         }
         own |= {name: options[name] for name in own if options.get(name) is not None}
         instructions, converted = _convert_messages(messages)
-        handlers = run_manager.handlers if run_manager is not None else ()
         return Request(
             self.model,
             instructions,
@@ -228,8 +225,7 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
             choice,
             _read_format(options.get("response_format")),
             select_options(options),
-            # The runner of LangGraph reports the calls of which its callbacks know.
-            is_reported=any(getattr(each, "reports_model_calls", False) for each in handlers),
+            is_reported=is_known_call.get(),
         )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,7 @@ class ModelAccess:
         library: the kind of the runner, which reports the calls that its library makes; `""` if a
             function or a configured model executes the run.
         open_calls: the calls that the runner knows, by the ids of the objects that make them.
-        sees_all_runs: True for a workflow of agno, of whose steps the runner sees all runs.
-        nested_runs: ids of the runs of a library that its runner does not see.
+        seen_runs: the ids of the runs of agno that the runner sees; None for all.
     """
 
     def __init__(
@@ -48,8 +47,7 @@ class ModelAccess:
         self.environment = environment
         self.library = ""
         self.open_calls: Counter[int] = Counter()
-        self.nested_runs: set[str] = set()
-        self.sees_all_runs = False
+        self.seen_runs: Collection[str] | None = None
         self._models = models
         self._connections = connections
 
@@ -87,6 +85,10 @@ class ModelAccess:
 
 current_access: ContextVar[ModelAccess | None] = ContextVar("agentctl_models", default=None)
 """The models for the code of the current run; None outside of runs."""
+
+
+is_known_call: ContextVar[bool] = ContextVar("agentctl_known_call", default=False)
+"""True while the callbacks of LangGraph report a call of a model in the current context."""
 
 
 def get_access() -> ModelAccess:

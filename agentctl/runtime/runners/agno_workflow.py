@@ -19,7 +19,6 @@ from agno.workflow import Workflow
 from agentctl.records.times import now, whole_seconds
 from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.models.access import current_access
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.agno import AgnoBase, add_event, build_options
 from agentctl.runtime.runners.agno_failures import keep_failures
@@ -54,8 +53,6 @@ class AgnoWorkflowRunner(AgnoBase):
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in the task of the caller."""
         context = run.context
-        if (access := current_access.get()) is not None:
-            access.sees_all_runs = True
         # Without a database the library warns that it cannot keep a history.
         workflow: Workflow = self._target.deep_copy(update={"db": InMemoryDb()})
         session = _build_session(workflow, run)

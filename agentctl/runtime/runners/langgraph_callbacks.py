@@ -14,6 +14,7 @@ from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from agentctl.records.times import now
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value
+from agentctl.runtime.models.access import is_known_call
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.langgraph_messages import read_model, read_text, read_usage
 
@@ -89,9 +90,6 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
     run_inline = True
     """Call the methods in place, not in a thread."""
 
-    reports_model_calls = True
-    """Models of the configuration that have this handler do not report their calls themselves."""
-
     def __init__(self, run: HostedRun) -> None:
         self.is_cancelled = False
         self.find_run: Callable[[str], HostedRun | None] = {"": run}.get
@@ -149,6 +147,8 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self, serialized: Any, messages: Any, *, run_id: UUID, **more: Any
     ) -> None:
         self._check_cancelled()
+        # Inline: this is the context in which the model is called.
+        is_known_call.set(True)
         metadata = more.get("metadata") or {}
         key, _, _ = (metadata.get("langgraph_checkpoint_ns") or "").rpartition("|")
         call = self._calls[run_id] = _Call(key, metadata.get("ls_model_name"), self._lock)
@@ -175,6 +175,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
             self._add_answer(getattr(more.get("chunk"), "message", None), run_id)
 
     def on_llm_end(self, response: Any, *, run_id: UUID, **more: Any) -> None:
+        is_known_call.set(False)
         call = self._calls.pop(run_id, None)
         if call is None:
             return
@@ -199,6 +200,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         call.report(report)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
+        is_known_call.set(False)
         call = self._calls.pop(run_id, None)
         if call is not None:
             self.failed.add(f"{_PREFIX}{run_id}")
