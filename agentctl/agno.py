@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ from agno.models.message import Message
 from agno.models.response import ModelResponse
 from agno.utils.models.schema_utils import get_response_schema_for_provider
 
-from agentctl.runtime.models.access import call_from_thread
+from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError
+from agentctl.runtime.models.access import get_access
 from agentctl.runtime.models.answering import (
     NATIVE,
     Answered,
@@ -22,8 +23,10 @@ from agentctl.runtime.models.answering import (
     Delta,
     Request,
     fetch_answer,
+    fetch_to_thread,
     select_tools,
     stream_answer,
+    stream_to_thread,
     write_arguments,
 )
 from agentctl.runtime.models.calls import parse_arguments
@@ -60,32 +63,39 @@ class Model(BaseModel):  # type: ignore[misc]
         self, messages: list[Message], assistant_message: Message, **options: Any
     ) -> ModelResponse:
         assistant_message.metrics.start_timer()
-        thinking, answered = await fetch_answer(self._build_request(messages, options))
+        with _as_library_errors(self):
+            thinking, answered = await fetch_answer(self._build_request(messages, options))
         assistant_message.metrics.stop_timer()
-        response = _build_end(answered)
-        response.role = "assistant"
-        response.content = answered.answer.text
-        response.reasoning_content = thinking or None
-        return response
+        return _build_whole(thinking, answered)
 
     async def ainvoke_stream(
         self, messages: list[Message], assistant_message: Message, **options: Any
     ) -> AsyncIterator[ModelResponse]:
         assistant_message.metrics.start_timer()
-        async with aclosing(stream_answer(self._build_request(messages, options))) as pieces:
-            async for piece in pieces:
-                yield _build_response(piece)
+        with _as_library_errors(self):
+            async with aclosing(stream_answer(self._build_request(messages, options))) as pieces:
+                async for piece in pieces:
+                    yield _build_response(piece)
         assistant_message.metrics.stop_timer()
 
     def invoke(
         self, messages: list[Message], assistant_message: Message, **options: Any
     ) -> ModelResponse:
-        return call_from_thread(lambda: self.ainvoke(messages, assistant_message, **options))
+        assistant_message.metrics.start_timer()
+        with _as_library_errors(self):
+            thinking, answered = fetch_to_thread(self._build_request(messages, options))
+        assistant_message.metrics.stop_timer()
+        return _build_whole(thinking, answered)
 
     def invoke_stream(
         self, messages: list[Message], assistant_message: Message, **options: Any
     ) -> Iterator[ModelResponse]:
-        yield self.invoke(messages, assistant_message, **options)
+        assistant_message.metrics.start_timer()
+        request = self._build_request(messages, options)
+        with _as_library_errors(self), closing(stream_to_thread(request)) as pieces:
+            for piece in pieces:
+                yield _build_response(piece)
+        assistant_message.metrics.stop_timer()
 
     def _parse_provider_response(self, response: Any, **options: Any) -> ModelResponse:
         """Not used: `ainvoke` returns the response of agno."""
@@ -108,12 +118,50 @@ class Model(BaseModel):  # type: ignore[misc]
             "reasoning_effort": self.reasoning_effort,
             "timeout_seconds": self.timeout,
         }
-        output = None
-        if isinstance(asked := options.get("response_format"), type):
-            schema = get_response_schema_for_provider(asked, "openai")
-            output = AnswerSchema(schema, asked.__name__, asked.__doc__)
         instructions, converted = _convert_messages(messages)
-        return Request(self.id, instructions, converted, tools, settings, choice, output)
+        return Request(
+            self.id,
+            instructions,
+            converted,
+            tools,
+            settings,
+            choice,
+            _read_format(options.get("response_format")),
+            is_reported=_is_reported(options.get("run_response")),
+        )
+
+
+def _is_reported(run: Any) -> bool:
+    """Return True if the runner of agno sees the run that calls a model.
+
+    It does not see the runs that the code of a tool starts.
+    """
+    access = get_access()
+    is_seen = run is None or access.seen_runs is None or run.run_id in access.seen_runs
+    return access.reports("agno") and is_seen
+
+
+def _read_format(asked: Any) -> AnswerSchema | None:
+    """Return the schema of an answer: a pydantic model, or a schema in the form of OpenAI."""
+    if isinstance(asked, type):
+        schema = get_response_schema_for_provider(asked, "openai")
+        return AnswerSchema(schema, asked.__name__, asked.__doc__)
+    named = asked.get("json_schema") if isinstance(asked, Mapping) else None
+    if not isinstance(named, Mapping):
+        return None
+    return AnswerSchema(named["schema"], named.get("name"), named.get("description"))
+
+
+@contextmanager
+def _as_library_errors(model: Model) -> Iterator[None]:
+    """Raise the failure of a model as agno does, which its retries and fallbacks catch."""
+    try:
+        yield
+    except ExecutionError as failure:
+        if failure.code not in MODEL_FAILURES:
+            raise
+        status = 400 if failure.code == "MODEL_REJECTED" else 503
+        raise ModelProviderError(failure.detail, status, model.name, model.id) from failure
 
 
 def _convert_messages(messages: Sequence[Message]) -> tuple[str, list[dict[str, Any]]]:
@@ -165,6 +213,14 @@ def _build_response(piece: Delta | Answered) -> ModelResponse:
     if piece.is_thinking:
         return ModelResponse(reasoning_content=piece.text)
     return ModelResponse(content=piece.text)
+
+
+def _build_whole(thinking: str, answered: Answered) -> ModelResponse:
+    response = _build_end(answered)
+    response.role = "assistant"
+    response.content = answered.answer.text
+    response.reasoning_content = thinking or None
+    return response
 
 
 def _build_end(answered: Answered) -> ModelResponse:

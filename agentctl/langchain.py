@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing
+from operator import itemgetter
+from typing import Any, Literal
 
 import orjson
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -19,22 +21,29 @@ from langchain_core.messages import (
 )
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.messages.utils import count_tokens_approximately
+from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import ConfigDict
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
+from pydantic import BaseModel, ConfigDict
 
 from agentctl.runtime.json_values import NOT_AN_OBJECT
-from agentctl.runtime.models.access import call_from_thread
+from agentctl.runtime.models.access import is_known_call
 from agentctl.runtime.models.answering import (
     NATIVE,
+    PROVIDER,
     Answered,
+    AnswerSchema,
+    Delta,
     Request,
     fetch_answer,
+    fetch_to_thread,
+    select_options,
     select_tools,
     stream_answer,
-    write_arguments,
+    stream_to_thread,
 )
 
 
@@ -86,8 +95,59 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
                 one of the tools, `none` for no tool, `auto` or None for its own choice.
             kwargs: further arguments of each call.
         """
-        converted = [convert_to_openai_tool(tool)["function"] for tool in tools]
+        converted = [_convert_tool(tool) for tool in tools]
         return self.bind(tools=converted, tool_choice=tool_choice, **kwargs)
+
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type,
+        *,
+        include_raw: bool = False,
+        method: Literal["function_calling", "json_schema"] = "function_calling",
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, Any]:
+        """Return the model with answers that follow a schema.
+
+        Args:
+            method: `function_calling` lets the model call a tool with the schema, `json_schema`
+                sends the schema to the provider.
+            kwargs: as for `BaseChatModel`.
+
+        Raises:
+            ValueError: the method is another one.
+        """
+        if method == "function_calling":
+            return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
+        if method != "json_schema":
+            raise ValueError(f"agentctl.langchain.ChatModel has no method {method!r}")
+        converted = convert_to_json_schema(schema)
+        asked = {"name": converted.get("title") or "", "schema": converted}
+        model = self.bind(
+            response_format={"type": "json_schema", "json_schema": asked},
+            ls_structured_output_format={"kwargs": {"method": method}, "schema": converted},
+        )
+        is_model = isinstance(schema, type) and issubclass(schema, BaseModel)
+        parser = PydanticOutputParser(pydantic_object=schema) if is_model else JsonOutputParser()
+        if not include_raw:
+            return model | parser
+        parsed = RunnablePassthrough.assign(
+            parsed=itemgetter("raw") | parser, parsing_error=lambda _: None
+        )
+        failed = RunnablePassthrough.assign(parsed=lambda _: None)
+        return RunnableMap(raw=model) | parsed.with_fallbacks(
+            [failed], exception_key="parsing_error"
+        )
+
+    def get_num_tokens(self, text: str) -> int:
+        """Return the approximate number of tokens: the provider has the exact one."""
+        return int(count_tokens_approximately([text]))
+
+    def get_num_tokens_from_messages(
+        self, messages: list[BaseMessage], tools: Sequence[Any] | None = None
+    ) -> int:
+        """Return the approximate number of tokens of messages."""
+        converted = [*map(_convert_tool, tools or ())]
+        return int(count_tokens_approximately(messages, tools=converted))
 
     async def _astream(
         self,
@@ -96,22 +156,28 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        pieces = stream_answer(self._build_request(messages, stop, kwargs))
-        try:
+        request = self._build_request(messages, stop, kwargs)
+        async with aclosing(stream_answer(request)) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Answered):
-                    message = _build_last_chunk(piece)
-                elif piece.is_thinking:
-                    thinking = {"reasoning_content": piece.text}
-                    message = AIMessageChunk(content="", additional_kwargs=thinking)
-                else:
-                    message = AIMessageChunk(content=piece.text)
-                chunk = ChatGenerationChunk(message=message)
+                chunk = _build_chunk(piece)
                 if run_manager is not None:
                     await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
-        finally:
-            await pieces.aclose()
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        request = self._build_request(messages, stop, kwargs)
+        with closing(stream_to_thread(request)) as pieces:
+            for piece in pieces:
+                chunk = _build_chunk(piece)
+                if run_manager is not None:
+                    run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+                yield chunk
 
     async def _agenerate(
         self,
@@ -120,16 +186,8 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        thinking, answered = await fetch_answer(self._build_request(messages, stop, kwargs))
-        calls, malformed = _split_calls(answered)
-        extra = {"reasoning_content": thinking} if thinking else {}
-        message = AIMessage(
-            content=answered.answer.text,
-            tool_calls=calls,
-            invalid_tool_calls=malformed,
-            **_build_details(answered, extra),
-        )
-        return ChatResult(generations=[ChatGeneration(message=message)])
+        request = self._build_request(messages, stop, kwargs)
+        return _build_result(*await fetch_answer(request))
 
     def _generate(
         self,
@@ -138,7 +196,8 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return call_from_thread(lambda: self._agenerate(messages, stop, **kwargs))
+        request = self._build_request(messages, stop, kwargs)
+        return _build_result(*fetch_to_thread(request))
 
     def _build_request(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, options: Mapping[str, Any]
@@ -157,7 +216,44 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         }
         own |= {name: options[name] for name in own if options.get(name) is not None}
         instructions, converted = _convert_messages(messages)
-        return Request(self.model, instructions, converted, tools, own, choice)
+        return Request(
+            self.model,
+            instructions,
+            converted,
+            tools,
+            own,
+            choice,
+            _read_format(options.get("response_format")),
+            select_options(options),
+            is_reported=is_known_call.get(),
+        )
+
+
+def _convert_tool(tool: Any) -> Any:
+    """Return the function of a tool in the form of OpenAI.
+
+    Raises:
+        ValueError: the provider executes the tool, such as a search.
+    """
+    converted = convert_to_openai_tool(tool)
+    if "function" not in converted:
+        kind = converted.get("type")
+        raise ValueError(f"agentctl.langchain.ChatModel takes functions, and no tool {kind!r}")
+    return converted["function"]
+
+
+def _read_format(asked: object) -> AnswerSchema | None:
+    """Return the schema of a `response_format` in the form of OpenAI, or of a pydantic model."""
+    if isinstance(asked, type) and issubclass(asked, BaseModel):
+        return AnswerSchema(asked.model_json_schema(), asked.__name__, asked.__doc__)
+    named = asked.get("json_schema") if isinstance(asked, Mapping) else None
+    if not isinstance(named, Mapping):
+        return None
+    return AnswerSchema(named["schema"], named.get("name"), named.get("description"))
+
+
+_SYSTEM_ROLES = ("system", "developer")
+_ROLES = ("user", "assistant", *_SYSTEM_ROLES)
 
 
 def _convert_messages(messages: Sequence[BaseMessage]) -> tuple[str, list[dict[str, Any]]]:
@@ -167,7 +263,10 @@ def _convert_messages(messages: Sequence[BaseMessage]) -> tuple[str, list[dict[s
     names: dict[str, str] = {}
     for message in messages:
         text = _read_text(message)
-        if isinstance(message, SystemMessage):
+        role = message.role if isinstance(message, ChatMessage) else "user"
+        if role not in _ROLES:
+            raise ValueError(f"agentctl.langchain.ChatModel takes no message of the role {role!r}")
+        if isinstance(message, SystemMessage) or role in _SYSTEM_ROLES:
             instructions.append(text)
         elif isinstance(message, AIMessage):
             calls = [
@@ -192,7 +291,7 @@ def _convert_messages(messages: Sequence[BaseMessage]) -> tuple[str, list[dict[s
                 }
             )
         elif isinstance(message, HumanMessage | ChatMessage):
-            converted.append({"role": "user", "content": text})
+            converted.append({"role": role, "content": text})
         else:
             raise ValueError(f"agentctl.langchain.ChatModel takes no {type(message).__name__}")
     return "\n\n".join(filter(None, instructions)), converted
@@ -216,16 +315,44 @@ def _read_text(message: BaseMessage) -> str:
     return "".join(texts)
 
 
+def _build_chunk(piece: Delta | Answered) -> ChatGenerationChunk:
+    if isinstance(piece, Answered):
+        message = _build_last_chunk(piece)
+    elif piece.is_thinking:
+        thinking = {"reasoning_content": piece.text}
+        message = AIMessageChunk(content="", additional_kwargs=thinking)
+    else:
+        message = AIMessageChunk(content=piece.text)
+    return ChatGenerationChunk(message=message)
+
+
 def _build_last_chunk(answered: Answered) -> AIMessageChunk:
+    # LangChain completes arguments that are not JSON, such as those of an answer that was cut: it
+    # would call the tool with half a text. So they stay the value of `INVALID_JSON`.
     pieces = [
         tool_call_chunk(
-            name=call["name"], args=write_arguments(call["arguments"]), id=call["id"], index=index
+            name=call["name"],
+            args=orjson.dumps(call["arguments"]).decode(),
+            id=call["id"],
+            index=index,
         )
         for index, call in enumerate(answered.answer.calls)
     ]
     return AIMessageChunk(
         content="", tool_call_chunks=pieces, chunk_position="last", **_build_details(answered, {})
     )
+
+
+def _build_result(thinking: str, answered: Answered) -> ChatResult:
+    calls, malformed = _split_calls(answered)
+    extra = {"reasoning_content": thinking} if thinking else {}
+    message = AIMessage(
+        content=answered.answer.text,
+        tool_calls=calls,
+        invalid_tool_calls=malformed,
+        **_build_details(answered, extra),
+    )
+    return ChatResult(generations=[ChatGeneration(message=message)])
 
 
 def _split_calls(answered: Answered) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -246,7 +373,7 @@ def _build_details(answered: Answered, extra: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a message about its answer: all but its content and its calls."""
     if answered.native is not None:
         extra[NATIVE] = answered.native
-    usage = answered.usage
+    usage, reason = answered.usage, answered.answer.finish_reason
     counted = usage is not None and UsageMetadata(
         input_tokens=usage["input_tokens"],
         output_tokens=usage["output_tokens"],
@@ -265,7 +392,8 @@ def _build_details(answered: Answered, extra: dict[str, Any]) -> dict[str, Any]:
         "additional_kwargs": extra,
         "usage_metadata": counted or None,
         "response_metadata": {
+            "model_provider": PROVIDER,
             "model_name": answered.model,
-            "finish_reason": answered.answer.finish_reason,
+            "finish_reason": "tool_calls" if reason == "tool_call" else reason,
         },
     }

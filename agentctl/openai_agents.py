@@ -27,12 +27,14 @@ from openai.types.responses import (
 )
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
+from agentctl.runtime.models.access import get_access
 from agentctl.runtime.models.answering import (
     NATIVE,
     Answered,
     AnswerSchema,
     Request,
     fetch_answer,
+    select_options,
     select_tools,
     stream_answer,
     write_arguments,
@@ -178,9 +180,26 @@ class Model(BaseModel):  # type: ignore[misc]
             "timeout_seconds": settings.timeout,
             "extra_body": settings.extra_body,
         }
+        options = select_options(vars(settings))
+        if settings.verbosity is not None:
+            options["verbosity"] = settings.verbosity
+        more = dict(settings.extra_args or {})
+        chosen["seed"], stop = more.pop("seed", None), more.pop("stop", None)
+        chosen["stop"] = (stop,) if isinstance(stop, str) else tuple(stop or ()) or None
         texts, messages = _convert_items(items)
         system = "\n\n".join(filter(None, [instructions or "", *texts]))
-        return Request(self.model, system, messages, selected, chosen, choice, output)
+        access = get_access()
+        return Request(
+            self.model,
+            system,
+            messages,
+            selected,
+            chosen,
+            choice,
+            output,
+            options | more,
+            is_reported=access.reports("openai-agents") and bool(access.open_calls[id(self)]),
+        )
 
 
 def _convert_items(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from pydantic_ai.exceptions import UserError
+from pydantic_ai.exceptions import ModelAPIError, UserError
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -33,14 +33,18 @@ from pydantic_ai.usage import RequestUsage
 
 from agentctl.records.components import ToolRecord
 from agentctl.records.run_spec import REQUIRED
+from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError
 from agentctl.runtime.json_values import NOT_AN_OBJECT
+from agentctl.runtime.models.access import get_access
 from agentctl.runtime.models.answering import (
     NATIVE,
+    PROVIDER,
     Answered,
     AnswerSchema,
     Delta,
     Request,
     fetch_answer,
+    select_options,
     stream_answer,
 )
 from agentctl.runtime.models.calls import parse_arguments
@@ -81,7 +85,7 @@ class Model(BaseModel[Any]):
 
     @property
     def system(self) -> str:
-        return "agentctl"
+        return PROVIDER
 
     async def request(
         self,
@@ -90,7 +94,8 @@ class Model(BaseModel[Any]):
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
         request, _ = self._build_request(messages, model_settings, model_request_parameters)
-        thinking, answered = await fetch_answer(request)
+        with _as_library_errors(self._model_name):
+            thinking, answered = await fetch_answer(request)
         parts: list[ModelResponsePart] = [ThinkingPart(thinking)] if thinking else []
         if answered.answer.text:
             parts.append(TextPart(answered.answer.text))
@@ -135,6 +140,7 @@ class Model(BaseModel[Any]):
         chosen = {
             name: values[theirs] for theirs, name in _SETTINGS.items() if values.get(theirs)
         } | {name: values[name] for name in ("temperature", "seed") if name in values}
+        options = select_options(values)
         if "stop" in chosen:
             chosen["stop"] = tuple(chosen["stop"])
         if parameters.thinking is not None:
@@ -163,7 +169,17 @@ class Model(BaseModel[Any]):
         instructions += [part.content for part in parts]
         text = "\n\n".join(filter(None, instructions))
         return (
-            Request(self._model_name, text, converted, tools, chosen, choice, output),
+            Request(
+                self._model_name,
+                text,
+                converted,
+                tools,
+                chosen,
+                choice,
+                output,
+                options,
+                is_reported=get_access().reports("pydantic-ai"),
+            ),
             parameters,
         )
 
@@ -179,7 +195,7 @@ class _StreamedAnswer(StreamedResponse):
 
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
         parts = self._parts_manager
-        async for piece in self._pieces:
+        async for piece in _read(self._pieces, self._model):
             if isinstance(piece, Delta):
                 handle = (
                     parts.handle_thinking_delta if piece.is_thinking else parts.handle_text_delta
@@ -217,6 +233,25 @@ class _StreamedAnswer(StreamedResponse):
     @property
     def timestamp(self) -> datetime:
         return self._timestamp
+
+
+@contextmanager
+def _as_library_errors(model: str) -> Iterator[None]:
+    """Raise the failure of a model as pydantic-ai does, which `FallbackModel` catches."""
+    try:
+        yield
+    except ExecutionError as failure:
+        if failure.code not in MODEL_FAILURES:
+            raise
+        raise ModelAPIError(model, failure.detail) from failure
+
+
+async def _read(
+    pieces: AsyncGenerator[Delta | Answered], model: str
+) -> AsyncGenerator[Delta | Answered]:
+    with _as_library_errors(model):
+        async for piece in pieces:
+            yield piece
 
 
 def _convert_messages(messages: Sequence[ModelMessage]) -> tuple[list[str], list[dict[str, Any]]]:

@@ -24,6 +24,11 @@ FailureCode = Literal[
 ]
 """The codes of failed work; the engine adds RUN_TIMEOUT and WORKER_LOST."""
 
+MODEL_FAILURES: frozenset[FailureCode] = frozenset(
+    {"MODEL_REJECTED", "MODEL_TIMEOUT", "MODEL_UNAVAILABLE"}
+)
+"""The codes of a model call that failed, after its repetitions and fallbacks."""
+
 DETAILS: dict[FailureCode, str] = {
     "AGENT_FAILED": "The code of the agent failed",
     "APPROVALS_FULL": "Too many approvals are pending in this database",

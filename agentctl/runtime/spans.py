@@ -171,6 +171,13 @@ class Spans:
         self._model_calls += 1
         return self._start("model", f"model-{self._model_calls}", model, at)
 
+    def rename_model_call(self, called: str, answered: str) -> None:
+        """Name the latest open call of a model after the fallback that has answered it."""
+        for span in reversed(self._spans):
+            if span.kind == "model" and span.name == called and span.finished_at is None:
+                span.name = answered
+                return
+
     def start_tool_call(self, call_id: str, name: str, at: int | None = None) -> Span:
         """Start the span of a tool call, now or at a time in microseconds UTC."""
         return self._start("tool", call_id, name, at)

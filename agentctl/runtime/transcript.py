@@ -234,13 +234,17 @@ class Transcript:
         self._knows_usage = False
         self._usage = dict.fromkeys(TOKEN_COUNTERS, None)
 
-    def add_usage(self, usage: Mapping[str, int]) -> None:
-        """Add to the counters of the run. A counter that is not given is unchanged."""
+    def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
+        """Add to the counters of the run. A counter that is not given is unchanged.
+
+        Args:
+            model: the model that used the tokens; None for the one that was called last.
+        """
         for name in self._usage.keys() & usage.keys():
             total = _add(self._usage[name], usage[name]) or 0
             self._usage[name] = min(max(total, 0), MAXIMUM_TOKENS)
         # A library reports the usage of a call at its end.
-        self._add_usage_of_model(self.spans.last_model or "", usage)
+        self._add_usage_of_model(model or self.spans.last_model or "", usage)
 
     def _add_usage_of_model(self, model: str, usage: Mapping[str, int | None]) -> None:
         total = self._usage_of_models.setdefault(model, dict.fromkeys(TOKEN_COUNTERS))

@@ -228,10 +228,10 @@ class Catalog:
         except InvalidConfiguration:
             return None
 
-    def give_models(self, run_id: str) -> None:
+    def give_models(self, environment: RunEnvironment) -> None:
         """Let the code of a run, in the current context, call the configured models."""
         run_bytes = self.settings.limits.run_bytes
-        current_access.set(ModelAccess(self._models, self.models, run_id, run_bytes))
+        current_access.set(ModelAccess(self._models, self.models, environment, run_bytes))
 
     def load_code(self) -> None:
         """Import the modules of all tools and of all agents in code, and check `approve`.

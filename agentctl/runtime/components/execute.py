@@ -65,7 +65,7 @@ async def execute_component(
     install_executor()
     # The task of a member has a copy of the context of the call that started it.
     current_call.set(None)
-    catalog.give_models(context.spec.run_id)
+    catalog.give_models(context)
     try:
         with watch_threads(context.transcript.unstopped):
             if context.spec.purpose is not None:

@@ -6,9 +6,10 @@ This module imports no client of a provider: most runs of agents in code call no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.attempts import Attempts, prepare_models
@@ -16,8 +17,7 @@ from agentctl.runtime.models.attempts import Attempts, prepare_models
 if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.runtime.components.connections import ModelConnections
-
-T = TypeVar("T")
+    from agentctl.runtime.context import RunEnvironment
 
 
 class ModelAccess:
@@ -26,20 +26,43 @@ class ModelAccess:
     Args:
         models: the models by id.
         run_bytes: maximum size of a run, and therefore of an answer.
+
+    Attributes:
+        environment: the run.
+        library: the kind of the runner, which reports the calls that its library makes; `""` if a
+            function or a configured model executes the run.
+        open_calls: the calls that the runner knows, by the ids of the objects that make them.
+        seen_runs: the ids of the runs of agno that the runner sees; None for all.
     """
 
     def __init__(
         self,
         models: Mapping[str, config.Model],
         connections: ModelConnections,
-        run_id: str,
+        environment: RunEnvironment,
         run_bytes: int,
     ) -> None:
         self.run_bytes = run_bytes
         self.loop = asyncio.get_running_loop()
+        self.environment = environment
+        self.library = ""
+        self.open_calls: Counter[int] = Counter()
+        self.seen_runs: Collection[str] | None = None
         self._models = models
         self._connections = connections
-        self._run_id = run_id
+
+    def reports(self, library: str) -> bool:
+        """Return True if the runner of the run reports the calls that its library makes."""
+        return bool(library) and library == self.library
+
+    def check_thread(self) -> None:
+        """Raise RuntimeError in the event loop of the server, which would wait for itself."""
+        try:
+            is_loop = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            is_loop = False
+        if is_loop:
+            raise RuntimeError("call the model with await: this call would block the server")
 
     def prepare(self, model_id: str, settings: Mapping[str, Any] | None) -> Attempts:
         """Return the attempts of a call.
@@ -54,13 +77,18 @@ class ModelAccess:
             )
         chosen = {name: value for name, value in (settings or {}).items() if value is not None}
         prepared = prepare_models(self._connections.connect(model), chosen)
-        attempts = Attempts(self._run_id, prepared, self._connections.counters)
+        run_id = self.environment.spec.run_id
+        attempts = Attempts(run_id, prepared, self._connections.counters)
         attempts.begin_call()
         return attempts
 
 
 current_access: ContextVar[ModelAccess | None] = ContextVar("agentctl_models", default=None)
 """The models for the code of the current run; None outside of runs."""
+
+
+is_known_call: ContextVar[bool] = ContextVar("agentctl_known_call", default=False)
+"""True while the callbacks of LangGraph report a call of a model in the current context."""
 
 
 def get_access() -> ModelAccess:
@@ -76,20 +104,3 @@ def get_access() -> ModelAccess:
             " agentctl, for example with `agentctl runs start`"
         )
     return access
-
-
-def call_from_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Call a model from a thread of a run and wait for the result.
-
-    Raises:
-        RuntimeError: the code is not called by a run, or it is called in the event loop, which
-            would wait for itself.
-    """
-    access = get_access()
-    try:
-        is_loop = asyncio.get_running_loop() is access.loop
-    except RuntimeError:
-        is_loop = False
-    if is_loop:
-        raise RuntimeError("call the model with await: this call would block the server")
-    return asyncio.run_coroutine_threadsafe(work(), access.loop).result()

@@ -7,7 +7,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing, suppress
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import orjson
@@ -19,9 +22,17 @@ from agentctl.run_scope import outside_run
 from agentctl.runtime.bounds import check_parts
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NOT_AN_OBJECT
-from agentctl.runtime.models.access import get_access
+from agentctl.runtime.models.access import ModelAccess, get_access
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
-from agentctl.runtime.models.calls import AnswerSink, Message, ModelAnswer, ModelCall, ModelFailure
+from agentctl.runtime.models.call_report import CallReport
+from agentctl.runtime.models.calls import (
+    CALL_OPTIONS,
+    AnswerSink,
+    Message,
+    ModelAnswer,
+    ModelCall,
+    ModelFailure,
+)
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.models.structured_output import OutputSchema
 from agentctl.runtime.tracing import enter_span
@@ -139,7 +150,9 @@ class Request:
             `native` of its `Answered`.
         settings: the settings of the code, by the names of the configuration; those of the model
             apply to the others.
-        tool_choice, output: as in `ModelCall`.
+        tool_choice, output, options: as in `ModelCall`.
+        is_reported: True if the runner of the library reports the call to the run; otherwise the
+            call reports itself.
     """
 
     model: str
@@ -149,19 +162,91 @@ class Request:
     settings: Mapping[str, Any] | None = None
     tool_choice: str | None = None
     output: OutputSchema | None = None
+    options: Mapping[str, Any] | None = None
+    is_reported: bool = False
 
 
-async def stream_answer(request: Request) -> AsyncGenerator[Delta | Answered]:
+def stream_answer(request: Request) -> AsyncGenerator[Delta | Answered]:
     """Call a model of the configuration: yield its pieces as they arrive, and the answer last.
 
-    An iteration that is not continued to its end must be closed, which ends the call.
+    An iteration that is not continued to its end must be closed, which ends the call. It may be
+    iterated in any event loop: the connections belong to that of the server, which makes the call.
 
     Raises:
-        ExecutionError: the call failed, after the attempts of its model and of the fallbacks.
+        ExecutionError: the call failed, after the attempts of its model and of the fallbacks; or a
+            budget of the run is used up.
         RuntimeError: the code is not called by a run.
     """
     access = get_access()
+    if asyncio.get_running_loop() is access.loop:
+        return _stream(request, access)
+    return _stream_elsewhere(request, access)
+
+
+async def _stream_elsewhere(
+    request: Request, access: ModelAccess
+) -> AsyncGenerator[Delta | Answered]:
+    """Stream an answer to an event loop that is not that of the server, such as `asyncio.run`."""
+    arrived: asyncio.Queue[Delta | Answered | None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def pass_on(piece: Delta | Answered | None) -> None:
+        with suppress(RuntimeError):  # The loop is closed: its code reads no more.
+            loop.call_soon_threadsafe(arrived.put_nowait, piece)
+
+    work = _send(request, access, pass_on)
+    try:
+        while (piece := await arrived.get()) is not None:
+            yield piece
+        _check(work)
+    finally:
+        work.cancel()
+
+
+def stream_to_thread(request: Request) -> Generator[Delta | Answered]:
+    """Call a model from a thread of a run: yield as `stream_answer`, and raise as it.
+
+    Raises:
+        RuntimeError: it is called in the event loop of the server, which would wait for itself.
+    """
+    access = get_access()
+    access.check_thread()
+    arrived: SimpleQueue[Delta | Answered | None] = SimpleQueue()
+    work = _send(request, access, arrived.put)
+    try:
+        while (piece := arrived.get()) is not None:
+            yield piece
+        _check(work)
+    finally:
+        work.cancel()
+
+
+def _send(
+    request: Request, access: ModelAccess, pass_on: Callable[[Delta | Answered | None], None]
+) -> Future[None]:
+    """Stream an answer in the loop of the server to `pass_on`, with None at its end."""
+
+    async def send() -> None:
+        async with aclosing(_stream(request, access)) as pieces:
+            async for piece in pieces:
+                pass_on(piece)
+
+    work = asyncio.run_coroutine_threadsafe(send(), access.loop)
+    work.add_done_callback(lambda _: pass_on(None))
+    return work
+
+
+def _check(work: Future[None]) -> None:
+    """Raise what has ended a call; a cancel as the exception that no `except Exception` catches."""
+    if work.cancelled():
+        raise asyncio.CancelledError
+    work.result()
+
+
+async def _stream(request: Request, access: ModelAccess) -> AsyncGenerator[Delta | Answered]:
     attempts = access.prepare(request.model, request.settings)
+    access.environment.checkpoint()
+    await access.environment.begin_model_call()
     models = attempts.models
     messages: list[Message] = [load_message(dict(message), models) for message in request.messages]
 
@@ -173,9 +258,11 @@ async def stream_answer(request: Request) -> AsyncGenerator[Delta | Answered]:
             model.settings,
             request.tool_choice,
             request.output,
+            request.options or {},
         )
 
-    arriving = _ArrivingAnswer(access.run_bytes)
+    report = None if request.is_reported else CallReport(access.environment)
+    arriving = _ArrivingAnswer(access.run_bytes, report)
     # The call belongs to the code that iterates, which ends it.
     with outside_run():
         work = asyncio.create_task(call_model(attempts, build_call, arriving))
@@ -192,6 +279,11 @@ async def stream_answer(request: Request) -> AsyncGenerator[Delta | Answered]:
             await asyncio.wait({work})
         if not work.cancelled():
             work.exception()  # Its reader may be gone.
+        if report is not None:
+            report.end(arriving.usage, work)
+    if report is None and attempts.model.id != request.model:
+        # The runner has named the call after the model that the code calls.
+        access.environment.transcript.spans.rename_model_call(request.model, attempts.model.id)
     native = dump_message(answer.message, models).get("native") if answer.native else None
     yield Answered(attempts.model.id, answer, arriving.usage, native)
 
@@ -201,14 +293,18 @@ async def fetch_answer(request: Request) -> tuple[str, Answered]:
 
     Raises as `stream_answer`.
     """
-    thinking: list[str] = []
-    answered: Answered | None = None
-    async for piece in stream_answer(request):
-        if isinstance(piece, Answered):
-            answered = piece
-        elif piece.is_thinking:
-            thinking.append(piece.text)
-    assert answered is not None
+    return _join([piece async for piece in stream_answer(request)])
+
+
+def fetch_to_thread(request: Request) -> tuple[str, Answered]:
+    """Do the same from a thread of a run. Raises as `stream_to_thread`."""
+    return _join([*stream_to_thread(request)])
+
+
+def _join(pieces: list[Delta | Answered]) -> tuple[str, Answered]:
+    answered = pieces.pop()
+    assert isinstance(answered, Answered)
+    thinking = (piece.text for piece in pieces if isinstance(piece, Delta) and piece.is_thinking)
     return "".join(thinking), answered
 
 
@@ -219,7 +315,8 @@ class _ArrivingAnswer:
         usage: the counters of the provider so far.
     """
 
-    def __init__(self, run_bytes: int) -> None:
+    def __init__(self, run_bytes: int, report: CallReport | None) -> None:
+        self._report = report
         self.usage: Mapping[str, int] | None = None
         self.has_answer_begun = False
         self._run_bytes = run_bytes
@@ -240,12 +337,14 @@ class _ArrivingAnswer:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def begin_answer(self, model: str) -> None:
+    def begin_answer(self, model: str) -> Span | None:
         self.has_answer_begun = False
         self._size = self._parts = self._calls = 0
+        return None if self._report is None else self._report.begin(model)
 
     def fail_answer(self, code: str) -> None:
-        pass
+        if self._report is not None:
+            self._report.fail(code)
 
     def add_text(self, text: str) -> None:
         self._add(text, is_thinking=False)
@@ -269,10 +368,15 @@ class _ArrivingAnswer:
     def _add(self, text: str, *, is_thinking: bool) -> None:
         self.count_arriving(len(text))
         if text := replace_unstorable(text):
+            if self._report is not None and not self.has_answer_begun:
+                self._report.mark_first_token()
             self.has_answer_begun = True
             self._deltas.append(Delta(text, is_thinking))
             self.wake()
 
+
+PROVIDER = "agentctl"
+"""The provider that answers name to their library; the name of their model is the id of it."""
 
 NATIVE = "agentctl_native"
 """Name under which the messages of libraries keep `Answered.native`."""
@@ -302,6 +406,11 @@ def select_tools(
     if choice == "required":
         return tools, REQUIRED if tools else None
     return tools, choice if isinstance(choice, str) and choice != "auto" else None
+
+
+def select_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a call (`CALL_OPTIONS`) among the settings of a library."""
+    return {name: given[name] for name in CALL_OPTIONS if given.get(name) is not None}
 
 
 def write_arguments(arguments: Mapping[str, Any]) -> str:

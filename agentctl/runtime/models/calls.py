@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentctl.light_dataclass import dataclass
@@ -32,6 +32,9 @@ message of the current run may have `native`: a `NativeMessage`."""
 MAXIMUM_ARGUMENT_BYTES = 1_048_576
 """Maximum size of the arguments of all tool calls of one answer. They are parsed in one step of the
 event loop."""
+
+CALL_OPTIONS = ("parallel_tool_calls", "presence_penalty", "frequency_penalty", "logit_bias")
+"""Options of a call that the code of an agent can set, and the configuration cannot."""
 
 UNKNOWN_REASON = "unknown"
 """Finish reason of an answer whose provider sent one that has no neutral name."""
@@ -61,6 +64,8 @@ class ModelCall:
         tool_choice: `required` if the model has to call a tool, or the name of the tool that it has
             to call; None for its own choice.
         output: the schema of the answer; None for text.
+        options: further members of a request by their names in the interface of OpenAI. A provider
+            with another interface gets those of `CALL_OPTIONS`.
     """
 
     instructions: str
@@ -69,6 +74,7 @@ class ModelCall:
     settings: config.ModelSettings
     tool_choice: str | None = None
     output: OutputSchema | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

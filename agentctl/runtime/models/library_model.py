@@ -40,6 +40,7 @@ from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
 from agentctl.run_scope import outside_run
 from agentctl.runtime.models.calls import (
+    CALL_OPTIONS,
     UNKNOWN_REASON,
     ModelAnswer,
     ModelCall,
@@ -124,6 +125,8 @@ class LibraryConnection(ModelConnection):
         if call.tool_choice is not None:
             choice = REQUIRED if call.tool_choice == REQUIRED else [call.tool_choice]
             settings = cast("ModelSettings", {**(settings or {}), "tool_choice": choice})
+        if options := {name: call.options[name] for name in CALL_OPTIONS if name in call.options}:
+            settings = cast("ModelSettings", {**(settings or {}), **options})
         request = model_request_stream(
             self.model,
             build_request(call, self),

@@ -148,7 +148,10 @@ class OpenAIConnection(ModelConnection):
             body["tools"] = [self._build_tool(tool) for tool in call.tools]
             body["tool_choice"] = _build_choice(call.tool_choice)
         body["messages"] = [*_build_messages(instructions, call.messages, self)]
-        return {**body, **self._build_settings(call.settings)}
+        options = dict(call.options)
+        if not call.tools:
+            options.pop("parallel_tool_calls", None)  # OpenAI refuses it without tools.
+        return {**body, **options, **self._build_settings(call.settings)}
 
     def _build_format(self, output: OutputSchema) -> dict[str, Any]:
         schema: dict[str, Any] = {"name": output.name or _OUTPUT_NAME, "schema": output.json_schema}

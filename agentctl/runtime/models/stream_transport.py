@@ -3,8 +3,8 @@
 A response is read as it arrives: all chunks of one read of the socket are one piece of the body.
 The transport of httpx2 passes each chunk separately, through a cancel scope and two generators.
 
-Connections are kept for the next request to the same origin. It knows no proxies: a client that
-needs one uses the transport of httpx2.
+Connections are kept for the next request to the same origin in the same event loop. It knows no
+proxies: a client that needs one uses the transport of httpx2.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         """
         data = _encode_request(request, await request.aread())
         timeouts = request.extensions.get("timeout", {})
-        idle = self._idle.get(_find_origin(request.url))
-        connection = idle.pop() if idle else await self._connect(request, timeouts.get("connect"))
+        connection = self._take_idle(_find_origin(request.url))
+        if connection is None:
+            connection = await self._connect(request, timeouts.get("connect"))
         try:
             connection.send(data, timeouts.get("read"))
             await connection.wait_for_head()
@@ -73,11 +74,17 @@ class StreamTransport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         for connection in [*self._open]:
-            connection.close()
+            if connection.loop is asyncio.get_running_loop():
+                connection.close()
+            elif not connection.loop.is_closed():
+                connection.loop.call_soon_threadsafe(connection.close)
+        self._open.clear()
 
     def release(self, connection: _StreamConnection) -> None:
         """Keep the connection of a response that was read to its end; close any other."""
         idle = self._idle.setdefault(connection.origin, [])
+        for left in [each for each in idle if each.loop.is_closed()]:
+            self.forget(left)
         if connection.is_reusable and len(idle) < MAXIMUM_IDLE:
             connection.expire_after(KEEPALIVE_SECONDS)
             idle.append(connection)
@@ -89,6 +96,19 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         idle = self._idle.get(connection.origin, [])
         if connection in idle:
             idle.remove(connection)
+
+    def _take_idle(self, origin: _Origin) -> _StreamConnection | None:
+        """Return an idle connection of the running loop; those of another one are not usable here.
+
+        Agents call synchronous libraries in threads, which start event loops of their own.
+        """
+        loop, idle = asyncio.get_running_loop(), self._idle.get(origin, [])
+        # Loops in other threads may change the list meanwhile.
+        for connection in reversed([*idle]):
+            if connection.loop is loop:
+                idle.remove(connection)
+                return connection
+        return None
 
     async def _connect(self, request: httpx2.Request, seconds: float | None) -> _StreamConnection:
         origin = scheme, host, port = _find_origin(request.url)
@@ -113,6 +133,7 @@ class _StreamConnection(asyncio.Protocol):
     """One connection, and the response to its last request.
 
     Attributes:
+        loop: the event loop to which it belongs.
         status, headers: those of the response, once its head is complete.
     """
 
@@ -121,7 +142,7 @@ class _StreamConnection(asyncio.Protocol):
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
         self._owner = owner
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._parser: httptools.HttpResponseParser | None = None
         self._has_head = self._is_complete = self._keeps_alive = self._is_paused = False
@@ -184,16 +205,16 @@ class _StreamConnection(asyncio.Protocol):
     def expire_after(self, seconds: float) -> None:
         """Close the idle connection after a time, unless it is used before."""
         self._cancel_timer()
-        self._timer = self._loop.call_later(seconds, self.close)
+        self._timer = self.loop.call_later(seconds, self.close)
 
     async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
+        self._waiter = self.loop.create_future()
         if self._read_seconds is not None:
             # A timer that is set is not moved: at its time it is set again for the rest. So a wait
             # for each of many small parts costs no timer.
-            self._deadline = self._loop.time() + self._read_seconds
+            self._deadline = self.loop.time() + self._read_seconds
             if self._timer is None:
-                self._timer = self._loop.call_later(self._read_seconds, self._check_deadline)
+                self._timer = self.loop.call_later(self._read_seconds, self._check_deadline)
         try:
             await self._waiter
         finally:
@@ -203,9 +224,9 @@ class _StreamConnection(asyncio.Protocol):
         self._timer = None
         if self._waiter is None:
             return
-        remaining = self._deadline - self._loop.time()
+        remaining = self._deadline - self.loop.time()
         if remaining > 0:
-            self._timer = self._loop.call_later(remaining, self._check_deadline)
+            self._timer = self.loop.call_later(remaining, self._check_deadline)
         else:
             self._fail(httpx2.ReadTimeout("no data of the response in time"))
 

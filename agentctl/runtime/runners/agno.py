@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -18,6 +19,7 @@ from agno.team import Team
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.history import complete_history
 from agentctl.runtime.input_schema import InputSchema
+from agentctl.runtime.models.access import current_access
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.agno_failures import keep_failures
 from agentctl.runtime.runners.agno_pauses import (
@@ -90,7 +92,11 @@ class AgnoRunner(AgnoBase):
         stream = {"stream": True, "stream_events": True, "yield_run_output": True}
         output: Any = None
         with keep_failures() as failed:
-            report = AgnoReport(run, failed, watch_inputs([target]))
+            inputs = watch_inputs([target])
+            if run.leg is None and (access := current_access.get()) is not None:
+                # A member has its entry before its model is called.
+                access.seen_runs = ChainMap({context.run_id: ""}, inputs)
+            report = AgnoReport(run, failed, inputs)
             if run.leg is None:
                 given_input = self.read_input(message, run)
                 events = target.arun(given_input, session_state=state, **names, **given, **stream)

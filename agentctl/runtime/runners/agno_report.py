@@ -238,7 +238,7 @@ class AgnoReport:
         member = self._members.start(
             event.run_id,
             name or member_id,
-            self._inputs.get(event.run_id, task),
+            self._inputs.get(event.run_id) or task,
             kind="team" if is_team else "agent",
             parent=parent_id if parent is not self.root else None,
             call_id=call_id or found,
@@ -299,7 +299,7 @@ class AgnoReport:
         state.update(kept)
 
 
-def watch_inputs(owners: Iterable[Any]) -> Mapping[str, str]:
+def watch_inputs(owners: Iterable[Any]) -> dict[str, str]:
     """Keep the inputs of the runs that agents and teams, and members of these, start.
 
     The events of the library do not have them.
@@ -308,7 +308,7 @@ def watch_inputs(owners: Iterable[Any]) -> Mapping[str, str]:
         owners: the copies for one run, which are changed.
 
     Returns:
-        The inputs by the ids of the runs, as they start.
+        The inputs by the ids of the runs, as they start; `""` for one that is no text.
     """
     inputs: dict[str, str] = {}
     for owner in owners:
@@ -327,8 +327,7 @@ def _start_watched(
     given = options.get("input", args[0] if args else None)
     if isinstance(given, list) and given:
         given = getattr(given[-1], "content", None)
-    if isinstance(given, str):
-        inputs[options.get("run_id") or ""] = given
+    inputs[options.get("run_id") or ""] = given if isinstance(given, str) else ""
     return start(*args, **options)
 
 

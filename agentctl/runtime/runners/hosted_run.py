@@ -66,6 +66,15 @@ class ModelSpan:
     def mark_first_token(self) -> None:
         self._span.mark_first_token()
 
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        return self._span.name
+
+    def rename(self, model: str | None) -> None:
+        """Name the call after the model that answers, such as a fallback; None changes nothing."""
+        self._span.name = model or self._span.name
+
     def end(self, usage: Mapping[str, int] | None = None, *, failed: bool = False) -> None:
         """Record the end.
 
@@ -344,14 +353,15 @@ class HostedRun:
         if closed is not None and call_id not in self.silent_calls:
             self._environment.emit(ToolCallCompleted(closed))
 
-    def add_usage(self, usage: Mapping[str, int]) -> None:
+    def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
         """Add to the token counters of the run. Counters that no one reports stay unknown.
 
         Args:
             usage: numbers by the names of the nine counters (docs/contract.md "Session records").
+            model: the model that used the tokens; None for the one that was called last.
         """
         if not self._environment.has_ended:
-            self._transcript.add_usage(usage)
+            self._transcript.add_usage(usage, model)
             self._environment.watch_budgets()
 
     def set_usage(self, usage: Mapping[str, int]) -> None:

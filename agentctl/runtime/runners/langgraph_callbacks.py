@@ -14,8 +14,9 @@ from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from agentctl.records.times import now
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value
+from agentctl.runtime.models.access import is_known_call
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
-from agentctl.runtime.runners.langgraph_messages import read_text, read_usage
+from agentctl.runtime.runners.langgraph_messages import read_model, read_text, read_usage
 
 _HIDDEN_TAG = "nostream"
 
@@ -146,6 +147,8 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self, serialized: Any, messages: Any, *, run_id: UUID, **more: Any
     ) -> None:
         self._check_cancelled()
+        # Inline: this is the context in which the model is called.
+        is_known_call.set(True)
         metadata = more.get("metadata") or {}
         key, _, _ = (metadata.get("langgraph_checkpoint_ns") or "").rpartition("|")
         call = self._calls[run_id] = _Call(key, metadata.get("ls_model_name"), self._lock)
@@ -172,6 +175,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
             self._add_answer(getattr(more.get("chunk"), "message", None), run_id)
 
     def on_llm_end(self, response: Any, *, run_id: UUID, **more: Any) -> None:
+        is_known_call.set(False)
         call = self._calls.pop(run_id, None)
         if call is None:
             return
@@ -183,16 +187,20 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         texts = [text for text in map(read_text, messages) if text] if is_inner else []
         self.has_usage = self.has_usage or usage is not None
 
+        answered = next(filter(None, map(read_model, messages)), None)
+
         def report(run: HostedRun, span: ModelSpan) -> None:
+            span.rename(answered)
             span.end(usage)
             if usage is not None:
-                run.add_usage(usage)
+                run.add_usage(usage, span.model)
             for text in texts:
                 run.context.progress(text)
 
         call.report(report)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
+        is_known_call.set(False)
         call = self._calls.pop(run_id, None)
         if call is not None:
             self.failed.add(f"{_PREFIX}{run_id}")

@@ -14,6 +14,7 @@ from langchain_core.messages import (
 )
 
 from agentctl.runtime.history import complete_history
+from agentctl.runtime.models.answering import PROVIDER
 
 
 def to_langchain_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
@@ -58,6 +59,12 @@ def read_thinking(message: Any) -> str:
             piece = block.get("thinking") or block.get("reasoning")
             pieces += [piece] if isinstance(piece, str) else []
     return "".join(pieces)
+
+
+def read_model(message: Any) -> str | None:
+    """Return the model of the configuration that has written an answer; None for another one."""
+    details = message.response_metadata
+    return details["model_name"] if details.get("model_provider") == PROVIDER else None
 
 
 def read_usage(message: Any) -> dict[str, int] | None:

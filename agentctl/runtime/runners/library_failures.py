@@ -88,6 +88,10 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         if cause is None:
             return
         yield cause
+        if isinstance(cause, BaseExceptionGroup) and cause.exceptions:
+            # The last of several models that were called one after the other.
+            cause = cause.exceptions[-1]
+            continue
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 

@@ -16,6 +16,7 @@ from agents.items import ItemHelpers
 from agents.models import get_default_model
 
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.models.access import current_access
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.runners.library_members import LibraryMember, LibraryMembers
@@ -37,6 +38,7 @@ class Part:
         self.calls = ToolCalls(run)
         self._started: set[str] = set(run.open_calls)
         self._span: ModelSpan | None = None
+        self._known: tuple[Counter[int], int] | None = None
 
     @property
     def is_called(self) -> bool:
@@ -54,6 +56,7 @@ class Part:
 
     def start_model_call(self, agent: Agent[Any]) -> None:
         model = get_default_model() if agent.model is None else agent.model
+        self._begin_known_call(model)
         self._span = self.run.start_model_call(getattr(model, "model", model))
 
     def mark_first_token(self) -> None:
@@ -62,13 +65,28 @@ class Part:
 
     def end_model_call(self, usage: Mapping[str, int]) -> None:
         span, self._span = self._span, None
+        self._end_known_call()
         if span is not None:
             span.end(usage)
 
     def fail_model_call(self) -> None:
         """Report that the call of the model that is open has failed."""
+        self._end_known_call()
         if self._span is not None:
             self._span.end(failed=True)
+
+    def _begin_known_call(self, model: object) -> None:
+        """Let a model of the configuration leave the report of its call to this runner."""
+        self._end_known_call()
+        if (access := current_access.get()) is not None:
+            self._known = access.open_calls, id(model)
+            access.open_calls[id(model)] += 1
+
+    def _end_known_call(self) -> None:
+        if self._known is not None:
+            calls, key = self._known
+            calls[key] -= 1
+            self._known = None
 
 
 class RunParts:

@@ -32,6 +32,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.input_schema import InputSchema
 from agentctl.runtime.journal import Parked
+from agentctl.runtime.models.answering import PROVIDER
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.conversion import extract_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
@@ -216,6 +217,9 @@ class _Execution:
                             self._run.add_text(piece)
                         await self._run.take_turn()
                 finally:
+                    response = stream.response
+                    if response.provider_name == PROVIDER:
+                        span.rename(response.model_name)
                     self._set_usage(stream.usage)
         except Exception:
             span.end(failed=True)

@@ -12,6 +12,7 @@ from agentctl.records.times import now
 from agentctl.runtime.context import ContextMisuse
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import Parked
+from agentctl.runtime.models.access import current_access
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.hosted_run import HostedRun, LateReport
 from agentctl.runtime.runners.library_members import complete_members, fail_members, pause_members
@@ -108,6 +109,8 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
         transcript.add_user(message)
     try:
         runner = await opening
+        if (access := current_access.get()) is not None:
+            access.library = runner.kind
         await runner.run(message, HostedRun(environment, runner.kind))
         await complete_members(environment)
     except LateReport:
