@@ -161,6 +161,7 @@ class Listener:
                     _limited_log.log(
                         "database %s: cannot listen for changes: %s", self._entry.id, name
                     )
+                    self.is_heard = False
                 self._failed = True
             await asyncio.sleep(RETRY_SECONDS)
 
