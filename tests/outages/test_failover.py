@@ -61,7 +61,6 @@ async def test_read_only_sessions_are_not_used_again(primary: PostgresServer) ->
         await there.create("s1")
 
 
-
 async def test_a_heartbeat_does_not_need_the_listen_url(primary: PostgresServer) -> None:
     """Notifications are lost with their way; a worker without a heartbeat would lose its runs."""
     async with proxied(primary.socket) as way:
