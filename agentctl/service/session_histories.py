@@ -2,9 +2,9 @@
 
 The history of a run is stored once, when the run ends, and never changes, and `history_bytes` of a
 session counts the bytes of all its histories. So the kept text is that of the first runs of a
-session if its bytes and those of the runs after it add up to `history_bytes`. Each read asks the
-database for the session, with the visibility of the caller, before it asks here
-(docs/decisions/0111).
+session if its bytes and those of the runs after it add up to `history_bytes`, and the session was
+not deleted and imported again. Each read asks the database for the session, with the visibility of
+the caller, before it asks here (docs/decisions/0111).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from agentctl.runtime.bounds import convert
 from agentctl.store.database import Database, ReadSize
-from agentctl.store.repositories import run_reads
+from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.repositories.run_rows import StoredHistory
 from agentctl.store.repositories.sessions import SessionRow
 
@@ -41,14 +41,13 @@ class _Kept(NamedTuple):
     """The history of the first runs of a session.
 
     Attributes:
-        created_at: the time at which the session was created, which a later one with the same
-            id does not have.
+        origin: that of the session, which a later one with the same id does not have.
         last_seq: the number of the last run.
         stored_bytes: bytes of the stored histories, with their brackets.
         text: the joined histories, without brackets.
     """
 
-    created_at: int
+    origin: str | None
     last_seq: int
     stored_bytes: int
     text: bytes
@@ -63,14 +62,21 @@ class SessionHistories:
         self._used = set[tuple[str, str]]()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def read(self, database: Database, row: SessionRow) -> list[bytes]:
+    async def read(
+        self, database: Database, row: SessionRow, origin: str | None = None
+    ) -> list[bytes]:
         """Return the history of a session that was just read, in pieces without brackets.
+
+        Args:
+            origin: that of the session, if it was read with the row (`sessions.get_with_history`).
 
         Raises the errors of `Database.read`.
         """
+        if origin is None:
+            origin = await database.read(sessions.get_origin(row.session_id))
         key = database.id, row.session_id
         kept = self._kept.get(key)
-        if kept is not None and kept.created_at == row.created_at:
+        if kept is not None and kept.origin == origin:
             missing = row.history_bytes - kept.stored_bytes
             if missing == 0:
                 return [await self._keep(key, row, (), kept)]
@@ -82,7 +88,7 @@ class SessionHistories:
         if _count_bytes(runs) != row.history_bytes or row.history_bytes > MAXIMUM_BYTES:
             # A run has ended since the row was read, or the history is too long.
             return [run.text for run in runs]
-        return [await self._keep(key, row, runs, _Kept(row.created_at, 0, 0, b""))]
+        return [await self._keep(key, row, runs, _Kept(origin, 0, 0, b""))]
 
     async def _keep(
         self, key: tuple[str, str], row: SessionRow, runs: Sequence[StoredHistory], before: _Kept
@@ -94,7 +100,7 @@ class SessionHistories:
             text = await convert(partial(b",".join, pieces), row.history_bytes, JOIN_BYTES)
         self._drop(key)
         self._kept[key] = _Kept(
-            row.created_at, runs[-1].seq if runs else before.last_seq, row.history_bytes, text
+            before.origin, runs[-1].seq if runs else before.last_seq, row.history_bytes, text
         )
         self._size += ENTRY_BYTES + len(text)
         self._used.add(key)

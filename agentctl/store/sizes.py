@@ -23,12 +23,12 @@ _ROWID = "SELECT max(rowid) FROM {}"
 
 _TUPLES = """
 SELECT reltuples::bigint FROM pg_class
-WHERE relnamespace = current_schema()::regnamespace AND relname = '{}'
+WHERE relnamespace = quote_ident(current_schema())::regnamespace AND relname = '{}'
 """
 
 _BYTES = """
 SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
-WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r'
+WHERE relnamespace = quote_ident(current_schema())::regnamespace AND relkind = 'r'
 """
 
 

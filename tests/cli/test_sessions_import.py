@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import in_database
 from tests.commands import Result, run_command
-from tests.process import base_environment
+from tests.process import base_environment, serve_config
 
 pytestmark = pytest.mark.slow
 
@@ -295,3 +296,28 @@ def test_an_import_is_local(agentctl: Agentctl, config: Path) -> None:
     assert (ended.code, "none.jsonl cannot be read" in ended.stderr) == (2, True)
     ended = import_file(agentctl, config, b"", "--db", "other")
     assert (ended.code, "configured databases: main" in ended.stderr) == (5, True)
+
+
+def test_server_does_not_show_the_deleted_text_of_an_edited_import(tmp_path: Path) -> None:
+    """The history of a long session is kept in memory; the edit changes no size and no time."""
+    config = write_project(tmp_path)
+    config.write_text(f"[authorization]\nenabled = false\n{CONFIG}")
+
+    def execute(*arguments: str) -> None:
+        done = run_command(*arguments, folder=tmp_path, environment=base_environment())
+        assert done.code == 0, done.stderr
+
+    with serve_config(config) as served, httpx2.Client(base_url=served.url, timeout=60) as client:
+        body = {"message": "SECRET " + "word " * 8_000, "session_id": "long", "stream": False}
+        for _ in range(2):
+            assert client.post("/agents/echo/runs", json=body).status_code == 200
+        for text, edited in (("SECRET", "PUBLIC"), ("PUBLIC", "EDITED")):
+            assert text in client.get("/sessions/long").text
+            file = tmp_path / f"{text}.jsonl"
+            execute("sessions", "export", "long", "--to-file", str(file))
+            file.write_text(file.read_text().replace(text, edited))
+            assert client.delete("/sessions/long").status_code == 204
+            execute("sessions", "import", str(file))
+            found = client.get("/sessions/long").text
+            assert edited in found
+            assert text not in found

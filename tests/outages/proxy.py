@@ -67,6 +67,10 @@ class Proxy:
         """Wait while nothing is forwarded."""
         await self._flows.wait()
 
+    def lead_to(self, target: Path) -> None:
+        """Connect to another server from now on. Open connections stay."""
+        self._target = target
+
     def cut(self) -> None:
         """Cut every open connection."""
         for link in self._links:

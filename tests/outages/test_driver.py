@@ -325,6 +325,26 @@ async def test_notifications_arrive_after_the_listener_is_lost(server: PostgresS
         await hear()
 
 
+async def test_the_schema_of_a_user_may_have_any_name(server: PostgresServer) -> None:
+    schema, admin = "My tables", await asyncpg.connect(server.url)
+    await admin.execute(
+        f'CREATE ROLE odd LOGIN; CREATE SCHEMA "{schema}" AUTHORIZATION odd;'
+        f' ALTER ROLE odd SET search_path = "{schema}"'
+    )
+    entry = settings.Database("main", server.url.replace("postgres@", "odd@"))
+    database = PostgresDatabase(entry, create=True)
+    try:
+        await database.check()
+        number = database.watch("news")
+        await wait_until(number)  # a new listener announces every topic
+        before = number()
+        await admin.execute(f"SELECT pg_notify('agentctl', '{schema} news')")
+        await wait_until(lambda: number() != before)
+    finally:
+        await database.close()
+        await admin.close()
+
+
 async def test_notifications_wake_only_those_whom_they_concern(server: PostgresServer) -> None:
     async with faulty(server) as there:
         await there.create("s1")

@@ -32,7 +32,8 @@ class CountedDatabase:
 
     async def read(self, work: Work[Any], size: Any = "small") -> Any:
         found = await self.database.read(work, size=size)
-        self.rows.append(len(found))
+        if isinstance(found, list):
+            self.rows.append(len(found))
         return found
 
 

@@ -48,22 +48,22 @@ SELECT concat_ws(' ', pg_postmaster_start_time(), current_database(), current_sc
 
 _TABLES = """
 SELECT relname FROM pg_class
-WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')
+WHERE relnamespace = quote_ident(current_schema())::regnamespace AND relkind IN ('r', 'p')
 """
 _SEQUENCES = """
 SELECT c.relname, a.attname, pg_get_serial_sequence(quote_ident(c.relname), a.attname)
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-WHERE c.relnamespace = current_schema()::regnamespace AND a.attidentity <> ''
+WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND a.attidentity <> ''
 """
 # BEFORE (2) a deletion (8) or a change (16), and not an insertion (4): pg_trigger.h.
 _GUARDS = """
 SELECT c.relname, t.tgname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
-WHERE c.relnamespace = current_schema()::regnamespace AND NOT t.tgisinternal
+WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND NOT t.tgisinternal
     AND t.tgtype & 2 > 0 AND t.tgtype & 24 > 0 AND t.tgtype & 4 = 0
 """
 _FUNCTIONS = """
 SELECT proname FROM pg_proc
-WHERE pronamespace = current_schema()::regnamespace
+WHERE pronamespace = quote_ident(current_schema())::regnamespace
     AND (starts_with(proname, $1) OR starts_with(proname, $2))
 """
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"

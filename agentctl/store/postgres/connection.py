@@ -42,6 +42,7 @@ class PooledConnection(asyncpg.Connection):
             statement has arrived, in seconds.
         timed_out: True if that has happened.
         is_shared: True if a connection pooler gives its session to others between transactions.
+        is_to_standby: True if its server was a standby when it was opened.
         local_settings: statements that follow each BEGIN, for settings that the pooler drops.
         has_custom_plans: True if statements are planned for their values.
         transaction_id: the id of the open transaction, if a statement has reported it.
@@ -55,6 +56,7 @@ class PooledConnection(asyncpg.Connection):
         "deadline",
         "has_custom_plans",
         "is_shared",
+        "is_to_standby",
         "local_settings",
         "timed_out",
         "transaction_id",
@@ -68,7 +70,7 @@ class PooledConnection(asyncpg.Connection):
         self.answer_seconds = self.deadline = float("inf")
         self.timed_out = False
         self._last_crash: str | None = None
-        self.is_shared = False
+        self.is_shared = self.is_to_standby = False
         self.local_settings = ""
         self.has_custom_plans = False
         self.transaction_id: str | None = None
@@ -120,7 +122,8 @@ LAST_CRASH = "pg_stat_get_bgwriter_stat_reset_time()::text"
 """An SQL expression: the time of the last recovery after a crash."""
 
 _SESSION = """
-SELECT name, setting, source, pg_backend_pid() AS pid FROM pg_settings WHERE name = ANY($1)
+SELECT name, setting, source, pg_backend_pid() AS pid, pg_is_in_recovery() AS is_standby
+FROM pg_settings WHERE name = ANY($1)
 """
 
 _NAME_SETTING = "application_name"
@@ -255,6 +258,7 @@ async def _verify_settings(
     rows = await connection.fetch(_SESSION, [*expected, _SCHEMA])
     # A pooler makes up the process id that it sends to its clients.
     connection.is_shared = rows[0]["pid"] != connection.get_server_pid()
+    connection.is_to_standby = rows[0]["is_standby"]
     found: dict[str, str] = {row["name"]: row["setting"] for row in rows}
     sources: dict[str, str] = {row["name"]: row["source"] for row in rows}
     if connection.is_shared and sources[_SCHEMA] == "session":

@@ -219,6 +219,9 @@ class PostgresDatabase:
                 losses -= 1
             except asyncpg.PostgresError as error:
                 public = to_public_error(error, self.id)
+                if isinstance(error, asyncpg.ReadOnlySQLTransactionError):
+                    # Its server, or the setting of the session, stays read-only after a failover.
+                    self._pool.discard_open_connections()
                 if isinstance(error, _NOTHING_WRITABLE) or isinstance(public, errors.DatabaseMoved):
                     self._refused_at = time.monotonic()
                 raise public from None

@@ -59,7 +59,10 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
     (asyncpg.LockNotAvailableError, _BUSY),
     (
         asyncpg.ReadOnlySQLTransactionError,
-        ("The database is read-only", "the url names a standby; name the primary"),
+        (
+            "The database is read-only",
+            "the url names a standby, or default_transaction_read_only is on",
+        ),
     ),
     (
         asyncpg.InvalidAuthorizationSpecificationError,

@@ -161,6 +161,7 @@ class Listener:
                     _limited_log.log(
                         "database %s: cannot listen for changes: %s", self._entry.id, name
                     )
+                    self.is_heard = False
                 self._failed = True
             await asyncio.sleep(RETRY_SECONDS)
 
@@ -258,10 +259,11 @@ class Listener:
             self._next_ping = now + PING_SECONDS * random.uniform(0.5, 1)
         else:
             self._changed.set()
-        # The channel is shared by all schemas of the database.
-        schema, _, topic = str(notification[-1]).partition(" ")
-        if schema != self._schema:
+        # The channel is shared by all schemas of the database, whose names may have spaces.
+        message, schema = str(notification[-1]), str(self._schema)
+        if message != schema and not message.startswith(f"{schema} "):
             return
+        topic = message.removeprefix(schema).removeprefix(" ")
         kind, _, names = topic.partition(" ")
         if not topic:
             self._wake_all()

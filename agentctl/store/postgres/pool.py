@@ -198,6 +198,8 @@ class Pool:
             connection.is_closed()
             or connection.is_in_transaction()
             or connection.born <= self._trusted_from
+            # After a failover the URL may name the new primary already.
+            or connection.is_to_standby
         ):
             connection.terminate()
             return

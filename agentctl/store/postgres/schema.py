@@ -34,7 +34,7 @@ _LOCK = "SELECT pg_advisory_xact_lock(hashtext('agentctl ' || current_schema()))
 _SCHEMA_LOCK = "SELECT pg_advisory_xact_lock(hashtext('agentctl schema'))"
 _TABLE_NAMES = """
 SELECT relname FROM pg_class
-WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')
+WHERE relnamespace = quote_ident(current_schema())::regnamespace AND relkind IN ('r', 'p')
 """
 _IDENTITY = """
 SELECT pg_postmaster_start_time(), current_database(), current_schema(),
@@ -181,11 +181,11 @@ WHERE table_schema = current_schema()
 """
 _INDEXES = """
 SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-WHERE c.relnamespace = current_schema()::regnamespace
+WHERE c.relnamespace = quote_ident(current_schema())::regnamespace
 """
 _TRIGGERS = """
 SELECT t.tgname, t.tgenabled <> 'D' FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
-WHERE c.relnamespace = current_schema()::regnamespace AND NOT t.tgisinternal
+WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND NOT t.tgisinternal
 """
 
 _TRIGGER = re.compile(

@@ -34,18 +34,24 @@ CLOSE_SECONDS = 1.0
 class ThreadConnection:
     """A connection for other threads, opened when it is first used and after it was lost.
 
+    If the `listen_url` cannot be reached, writes use the `url`: a heartbeat does not depend on the
+    way of the notifications.
+
     Args:
         entry: the configuration of the database; `listen_url` replaces its `url`.
     """
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry.at_listen_url()
+        self._pool_entry = entry
         self._submitting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
         self._using = asyncio.Lock()
         self._connection: PooledConnection | None = None
+        # Used instead while there is no connection to the `listen_url`.
+        self._detour: PooledConnection | None = None
         self._closed = False
 
     def write(self, work: Work[T]) -> T:
@@ -106,23 +112,31 @@ class ThreadConnection:
 
     async def _open(self) -> PooledConnection:
         async with self._using:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await connect(self._entry)
-            return self._connection
+            if self._connection is not None and not self._connection.is_closed():
+                return self._connection
+        # A heartbeat does not wait for this.
+        opened = await self._connect_to_listen()
+        try:
+            async with self._using:
+                self._abandon()
+                self._connection = opened
+        except BaseException:
+            opened.terminate()
+            raise
+        return opened
 
     async def _write(self, work: Work[T]) -> T:
         async with self._using:
             try:
                 try:
-                    if self._connection is not None:
-                        return await run_write(self._connection, work)
+                    if (connection := self._connection or self._detour) is not None:
+                        return await run_write(connection, work)
                 except TimeoutError:
                     raise
                 except CONNECTION_LOST:
                     # Lost while it was idle: try again on a new connection.
                     self._abandon()
-                self._connection = await connect(self._entry)
-                return await run_write(self._connection, work)
+                return await run_write(await self._connect(), work)
             except InDoubt:
                 self._abandon()
                 raise build_unknown_outcome() from None
@@ -131,19 +145,36 @@ class ThreadConnection:
                 self._abandon()
                 raise to_public_error(error, self._entry.id) from None
 
-    def _abandon(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
+    async def _connect(self) -> PooledConnection:
+        try:
+            self._connection = connection = await self._connect_to_listen()
+        except Exception:
+            if not self._pool_entry.listen_url:
+                raise
+            self._detour = connection = await connect(self._pool_entry)
+        return connection
+
+    async def _connect_to_listen(self) -> PooledConnection:
+        connection = await connect(self._entry)
+        if self._pool_entry.listen_url and connection.is_to_standby:
+            # After a failover, while the `url` leads to the new primary.
             connection.terminate()
+            raise ConnectionError("the listen_url leads to a standby")
+        return connection
+
+    def _abandon(self) -> None:
+        for connection in (self._connection, self._detour):
+            if connection is not None:
+                connection.terminate()
+        self._connection = self._detour = None
 
     async def _disconnect(self) -> None:
         async with self._using:
-            connection, self._connection = self._connection, None
+            connection = self._connection or self._detour
             if connection is not None:
-                try:
+                with contextlib.suppress(Exception):
                     await connection.close(timeout=CLOSE_SECONDS)
-                except Exception:
-                    connection.terminate()
+            self._abandon()
         self._ended.set()
 
 

@@ -14,6 +14,7 @@ from dataclasses import asdict, fields
 from operator import attrgetter
 from typing import NamedTuple
 
+from agentctl.records.ids import new_id
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.repositories import queue, sessions, usage
 from agentctl.store.repositories.run_reads import IS_LIVE, IS_NEXT_LEG, IS_OPEN, RUN_COLUMNS
@@ -225,14 +226,16 @@ def restore(run: RunRow, at: int, *, counted: bool) -> Steps[None]:
     """Store a run that has ended elsewhere as the newest run of its session, which exists.
 
     Args:
-        run: the run; it gets another `seq`.
+        run: the run; it gets another `seq`, and an owner that no other row has had
+            (`sessions.get_origin`).
         at: the time of the change of the session, in microseconds UTC.
         counted: True if the tokens in the session include those of the run.
     """
     top = run.parent_run_id is None
     seq = yield from sessions.allocate_seq(run.session_id, at, run.status if top else None)
     values = dict(zip(_STORED, _get_stored(run), strict=True))
-    yield Statement(_RESTORE, {**values, "seq": seq, "counted": 1})
+    values |= {"seq": seq, "owner": f"import {new_id()}"}
+    yield Statement(_RESTORE, {**values, "counted": 1})
     size = _count_history_bytes(run.history, run.parent_run_id)
     counters = {} if counted else parse_counters(run.metrics)
     yield from sessions.add_usage(run.session_id, counters, size, at)

@@ -95,6 +95,15 @@ _COLUMNS = ", ".join(field.name for field in fields(SessionRow))
 _GET = Sql(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = :session_id AND {IS_VISIBLE}")
 _HOLD = Sql(f"{_GET} FOR UPDATE")
 
+# An import may bring back a deleted session with the same times, ids and sizes. `runs.restore`
+# gives its runs an owner that no other row has had.
+_ORIGIN = (
+    "SELECT run_id || ' ' || coalesce(owner, '') FROM runs WHERE session_id = sessions.session_id"
+    " AND parent_run_id IS NULL ORDER BY seq LIMIT 1"
+)
+
+_GET_ORIGIN = Sql(f"SELECT ({_ORIGIN}) FROM sessions WHERE session_id = :session_id")
+
 # One statement: on PostgreSQL a second one costs as much as the rest of a short read. The runs are
 # those of the row and not those of the parameter, of whose value PostgreSQL would know the number
 # of runs, and would plan each read again because a short session costs less than an average one.
@@ -103,7 +112,8 @@ _GET_WITH_HISTORY = Sql(
     " AND session_type <> 'workflow' THEN (SELECT utf8(joined) FROM ("
     "SELECT string_agg(substr(history, 2, length(history) - 2), ',' ORDER BY seq) AS joined"
     " FROM runs WHERE runs.session_id = sessions.session_id AND parent_run_id IS NULL"
-    " AND history IS NOT NULL AND history <> '[]') AS histories) END"
+    " AND history IS NOT NULL AND history <> '[]') AS histories) END, CASE WHEN history_bytes"
+    f" > cast(:maximum as bigint) THEN ({_ORIGIN}) END"
     f" FROM sessions WHERE session_id = :session_id AND {IS_VISIBLE}"
 )
 
@@ -199,15 +209,23 @@ def get(session_id: str, visibility: Visibility) -> Work[SessionRow | None]:
 @single_unit
 def get_with_history(
     session_id: str, visibility: Visibility, maximum: int
-) -> Steps[tuple[SessionRow, bytes | None] | None]:
-    """Return the session and its history, or None if no visible session has the id.
+) -> Steps[tuple[SessionRow, bytes | None, str | None] | None]:
+    """Return the session, its history and its origin; None if no visible session has the id.
 
     The history is that of `run_reads.list_histories`, joined by commas; None if there is none, or
-    if it is larger than `maximum` bytes.
+    if it is larger than `maximum` bytes. Only then there is an origin, as `get_origin` returns it.
     """
     values: dict[str, Value] = {"session_id": session_id, "maximum": maximum}
     rows = yield Statement(_GET_WITH_HISTORY, {**values, **visibility.parameters()})
-    return (SessionRow(*rows[0][:-1]), rows[0][-1]) if rows else None
+    return (SessionRow(*rows[0][:-2]), rows[0][-2], rows[0][-1]) if rows else None
+
+
+def get_origin(session_id: str) -> Work[str | None]:
+    """Return a text that differs between a deleted session and one with its id and times.
+
+    None if the session has no runs, or does not exist.
+    """
+    return _GET_ORIGIN.value(session_id=session_id)
 
 
 def get_for_update(session_id: str, visibility: Visibility) -> Work[SessionRow | None]:
