@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agentctl import __version__
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
         io: the streams to use; None: those of this process.
     """
     if arguments is None:
+        _open_closed_streams()
         gc.set_threshold(COLLECTION_THRESHOLD)
     code = _run_command(arguments, io)
     if arguments is None and "asyncio" in sys.modules:
@@ -38,11 +40,31 @@ def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
     return code
 
 
+def _open_closed_streams() -> None:
+    """Open the null device for each standard stream that the caller has closed.
+
+    stdin is at its end, and what is written to stderr is lost. Data must not be lost without an
+    error, so stdout is open for reading only and each write fails. Otherwise the next file or
+    socket that the command opens has the number of the stream.
+    """
+    streams = (
+        ("stdin", os.O_RDONLY, "r"),
+        ("stdout", os.O_RDONLY, "w"),
+        ("stderr", os.O_WRONLY, "w"),
+    )
+    for name, flags, mode in streams:
+        if getattr(sys, name) is None:
+            # The system gives the lowest free number: that of the stream.
+            number = os.open(os.devnull, flags)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+
+
 def _run_command(arguments: Sequence[str] | None, io: IO | None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words == ["--version"]:
-        print(f"agentctl {__version__}", file=io.out if io else sys.stdout)
-        return 0
+        with suppress(OSError):  # the root command fails in the same way, and reports it
+            print(f"agentctl {__version__}", file=io.out if io else sys.stdout, flush=True)
+            return 0
     try:
         from contextlib import redirect_stderr, redirect_stdout
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -71,17 +72,33 @@ def reporting_errors() -> Iterator[None]:
 def report_error(failure: Exception) -> int:
     """Write an error to stderr and return its exit code."""
     if isinstance(failure, AgentctlError):
-        return _write_error(failure.detail, failure.cause, failure.hint, failure.exit_code)
+        hint = _explain_arguments() or failure.hint
+        return _write_error(failure.detail, failure.cause, hint, failure.exit_code)
     if isinstance(failure, typer.TyperException):
         return _report_usage(failure)
     if isinstance(failure, typer.Abort | EOFError):
         return _write_error("the input ended before an answer", None, None, USAGE_EXIT_CODE)
     if isinstance(failure, OSError) and failure.errno is not None:
         _discard_stdout()
-        return _write_error("reading or writing failed", os.strerror(failure.errno).lower(), None)
+        cause = os.strerror(failure.errno).lower()
+        if isinstance(failure.filename, str):
+            cause = f"{failure.filename}: {cause}"
+        return _write_error("reading or writing failed", cause, None)
     name = type(failure).__name__
     hint = "this is a bug in agentctl: please report it with the command that you ran"
     return _write_error(f"internal error ({name})", None, hint)
+
+
+def _explain_arguments() -> str | None:
+    """Return the hint for words that are not text in the encoding of the locale."""
+    try:
+        "".join(sys.argv).encode()
+    except UnicodeEncodeError:
+        return (
+            f"a word of the command is not {sys.getfilesystemencoding().upper()} text: "
+            "use a UTF-8 locale, such as LC_ALL=C.UTF-8"
+        )
+    return None
 
 
 def _report_usage(failure: typer.TyperException) -> int:

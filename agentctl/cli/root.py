@@ -143,7 +143,9 @@ def _load_command(name: str, place: str) -> Any:
 
 def _print_version(is_given: bool) -> None:
     if is_given:
-        current_io().out.write(f"agentctl {__version__}\n")
+        out = current_io().out
+        out.write(f"agentctl {__version__}\n")
+        out.flush()
         raise typer.Exit
 
 

@@ -22,7 +22,7 @@ import typer
 
 from agentctl.cli import contexts
 from agentctl.cli.ids import find_short_ids, resolve_short_ids
-from agentctl.cli.io import TOKEN_VARIABLE, read_token_file, resolve_token
+from agentctl.cli.io import TOKEN_VARIABLE, current_io, read_token_file, resolve_token
 from agentctl.cli.options import (
     AsUser,
     ContextName,
@@ -439,7 +439,8 @@ async def _open_local(options: TargetOptions, rules: LocalRules) -> AsyncIterato
     with contextlib.suppress(KeyError):
         user = pwd.getpwuid(os.getuid()).pw_name
     caller = principal.local_principal(user, acting_for=options.as_user)
-    with capturing_log() as log:
+    # Code of agents and tools is imported and executed in this process, and may print.
+    with capturing_log() as log, contextlib.redirect_stdout(current_io().err):
         async with Service.open(settings, create=rules.create) as service:
             local = LocalTarget(settings, log, service)
             place = f"locally ({settings.path})"

@@ -59,6 +59,9 @@ def build_response_error(
             else "pass a token with --token-file or AGENTCTL_TOKEN;"
             " `agentctl token mint` creates one"
         )
+    if failure.hint is None and failure.detail == "Not found":
+        # The server has no such route, or the value cannot be an id.
+        failure.hint = "check the id, and --url including its path"
     request_id = response.headers.get("x-request-id")
     if isinstance(failure, errors.InternalError) and request_id:
         failure.cause = (

@@ -97,7 +97,7 @@ def test_missing_packages_are_installed_first(
 
 def test_steps_name_the_port_of_the_environment(agentctl: Agentctl) -> None:
     said = agentctl("init", "project", env={"AGENTCTL_SERVER__PORT": "4321"}).stderr
-    assert "agentctl console --url http://127.0.0.1:4321" in said
+    assert "agentctl console --sub me --url http://127.0.0.1:4321" in said
     assert "7777" not in said
 
 

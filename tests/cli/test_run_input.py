@@ -156,6 +156,16 @@ def test_module_that_prints_does_not_change_the_output(tmp_path: Path, agentctl:
     assert "noise" in shown.stderr
 
 
+def test_agent_that_prints_does_not_change_the_output(tmp_path: Path, agentctl: Agentctl) -> None:
+    source = "print('import')\nasync def act(given):\n    print('noise')\n    return 'done'\n"
+    config = write_agent(tmp_path, source)
+    start = ("runs", "start", "--agent", "act", "--message", "x", "--config", str(config))
+    shown = agentctl(*start, "-o", "json")
+    assert json.loads(shown.stdout)["content"] == "done"
+    assert shown.stderr.count("import") == shown.stderr.count("noise") == 1
+    assert agentctl(*start).stdout == "done\n"
+
+
 @pytest.mark.parametrize(
     ("annotation", "problem"),
     [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 from agentctl.cli.root import app
 from tests.cli.conftest import Agentctl, Result
 from tests.cli.demo import Demo
+from tests.process import AGENTCTL
 
 pytestmark = pytest.mark.slow
 
@@ -228,3 +231,47 @@ def test_a_missing_scope_is_named(agentctl: Agentctl, demo: Demo) -> None:
     token = agentctl("token", "mint", "--sub", "me", "--config", str(demo.config)).stdout.strip()
     finished = agentctl("teams", "list", "--url", demo.url, env={"AGENTCTL_TOKEN": token})
     check(finished, 4, hint="teams:read")
+
+
+@pytest.mark.parametrize("command", ["--version", "version", "--help"])
+@pytest.mark.parametrize(
+    ("redirection", "cause"), [(">/dev/full", "no space left"), (">&-", "bad file descriptor")]
+)
+def test_output_that_cannot_be_written_is_reported(
+    environment: dict[str, str], command: str, redirection: str, cause: str
+) -> None:
+    ended = run_in_shell(f"{command} {redirection}", environment)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("error: reading or writing failed\n")
+    assert cause in ended.stderr
+    assert len(ended.stderr.splitlines()) == 2
+
+
+def test_closed_stderr_and_stdin_do_not_stop_a_command(environment: dict[str, str]) -> None:
+    ended = run_in_shell("context list 2>&- <&-", environment)
+    assert (ended.returncode, ended.stdout) == (0, "name\tcurrent\turl\ttoken_file\n")
+
+
+def test_words_outside_the_locale_are_explained(environment: dict[str, str], project: Path) -> None:
+    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0"}
+    start = "runs start --agent writer --message grüße --config agentctl.toml"
+    ended = run_in_shell(start, environment | ascii_locale, project)
+    assert ended.returncode == 2
+    assert "hint: a word of the command is not ASCII text: use a UTF-8 locale" in ended.stderr
+
+
+def test_file_that_cannot_be_written_is_named(environment: dict[str, str], home: Path) -> None:
+    (home / ".bash_completions").write_text("a file in the place of the folder")
+    ended = run_in_shell("--install-completion", environment)
+    assert ended.returncode == 1
+    assert f"cause: {home / '.bash_completions'}: file exists" in ended.stderr
+
+
+def run_in_shell(
+    command: str, environment: dict[str, str], folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run `agentctl COMMAND` in a shell, which redirects the streams of the process."""
+    shell = ["/bin/bash", "-c", f"{shlex.join(AGENTCTL)} {command}"]
+    return subprocess.run(
+        shell, env=environment, cwd=folder, capture_output=True, check=False, encoding="utf-8"
+    )

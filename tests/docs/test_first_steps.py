@@ -111,6 +111,8 @@ def test_steps_of_a_new_project_work_as_printed(
             printed = run_all(two, second)
             assert ANSWERS.get(kind or "", "") in printed
             assert f"console: {url}/console" in printed
+            # The console shows the sessions that the commands create: one user has all tokens.
+            assert re.findall(r"minted for (\S+)", printed) == ["me", "me"]
             # The token opens all that the console shows.
             code, token = two.run("agentctl console --no-open 2>/dev/null")
             assert code == 0

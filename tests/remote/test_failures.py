@@ -294,6 +294,13 @@ def test_other_servers_are_recognized(
     assert "\x1b" not in told
 
 
+def test_path_that_a_server_does_not_have_is_explained(serve: Serve) -> None:
+    body = b'{"detail": "Not found", "error_code": "NOT_FOUND"}'
+    failure = _failure(f"{serve(answer(404, body, 'application/json')).url}/wrong")
+    assert isinstance(failure, errors.NotFound)
+    assert failure.hint == "check the id, and --url including its path"
+
+
 @pytest.mark.parametrize(
     ("status", "kind"),
     [(401, errors.Unauthenticated), (403, errors.Forbidden), (502, errors.Unavailable)],

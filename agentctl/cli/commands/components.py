@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from typing import Annotated
 
 import typer
@@ -88,9 +86,7 @@ def _build_group(kind: ComponentKind) -> CommandApp:
         target: Target, component_id: ComponentId, output: Output = None, fields: Fields = None
     ) -> None:
         output_format = resolve_format(output)
-        # A local command imports the module of an agent in code, which may print.
-        with contextlib.redirect_stdout(sys.stderr):
-            document = await target.operations.get_component(kind, component_id)
+        document = await target.operations.get_component(kind, component_id)
         all_columns = [*columns, Column("session_table"), Column("db_id")]
         if kind != "team":
             all_columns.append(Column("input_schema", look="text"))

@@ -23,7 +23,7 @@ next, in one terminal:
 and in another:
 {folder}  export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope user)
   agentctl teams list --url {url}
-  agentctl console --url {url}
+  agentctl console --sub me --url {url}
 """
 _NEXT_STEPS_OF_AGENT = """
 next, in one terminal:
@@ -32,7 +32,7 @@ next, in one terminal:
 and in another:
 {folder}  export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope user)
   agentctl runs start --agent assistant --message "hello" --url {url}
-  agentctl console --url {url}
+  agentctl console --sub me --url {url}
 """
 _PACKAGES = {"pydantic-ai": "pydantic_ai", "langgraph": "langgraph", "mcp": "mcp"}
 """The package that the agents of a kind import, which an extra of the name of the kind installs."""

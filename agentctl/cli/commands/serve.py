@@ -171,7 +171,7 @@ def _announce(
             "export AGENTCTL_TOKEN=$(agentctl token mint --sub me --scope user)",
             f"agentctl agents list --url {url}",
             f'agentctl runs start --agent echo --message "hello" --session s1 --url {url}',
-            f"agentctl console --url {url}",
+            f"agentctl console --sub me --url {url}",
             "",
         ):
             note(line)
