@@ -24,7 +24,7 @@ from agentctl.service.json_texts import (
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
 from agentctl.store.repositories.run_rows import LastRun
-from agentctl.store.repositories.search import MatchedSession
+from agentctl.store.repositories.search_pages import MatchedSession
 from agentctl.store.repositories.session_lists import ListedSession
 from agentctl.store.repositories.sessions import SessionRow, SummaryRow
 from agentctl.store.search import Search

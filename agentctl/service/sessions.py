@@ -45,7 +45,7 @@ from agentctl.service.family import OperationFamily
 from agentctl.service.session_histories import JOIN_BYTES
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.listing import Slice
-from agentctl.store.repositories import run_reads, session_lists, sessions
+from agentctl.store.repositories import run_reads, search_pages, session_lists, sessions
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories.quotas import check_added
 from agentctl.store.repositories.run_rows import RunState
@@ -96,7 +96,7 @@ class SessionOperations(OperationFamily):
         self, filter: SessionFilter, search: Search, part: Slice, kind: str
     ) -> Steps[bytes]:
         visibility, user_id = self.lookups.visibility, filter.where.user_id
-        page = yield from search_texts.list_page(
+        page = yield from search_pages.list_page(
             search,
             visibility if user_id is None else Visibility(everyone=False, user_id=user_id),
             session_lists.build_conditions(filter, visibility),

@@ -10,6 +10,7 @@ that both together never occur; the older half has `former`. Ten texts have `nee
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import statistics
 import sys
@@ -27,7 +28,7 @@ from agentctl.requests import SessionFilter, SessionLocator
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import open_database
 from agentctl.store.listing import RowPage, Slice
-from agentctl.store.repositories import search, session_lists
+from agentctl.store.repositories import search_pages, session_lists
 from agentctl.store.search import build_owner_key, parse_search
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.postgres import running_postgres
@@ -97,16 +98,39 @@ async def fill_server(url: str, count: int) -> None:
     await connection.close()
 
 
-async def measure(database: Database, name: str, work: Work[RowPage[Any]]) -> None:
-    """Print the median milliseconds of a read."""
-    seconds = []
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        page = await database.read(work, size="large")
-        seconds.append(time.perf_counter() - began)
-    median = statistics.median(seconds) * 1_000
-    total = f"{page.total}{'+' if page.capped else ''}"
-    print(f"  {name:44} {median:8.1f} ms, {len(page.rows):2} rows of {total}", flush=True)
+class Meter:
+    """Prints the cost of reads: CPU time of this process and of the connections to PostgreSQL."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.baseline = 0.0
+
+    async def measure(self, name: str, work: Work[RowPage[Any]], *, baseline: bool = False) -> None:
+        """Print the median milliseconds of a read, and its ratio to the baseline."""
+        seconds, cpu = [], []
+        for _ in range(ROUNDS):
+            before, began = _get_cpu_seconds(), time.perf_counter()
+            page = await self.database.read(work, size="large")
+            seconds.append((time.perf_counter() - began) * 1_000)
+            cpu.append((_get_cpu_seconds() - before) * 1_000)
+        median = statistics.median(cpu)
+        self.baseline = median if baseline else self.baseline
+        total = f"{page.total}{'+' if page.capped else ''}"
+        print(
+            f"  {name:44} {median:8.2f} ms CPU ({statistics.median(seconds):8.2f} ms),"
+            f" {median / self.baseline:6.1f}, {len(page.rows):2} rows of {total}",
+            flush=True,
+        )
+
+
+def _get_cpu_seconds() -> float:
+    """Return the CPU time of this process, and of PostgreSQL on this machine for its connections."""
+    nanoseconds = 0
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().startswith(b"postgres: "):
+                nanoseconds += int(path.with_name("schedstat").read_text().split()[0])
+    return time.process_time() + nanoseconds / 1e9
 
 
 async def compare(engine: str, count: int, place: str, path: Path) -> None:
@@ -127,7 +151,7 @@ async def compare(engine: str, count: int, place: str, path: Path) -> None:
             work = session_lists.list_page(chosen, seen, Slice())
             await measure(database, f"{who}: {name}", work)
         for text in SEARCHES:
-            work = search.list_page(
+            work = search_pages.list_page(
                 parse_search(text, "words"), seen, seen.conditions(), Slice(),
                 is_sqlite=engine == "sqlite",
             )  # fmt: skip
