@@ -209,14 +209,16 @@ async def walk(
     operations: ServiceOperations, text: str, order: str, **fields: Any
 ) -> tuple[list[str], int]:
     """Return the results of all pages of two, and the number of pages."""
-    found, cursor, pages = list[str](), None, 0
+    found, cursor, pages, totals = list[str](), None, 0, list[tuple[int, bool]]()
     while cursor is not None or not pages:
         page = Page(limit=2, cursor=cursor, sort_order=order)  # type: ignore[arg-type]
-        filter = SessionFilter(search=text, page=page, **fields)
-        shown = (await operations.get_sessions(filter)).value
+        wanted = SessionFilter(search=text, page=page, **fields)
+        shown = (await operations.get_sessions(wanted)).value
         found += [row["session_id"] for row in shown["data"]]
         pages, cursor = pages + 1, shown["meta"]["next_cursor"]
-        assert cursor is None or pages > 1 or shown["meta"]["total_is_capped"]
+        totals.append((shown["meta"]["total_count"], shown["meta"]["total_is_capped"]))
+    assert len(set(totals)) == 1
+    assert totals[0] == (len(found), False) or (totals[0][1] and totals[0][0] <= len(found))
     return found, pages
 
 
