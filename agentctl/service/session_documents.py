@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import orjson
@@ -24,7 +24,7 @@ from agentctl.service.json_texts import (
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
 from agentctl.store.repositories.run_rows import LastRun
-from agentctl.store.repositories.search import MatchedSession
+from agentctl.store.repositories.search_pages import MatchedSession
 from agentctl.store.repositories.session_lists import ListedSession
 from agentctl.store.repositories.sessions import SessionRow, SummaryRow
 from agentctl.store.search import Search
@@ -122,11 +122,14 @@ def build_session_summaries(rows: Iterable[ListedSession]) -> list[bytes]:
     return [orjson.dumps(_summarize_session(row, row.last_run)) for row in rows]
 
 
-@unit
-def read_matched_sessions(matched: Sequence[MatchedSession], search: Search) -> Steps[list[bytes]]:
-    """Build the sessions that a search has found, each with the text around the words."""
-    rows = [session.row for session in matched]
-    newest = yield from run_reads.list_newest([row.session_id for row in rows if row.run_count])
+def build_matched_sessions(
+    matched: Sequence[MatchedSession], newest: Mapping[str, LastRun], search: Search
+) -> list[bytes]:
+    """Build the sessions that a search has found, each with the text around the words.
+
+    Args:
+        newest: the last run of each session by id.
+    """
     documents = []
     for row, match in matched:
         snippet, highlights = search.cut(match.text)

@@ -43,14 +43,16 @@ from agentctl.runtime.components.records import build_session_data
 from agentctl.service import documents, json_texts, paging, session_documents
 from agentctl.service.family import OperationFamily
 from agentctl.service.session_histories import JOIN_BYTES
-from agentctl.store.database import Database, Steps, Work, unit
-from agentctl.store.listing import Slice
-from agentctl.store.repositories import run_reads, session_lists, sessions
+from agentctl.store.database import Database, Steps, unit
+from agentctl.store.listing import RowPage, Slice
+from agentctl.store.repositories import run_reads, search_pages, session_lists, sessions
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories.quotas import check_added
-from agentctl.store.repositories.run_rows import RunState
+from agentctl.store.repositories.run_rows import LastRun, RunState
+from agentctl.store.repositories.search_pages import MatchedSession
 from agentctl.store.repositories.sessions import SessionRow, SummaryRow
 from agentctl.store.search import Search, parse_search
+from agentctl.store.threads import call_in_thread
 from agentctl.store.visibility import EVERYONE, Visibility
 from agentctl.transcripts import export
 
@@ -69,16 +71,15 @@ class SessionOperations(OperationFamily):
             paging.check_session_filter(filter)
             part = paging.build_slice("sessions", filter.page)
             if filter.search is not None:
-                find = self._search(database, filter, filter.search, part)
-                return Document(await database.read(find, size="large"))
+                return await self._search(database, filter, filter.search, part)
             work = session_lists.list_page(filter, self.lookups.visibility, part, database.totals)
             page = await database.read(work, size="unknown")
             items = session_documents.build_session_summaries(map(self._show_hold, page.rows))
             return Document(documents.build_page_document("sessions", items, filter.page, page))
 
-    def _search(
+    async def _search(
         self, database: Database, filter: SessionFilter, text: str, part: Slice
-    ) -> Work[bytes]:
+    ) -> Document[SessionPage]:
         tokenizer = database.outbox.tokenizer
         if tokenizer is None:
             raise errors.BadRequest(
@@ -87,25 +88,28 @@ class SessionOperations(OperationFamily):
             )
         if part.sort != "created_at":
             raise errors.ValidationFailed("sort_by must be created_at with search")
-        return self._find_sessions(
-            filter, parse_search(text, tokenizer), part, database.load().kind
-        )
+        search = parse_search(text, tokenizer)
+        find = self._find_sessions(filter, search, part, database.load().kind)
+        page, newest = await database.read(find, size="large")
+        rows = [found._replace(row=self._show_hold(found.row)) for found in page.rows]
+        # Long texts take milliseconds each: not on the event loop.
+        items = await call_in_thread(session_documents.build_matched_sessions, rows, newest, search)
+        return Document(documents.build_page_document("sessions", items, filter.page, page))
 
     @unit
     def _find_sessions(
         self, filter: SessionFilter, search: Search, part: Slice, kind: str
-    ) -> Steps[bytes]:
+    ) -> Steps[tuple[RowPage[MatchedSession], dict[str, LastRun]]]:
         visibility, user_id = self.lookups.visibility, filter.where.user_id
-        page = yield from search_texts.list_page(
+        page = yield from search_pages.list_page(
             search,
             visibility if user_id is None else Visibility(everyone=False, user_id=user_id),
             session_lists.build_conditions(filter, visibility),
             part,
             is_sqlite=kind == "sqlite",
         )
-        rows = [found._replace(row=self._show_hold(found.row)) for found in page.rows]
-        items = yield from session_documents.read_matched_sessions(rows, search)
-        return documents.build_page_document("sessions", items, filter.page, page)
+        ids = [found.row.session_id for found in page.rows if found.row.run_count]
+        return page, (yield from run_reads.list_newest(ids))
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
         """Create an empty session that the caller owns.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -26,6 +27,10 @@ MAXIMUM_SEARCH_LENGTH = 500
 MINIMUM_PART = 3
 """Characters before `*`, and of a word of the tokenizer `trigram`. The index of a shorter beginning
 would have to read a large part of all texts."""
+
+MAXIMUM_TERMS = 32
+"""Words of the index of SQLite that take the place of a beginning. The index reads them in order;
+for a beginning it merges all texts of all words first."""
 
 MAXIMUM_TEXT = 32_768
 """Characters of a message and of an answer that are found."""
@@ -61,10 +66,29 @@ class Search:
     words: tuple[Word, ...]
     tokenizer: Tokenizer
 
-    def format_fts5(self, owner: str | None) -> str:
-        """Return the expression of SQLite, for the texts of an owner; None: of all."""
+    def list_expanded(self) -> list[Word]:
+        """Return the beginnings for which `format_fts5` can have the words of the index.
+
+        They have ASCII letters and digits only: the index has these in lower case, and each of its
+        words is found by itself.
+        """
+        return [
+            word
+            for word in self.words
+            if word.is_prefix and word.text.isascii() and word.text.isalnum()
+        ]
+
+    def format_fts5(self, owner: str | None, terms: Mapping[Word, Sequence[str]]) -> str:
+        """Return the expression of SQLite.
+
+        Args:
+            owner: the owner of the texts; None: of all.
+            terms: all words of the index with a beginning, for some of `list_expanded`.
+        """
         words = (
-            '"' + word.text.replace('"', '""') + '"' + (" *" if word.is_prefix else "")
+            f"({' OR '.join(map(_quote, terms[word]))})"
+            if word in terms
+            else _quote(word.text) + (" *" if word.is_prefix else "")
             for word in self.words
         )
         text = f"{{text}} : ({' AND '.join(words)})"
@@ -128,6 +152,10 @@ def parse_search(text: str, tokenizer: Tokenizer) -> Search:
     if len(words) > MAXIMUM_WORDS:
         raise errors.ValidationFailed(f"search must be at most {MAXIMUM_WORDS} words")
     return Search(tuple(dict.fromkeys(words)), tokenizer)
+
+
+def _quote(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
 
 
 def build_owner_key(user_id: str | None) -> str:

@@ -19,6 +19,7 @@ from agentctl.service.paging import pack_cursor
 from agentctl.service.search_index import count_unindexed, index_texts
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import search as search_texts
+from agentctl.store.repositories import search_pages
 from tests.contract.engines import Engine, empty
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -204,28 +205,98 @@ async def test_pages_follow_the_creation_of_sessions(searched: Deployment) -> No
         assert await find(me, "hello", status="ERROR") == []
 
 
+async def walk(
+    operations: ServiceOperations, text: str, order: str, **fields: Any
+) -> tuple[list[str], int]:
+    """Return the results of all pages of two, and the number of pages."""
+    found, cursor, pages, totals = list[str](), None, 0, list[tuple[int, bool]]()
+    while cursor is not None or not pages:
+        page = Page(limit=2, cursor=cursor, sort_order=order)  # type: ignore[arg-type]
+        wanted = SessionFilter(search=text, page=page, **fields)
+        shown = (await operations.get_sessions(wanted)).value
+        found += [row["session_id"] for row in shown["data"]]
+        pages, cursor = pages + 1, shown["meta"]["next_cursor"]
+        totals.append((shown["meta"]["total_count"], shown["meta"]["total_is_capped"]))
+    assert len(set(totals)) == 1
+    assert totals[0] == (len(found), False) or (totals[0][1] and totals[0][0] <= len(found))
+    return found, pages
+
+
+SMALL_READS = {"MAXIMUM_READ": 3, "WINDOWS": (2, 3), "CHUNK": 2}
+
+
+@pytest.mark.parametrize("few", [0, search_pages.FEW])
 async def test_frequent_words_are_read_in_parts(
+    searched: Deployment, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    async with opened(searched) as service:
+        for name, value in {**SMALL_READS, "FEW": few}.items():
+            monkeypatch.setattr(search_pages, name, value)
+        me, other, database = user(service), user(service, "other"), service.hosting.databases
+        ids = [f"s{number:02}" for number in range(9)]
+        for number, session_id in enumerate(ids):
+            for _ in range(1 + 3 * (number % 3)):
+                await say(me, session_id, "frequent word")
+            await say(other, f"x{session_id}", "frequent word")
+        # Some sessions of one millisecond, one of them before the first time with a place.
+        move = search_texts.Sql("UPDATE sessions SET created_at = :at WHERE session_id = :id")
+        place = search_texts.Sql("UPDATE search_texts SET place = :new WHERE place = :old")
+        listed = search_texts.Sql(
+            "SELECT place, session_id FROM search_texts ORDER BY session_id, place"
+        )
+        rows = await database.system.read(listed.rows(lambda *row: row))
+        for number, (old, session_id) in enumerate(rows):
+            at = max(0, int(session_id[-2:]) - 1) // 3 * 1_000_000
+            await database.system.write(move.execute(at=at + int(session_id[-2:]), id=session_id))
+            new = (at // 1000 << 20) + number
+            await database.system.write(place.execute(new=new, old=old))
+        others = [f"x{each}" for each in ids]
+        both = sorted([*ids, *others], key=lambda each: each[-2:] + each)
+        for operations, expected in ((me, ids), (other, others), (admin(service), both)):
+            for text in ("freq*", "frequent word"):
+                assert (await walk(operations, text, "asc"))[0] == expected
+                assert (await walk(operations, text, "desc"))[0] == expected[::-1]
+                assert (await walk(operations, f"{text} nowhere", "desc"))[0] == []
+
+
+async def test_page_compares_a_bounded_number_of_texts_with_filters(
     searched: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(searched) as service:
-        for name, value in {"MAXIMUM_FOUND": 3, "WINDOW": 4, "CHUNK": 2}.items():
-            monkeypatch.setattr(search_texts, name, value)
+        for name, value in {**SMALL_READS, "FEW": 0}.items():
+            monkeypatch.setattr(search_pages, name, value)
+        me = user(service)
+        for number in range(30):
+            await say(me, f"s{number:02}", "frequent word")
+        await me.rename_session("s02", "Zebra")
+        for order in ("asc", "desc"):
+            found, pages = await walk(me, "frequent", order, session_name="zebra")
+            assert found == ["s02"]
+            assert pages >= 5
+        first = (await me.get_sessions(SessionFilter(search="frequent", status="ERROR"))).value
+        assert first["data"] == []
+        assert first["meta"]["next_cursor"]
+        assert first["meta"]["total_is_capped"]
+
+
+async def test_beginnings_of_few_and_of_many_words_find_the_same(searched: Deployment) -> None:
+    async with opened(searched) as service:
         me, other = user(service), user(service, "other")
-        ids = [f"s{number:02}" for number in range(9)]
-        for session_id in ids:
-            await say(me, session_id, "frequent word")
-            await say(other, f"x{session_id}", "frequent word")
-        for order, expected in (("asc", ids), ("desc", ids[::-1])):
-            found, cursor = list[str](), None
-            while True:
-                page = Page(limit=2, cursor=cursor, sort_order=order)  # type: ignore[arg-type]
-                shown = (await me.get_sessions(SessionFilter(search="freq*", page=page))).value
-                assert shown["meta"]["total_is_capped"]
-                found += [row["session_id"] for row in shown["data"]]
-                cursor = shown["meta"]["next_cursor"]
-                if cursor is None:
-                    break
-            assert found == expected
+        await say(other, "x", "counters")
+        await say(me, "accent", "Count\u00e9r")
+        for number in range(5):
+            await say(me, f"few{number}", f"COUNT{number} and countries")
+        few = await find(me, "count*")
+        assert few == ["few4", "few3", "few2", "few1", "few0", "accent"]
+        assert await find(me, "Countri* AND*") == few[:5]
+        assert await find(me, "count* nothing*") == []
+        many = " ".join(f"count{number}x" for number in range(search_pages.MAXIMUM_TERMS + 1))
+        await say(me, "many", many)
+        assert await find(me, "count*") == ["many", *few]
+        await me.delete_session("few0")
+        assert await find(me, "count0*") == ["many"]
+        await me.delete_session("many")
+        assert await find(me, "count0*") == []
 
 
 REFUSED = {
@@ -235,6 +306,10 @@ REFUSED = {
     "length": ("x" * 501, "at most 500 characters"),
     "beginning": ("re*", "at least 3 characters"),
     "NUL": ("a\0b", "NUL"),
+    "beginning of nothing": ("* ** *", "search must contain a word"),
+    "emoji": ("\U0001f600 \U0001f468\u200d\U0001f469", "search must contain a word"),
+    "combining characters": ("\u0301" * 400, "search must contain a word"),
+    "very long": ("word " * 200_000, "at most 500 characters"),
 }
 
 

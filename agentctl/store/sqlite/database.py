@@ -272,7 +272,7 @@ class SqliteDatabase:
         try:
             connection = self._idle.pop()
         except IndexError:
-            connection = self._file.connect(connect_reader)
+            connection = self._file.connect(partial(connect_reader, searches=True))
         try:
             yield connection
         finally:

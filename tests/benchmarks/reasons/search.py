@@ -1,10 +1,14 @@
 """Search among many sessions, compared with a filtered list (docs/decisions/0114).
 
 `python -m tests.benchmarks.reasons.search sqlite 1000000` (or `postgres`) stores sessions with a
-text of 40 words each in a temporary database and prints milliseconds of the first page, read as the
-service reads it. One session in twenty is of the large user, the others of 2,000 users. Every text
-has `everyone`, every second one `half`, one half of the time `odd` and in the other half `even`, so
-that both together never occur; the older half has `former`. Ten texts have `needle`.
+text of 40 words each in a temporary database and prints the cost of the first page, read as the
+service reads it, its ratio to that of a list of a component of the same user, and the time of
+writes meanwhile. The cost is CPU time, with that of the server of PostgreSQL: other work of the
+machine changes it less than the time.
+
+One session in twenty is of the large user, the others of 2,000 users. Every text has `everyone`,
+every second one `half`, one half of the time `odd` and in the other half `even`, so that both
+together never occur; the older half has `former`. Ten texts have `needle`.
 """
 
 from __future__ import annotations
@@ -18,19 +22,23 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import apsw
 import asyncpg
 
 from agentctl.config import settings
-from agentctl.requests import SessionFilter, SessionLocator
-from agentctl.store.database import Database, Work
+from agentctl.records.times import now
+from agentctl.requests import SessionFilter
+from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import open_database
 from agentctl.store.listing import RowPage, Slice
-from agentctl.store.repositories import search, session_lists
+from agentctl.store.repositories import search_pages, session_lists, sessions
+from agentctl.store.repositories.search import add_session
 from agentctl.store.search import build_owner_key, parse_search
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.postgres import running_postgres
+from tests.store.rows import a_session
 
 __all__ = ["main"]
 
@@ -45,6 +53,8 @@ SEARCHES = (
     "everyone", "half", "needle", "everyone half", "needle everyone", "odd even", "former",
     "abc*", "ab3f", "every*",
 )  # fmt: skip
+RARE_TAG = SessionFilter(tag=("rare",))
+WRITES = 300
 LARGE, SMALL = Visibility(everyone=False, user_id="large"), Visibility(False, "user7")
 
 
@@ -53,22 +63,20 @@ def build_rows(count: int) -> Iterator[tuple[list[Any], list[Any]]]:
     numbers = random.Random(1)
     words = [f"{number:04x}" for number in range(65_536)]
     for first in range(0, count, BATCH):
-        sessions, texts = list[Any](), list[Any]()
+        rows, texts = list[Any](), list[Any]()
         for number in range(first, min(first + BATCH, count)):
             user = "large" if number % 20 == 0 else f"user{number % 2_000}"
             at = 1_700_000_000_000_000 + number * 10_000
             session_id = f"s{number:07}"
             component = "often" if number % 3 else "seldom"
-            sessions.append(
-                (session_id, "agent", component, user, session_id, 0, 1, 0, at, at, "{}")
-            )
+            rows.append((session_id, "agent", component, user, session_id, 0, 1, 0, at, at, "{}"))
             said = ["everyone", "half" if number % 2 else "other", *numbers.choices(words, k=40)]
             said.append("odd" if number % 4 < 2 else "even")
             said += ["needle"] if number % (count // 10) == 77 else []
             said += ["former"] if number < count // 2 else []
             place = at // 1000 << 20
             texts.append((place, session_id, build_owner_key(user), "words", " ".join(said)))
-        yield sessions, texts
+        yield rows, texts
 
 
 def fill_file(path: Path, count: int) -> None:
@@ -90,23 +98,56 @@ def fill_file(path: Path, count: int) -> None:
 async def fill_server(url: str, count: int) -> None:
     """Fill a PostgreSQL database."""
     connection = await asyncpg.connect(url)
-    for sessions, texts in build_rows(count):
-        await connection.copy_records_to_table("sessions", records=sessions, columns=SESSION)
+    for rows, texts in build_rows(count):
+        await connection.copy_records_to_table("sessions", records=rows, columns=SESSION)
         await connection.copy_records_to_table("search_texts", records=texts, columns=TEXT)
     await connection.execute("VACUUM ANALYZE")
     await connection.close()
 
 
-async def measure(database: Database, name: str, work: Work[RowPage[Any]]) -> None:
-    """Print the median milliseconds of a read."""
-    seconds = []
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        page = await database.read(work, size="large")
-        seconds.append(time.perf_counter() - began)
-    median = statistics.median(seconds) * 1_000
-    total = f"{page.total}{'+' if page.capped else ''}"
-    print(f"  {name:44} {median:8.1f} ms, {len(page.rows):2} rows of {total}", flush=True)
+class Meter:
+    """Prints the cost of reads: CPU time of this process and of the server of PostgreSQL.
+
+    Args:
+        processes: ids of the processes of the server.
+    """
+
+    def __init__(self, database: Database, processes: list[int]) -> None:
+        self._database, self._processes = database, processes
+        self._baseline = 0.0
+
+    async def measure(self, name: str, work: Work[RowPage[Any]], *, baseline: bool = False) -> None:
+        """Print the median milliseconds of a read, and its ratio to the baseline."""
+        seconds, cpu = list[float](), list[float]()
+        for _ in range(ROUNDS):
+            before, began = self._read_cpu(), time.perf_counter()
+            page = await self._database.read(work, size="large")
+            seconds.append((time.perf_counter() - began) * 1_000)
+            cpu.append((self._read_cpu() - before) * 1_000)
+        median = statistics.median(cpu)
+        self._baseline = median if baseline else self._baseline
+        total = f"{page.total}{'+' if page.capped else ''}"
+        print(
+            f"  {name:44} {median:7.2f} ms CPU, ratio {median / self._baseline:5.1f},"
+            f" time {statistics.median(seconds):7.1f} ms, {len(page.rows):2} rows of {total}",
+            flush=True,
+        )
+
+    def _read_cpu(self) -> float:
+        """Return seconds."""
+        texts = [Path(f"/proc/{each}/schedstat").read_text() for each in self._processes]
+        return time.process_time() + sum(int(text.split()[0]) for text in texts) / 1e9
+
+
+async def list_processes(database: Database, url: str) -> list[int]:
+    """Return the processes of PostgreSQL for connections of a database."""
+    work = session_lists.list_page(SessionFilter(), EVERYONE, Slice())
+    await asyncio.gather(*(database.read(work, size="large") for _ in range(4)))
+    connection = await asyncpg.connect(url)
+    own = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+    processes = [row[0] for row in await connection.fetch(f"{own} AND pid <> pg_backend_pid()")]
+    await connection.close()
+    return processes
 
 
 async def compare(engine: str, count: int, place: str, path: Path) -> None:
@@ -117,22 +158,71 @@ async def compare(engine: str, count: int, place: str, path: Path) -> None:
     await (asyncio.to_thread(fill_file, path, count) if engine == "sqlite"
            else fill_server(place, count))  # fmt: skip
     print(f"{engine}, {count:,} sessions: stored in {time.perf_counter() - began:.0f} s")
+    await print_figures(engine, database, place)
+    await database.close()
+
+
+async def print_figures(engine: str, database: Database, url: str) -> None:
+    """Print the figures of a filled database."""
+    processes = [] if engine == "sqlite" else await list_processes(database, url)
+    meter = Meter(database, processes)
     for who, seen in {"all": EVERYONE, "large user": LARGE, "small user": SMALL}.items():
         for name, chosen in {
-            "list": SessionFilter(),
             "list of a component": SessionFilter(component_id="seldom"),
             "list of a name": SessionFilter(session_name="s0000"),
-            "list by type": SessionFilter(where=SessionLocator(type="agent")),
+            "list of a tag": RARE_TAG,
         }.items():
             work = session_lists.list_page(chosen, seen, Slice())
-            await measure(database, f"{who}: {name}", work)
+            is_first = chosen.component_id is not None
+            await meter.measure(f"{who}: {name}", work, baseline=is_first)
         for text in SEARCHES:
-            work = search.list_page(
-                parse_search(text, "words"), seen, seen.conditions(), Slice(),
-                is_sqlite=engine == "sqlite",
-            )  # fmt: skip
-            await measure(database, f"{who}: search {text!r}", work)
-    await database.close()
+            await meter.measure(f"{who}: search {text!r}", build_search(engine, text, seen))
+        work = build_search(engine, "everyone", seen, RARE_TAG)
+        await meter.measure(f"{who}: search 'everyone' with a tag", work)
+    print(f"  alone: {await measure_writes(database, None)}")
+    for text in ("everyone", "every*", "odd even"):
+        work = build_search(engine, text, EVERYONE)
+        print(f"  during searches {text!r}: {await measure_writes(database, work)}")
+
+
+def build_search(
+    engine: str, text: str, seen: Visibility, filter: SessionFilter | None = None
+) -> Work[RowPage[Any]]:
+    """Build the read of the first page of a search."""
+    conditions = session_lists.build_conditions(filter or SessionFilter(), seen)
+    search, is_sqlite = parse_search(text, "words"), engine == "sqlite"
+    return search_pages.list_page(search, seen, conditions, Slice(), is_sqlite=is_sqlite)
+
+
+@unit
+def write_one(session_id: str) -> Steps[None]:
+    """Create a session, and index its name."""
+    named = a_session(session_id, now=now(), user_id="user7", session_name="everyone has a name")
+    yield from sessions.create(named)
+    yield from add_session(session_id, "words")
+
+
+async def measure_writes(database: Database, work: Work[Any] | None) -> str:
+    """Describe writes of sessions with a text, one every 5 ms, while two clients search."""
+    stopped, times, reads = False, list[float](), 0
+
+    async def search() -> None:
+        nonlocal reads
+        while work is not None and not stopped:
+            await database.read(work, size="large")
+            reads += 1
+
+    clients = [asyncio.create_task(search()) for _ in range(2)]
+    for _ in range(WRITES):
+        began = time.perf_counter()
+        await database.write(write_one(f"new-{uuid4().hex}"))
+        times.append((time.perf_counter() - began) * 1_000)
+        await asyncio.sleep(0.005)
+    stopped = True
+    await asyncio.gather(*clients)
+    times.sort()
+    middle, p99 = times[WRITES // 2], times[WRITES * 99 // 100]
+    return f"writes: median {middle:.1f} ms, p99 {p99:.1f}, longest {times[-1]:.1f}, {reads} reads"
 
 
 def main() -> None:

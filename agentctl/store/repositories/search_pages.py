@@ -1,0 +1,414 @@
+"""Pages of a search: the sessions whose texts contain all words.
+
+A page reads a bounded number of texts, as the lists of `read_compared` do. The statements that find
+texts differ between the engines (docs/decisions/0114).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import NamedTuple, cast
+
+from agentctl.store.database import Sql, Statement, Steps, Value, unit
+from agentctl.store.listing import (
+    ID_GROUP,
+    Conditions,
+    Cursor,
+    RowPage,
+    Slice,
+    group_ids,
+    prefix_end,
+)
+from agentctl.store.repositories.search import FARTHEST, LATEST, SHARE
+from agentctl.store.repositories.session_lists import LISTING
+from agentctl.store.repositories.sessions import SummaryRow
+from agentctl.store.search import MAXIMUM_TERMS, Search, Word, build_owner_key
+from agentctl.store.visibility import Visibility
+
+MAXIMUM_READ = 1_000
+"""Texts with all words that are read for a page, so that filters of sessions compare no more."""
+
+CHUNK = 64
+"""Texts of the first read in the order of time; each following one is twice as long."""
+
+WINDOWS = 500, 5_000
+"""Texts that PostgreSQL compares with the words one after the other, before it uses the index of
+words, and instead of that, if very many texts contain them."""
+
+FEW = 20_000
+"""Texts with all words, as PostgreSQL estimates them, up to which it uses the index of words. It
+needs 60 ns for each before it returns the first."""
+
+_LAST_ID = chr(0x10FFFF)
+
+_TEXTS = Sql(f"SELECT place, run_id, text FROM search_texts WHERE place IN ({ID_GROUP})")
+
+
+class Found(NamedTuple):
+    """A text that was found.
+
+    Attributes:
+        created_at: that of its session; None if the session does not match the filters, of which
+            its owner is one.
+    """
+
+    place: int
+    session_id: str
+    created_at: int | None
+
+
+class Match(NamedTuple):
+    """The text of a session on a page. `run_id` None: its name."""
+
+    run_id: str | None
+    text: str
+
+
+class MatchedSession(NamedTuple):
+    """A session on a page of a search, with the newest of its texts that were found."""
+
+    row: SummaryRow
+    match: Match
+
+
+class _Part(NamedTuple):
+    """Texts in the order of places, and the first place that was not read; None: all were."""
+
+    found: list[Found]
+    end: int | None
+
+
+class _Reader:
+    """The statements that find texts in the index of one engine, and the order of places.
+
+    Args:
+        search: the words.
+        visibility: the data that the caller sees; its condition is one of `conditions`.
+        conditions: conditions on the session.
+        page: the page, with its order.
+        terms: the words of the index of SQLite with each beginning, where they are known.
+    """
+
+    def __init__(
+        self,
+        search: Search,
+        visibility: Visibility,
+        conditions: Conditions,
+        page: Slice,
+        terms: dict[Word, list[str]],
+    ) -> None:
+        self.newest_first = page.order == "desc"
+        self._page = page
+        self._owner = None if visibility.everyone else build_owner_key(visibility.user_id)
+        self._texts, self._values = conditions.texts, dict(conditions.values)
+        plain, prefixes = search.format_tsquery()
+        self._table = "search_words" if search.tokenizer == "words" else "search_trigrams"
+        self._words: dict[str, Value] = {"search_query": search.format_fts5(self._owner, terms)}
+        self._lexemes: dict[str, Value] = {"search_plain": plain, "search_prefixes": prefixes}
+        self._scope: dict[str, Value] = {}
+        if self._owner is not None:
+            self._scope = {"search_owner": self._owner}
+            self._lexemes |= {"search_lexeme": f"'{self._owner}'"}
+        self.first = FARTHEST if self.newest_first else 0
+        if page.after is not None:
+            self.first = self.begin_group(min(max(page.after[0], 0), LATEST) // 1000 * SHARE)
+
+    def begin_group(self, place: int) -> int:
+        """Return the first place, in the order, of the millisecond of a place."""
+        return place // SHARE * SHARE + (SHARE - 1 if self.newest_first else 0)
+
+    def end_group(self, place: int) -> int:
+        """Return the first place, in the order, after the millisecond of a place."""
+        return place // SHARE * SHARE + (-1 if self.newest_first else SHARE)
+
+    def is_before(self, place: int, other: int) -> bool:
+        return place > other if self.newest_first else place < other
+
+    def build_cursor(self, place: int) -> Cursor:
+        """Return the cursor of the sessions from the millisecond of a place on."""
+        start = place // SHARE * 1000
+        return (start + 999, _LAST_ID) if self.newest_first else (start, "")
+
+    def has_enough(self, found: Iterable[Found]) -> bool:
+        """Return True if the sessions fill the page and show that another one follows."""
+        return len(_select_sessions(found, self._page)) > self._page.offset + self._page.limit
+
+    def sqlite(self, start: int, limit: int) -> Statement:
+        """Return the statement of SQLite for texts in order, from a place on."""
+        sql = _sqlite_sql(self._table, self._texts, self.newest_first)
+        values = {**self._values, **self._words, "search_start": start, "search_limit": limit}
+        return Statement(sql, values)
+
+    def last_compared(self, start: int, size: int) -> Statement:
+        """Return the statement of PostgreSQL for the last of some texts from a place on."""
+        values = {**self._bind_range(start, None), "search_offset": size - 1}
+        return Statement(_last_compared_sql(self.newest_first, bool(self._scope)), values)
+
+    def compared(self, start: int, end: int | None, limit: int) -> Statement:
+        """Return the statement of PostgreSQL that compares texts with the words, in order.
+
+        Args:
+            end: the first place that is not read; None: there is none.
+        """
+        sql = _compared_sql(self._texts, self.newest_first, bool(self._scope))
+        bounds = {**self._bind_range(start, end), "search_limit": limit}
+        return Statement(sql, {**self._values, **self._lexemes, **bounds})
+
+    def _bind_range(self, start: int, end: int | None) -> dict[str, Value]:
+        last = -1 if self.newest_first else FARTHEST
+        return {**self._scope, "search_start": start, "search_end": last if end is None else end}
+
+    def estimate(self) -> Statement:
+        """Return the statement of PostgreSQL that estimates the texts with all words."""
+        return Statement(_estimate_sql(bool(self._scope)), self._lexemes)
+
+    def indexed(self, limit: int) -> Statement:
+        """Return the statement of PostgreSQL that reads the index of words, in any order."""
+        sql = _indexed_sql(self._texts, self.newest_first, bool(self._scope))
+        bounds: dict[str, Value] = {"search_start": self.first, "search_limit": limit}
+        return Statement(sql, {**self._values, **self._lexemes, **bounds})
+
+
+@cache
+def _sqlite_sql(table: str, conditions: tuple[str, ...], newest_first: bool) -> Sql:
+    # CROSS JOIN keeps the order of the index of words, so nothing is sorted.
+    sign, order = ("<=", "DESC") if newest_first else (">=", "ASC")
+    return Sql(
+        f"SELECT {_select(conditions)}"
+        f" FROM {table} AS w CROSS JOIN search_texts AS t ON t.place = w.rowid"
+        f" WHERE {table} MATCH :search_query AND w.rowid {sign} :search_start"
+        f" ORDER BY w.rowid {order} LIMIT :search_limit"
+    )
+
+
+@cache
+def _terms_sql() -> Sql:
+    # Each row is the first word of the index after the one before: no text is read. No word has the
+    # character U+0001.
+    after = "SELECT term FROM search_terms WHERE term >="
+    return Sql(
+        f"WITH RECURSIVE found (term) AS (SELECT ({after} :first LIMIT 1) UNION ALL"
+        f" SELECT ({after} found.term || char(1) LIMIT 1) FROM found WHERE found.term < :last)"
+        " SELECT term FROM found WHERE term < :last LIMIT :maximum"
+    )
+
+
+@cache
+def _last_compared_sql(newest_first: bool, owned: bool) -> Sql:
+    return Sql(
+        f"SELECT place FROM search_texts WHERE {_match_range(newest_first, owned)}"
+        " LIMIT 1 OFFSET :search_offset"
+    )
+
+
+@cache
+def _compared_sql(conditions: tuple[str, ...], newest_first: bool, owned: bool) -> Sql:
+    # OFFSET keeps the words out of the inner statement, for which the planner would choose their
+    # index by an estimate.
+    return Sql(
+        f"SELECT {_select(conditions)} FROM (SELECT place, session_id, words FROM search_texts"
+        f" WHERE {_match_range(newest_first, owned)} OFFSET 0) AS t"
+        f" WHERE {_match_words(owned)} LIMIT :search_limit"
+    )
+
+
+def _match_range(newest_first: bool, owned: bool) -> str:
+    """Return the condition and the order of the texts of an owner, or all, in a range of places."""
+    sign, other, order = ("<=", ">", "DESC") if newest_first else (">=", "<", "ASC")
+    if not owned:
+        return f"place {sign} :search_start AND place {other} :search_end ORDER BY place {order}"
+    # Pairs, and both columns in the order: only the index of owners has that. With the condition
+    # `owner = ...` the planner may read the texts of all owners in the order of places.
+    return (
+        f"(owner, place) {sign} (:search_owner, :search_start)"
+        f" AND (owner, place) {other} (:search_owner, :search_end)"
+        f" ORDER BY owner {order}, place {order}"
+    )
+
+
+@cache
+def _estimate_sql(owned: bool) -> Sql:
+    return Sql(f"EXPLAIN (FORMAT JSON) SELECT 1 FROM search_texts AS t WHERE {_match_words(owned)}")
+
+
+@cache
+def _indexed_sql(conditions: tuple[str, ...], newest_first: bool, owned: bool) -> Sql:
+    # An expression: the index of places must not be read, however the planner estimates the words.
+    sign = "<=" if newest_first else ">="
+    return Sql(
+        f"SELECT {_select(conditions)} FROM search_texts AS t WHERE {_match_words(owned)}"
+        f" AND t.place + 0 {sign} :search_start LIMIT :search_limit"
+    )
+
+
+def _select(conditions: tuple[str, ...]) -> str:
+    where = " AND ".join(("sessions.session_id = t.session_id", *conditions))
+    return f"t.place, t.session_id, (SELECT created_at FROM sessions WHERE {where})"
+
+
+def _match_words(owned: bool) -> str:
+    query = (
+        "plainto_tsquery('simple', cast(:search_plain as text))"
+        " && to_tsquery('simple', cast(:search_prefixes as text))"
+    )
+    lexeme = " && cast(cast(:search_lexeme as text) as tsquery)" if owned else ""
+    # PostgreSQL ignores texts without a word for it, such as `<b>`: then nothing is found.
+    return f"t.words @@ ({query}{lexeme}) AND numnode({query}) > 0"
+
+
+# For the rest of the transaction. The table of texts is never read from its beginning to its end,
+# and texts in order are never sorted, however the planner estimates their number.
+_ONLY_INDEXES = Sql(
+    "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_sort', 'off', true)"
+)
+
+
+@unit
+def list_page(
+    search: Search, visibility: Visibility, conditions: Conditions, page: Slice, *, is_sqlite: bool
+) -> Steps[RowPage[MatchedSession]]:
+    """Read a page of the sessions with a text that contains all words.
+
+    The sessions are in the order of their creation. A page can have fewer rows than its limit, or
+    none, and a next page, which begins after the texts that were read. The total is that of the
+    texts that the first page reads, and capped if more may follow.
+
+    Args:
+        visibility: the data that the caller sees; `conditions` has its condition.
+        conditions: conditions on the columns of `sessions`.
+        page: the page, by `created_at`.
+    """
+    terms: dict[Word, list[str]] = {}
+    if is_sqlite:
+        for word in search.list_expanded():
+            values: dict[str, Value] = {"first": word.text.lower()}
+            values |= {"last": prefix_end(word.text.lower()), "maximum": MAXIMUM_TERMS + 1}
+            found = [row[0] for row in (yield Statement(_terms_sql(), values))]
+            if 0 < len(found) <= MAXIMUM_TERMS:
+                terms[word] = found
+    reader = _Reader(search, visibility, conditions, page, terms)
+    part = yield from (_read_sqlite if is_sqlite else _read_postgres)(reader, page)
+    sessions = _select_sessions(part.found, page)
+    shown = sessions[page.offset : page.offset + page.limit]
+    following = None if part.end is None else reader.build_cursor(part.end)
+    if len(sessions) > page.offset + page.limit:
+        following = cast(int, shown[-1].created_at), shown[-1].session_id
+    total = page.total or (len(sessions), part.end is not None or page.after is not None)
+    rows = yield from _read_rows(shown, visibility)
+    return RowPage(rows, *total, following, keeps_total=True)
+
+
+@unit
+def _read_sqlite(reader: _Reader, page: Slice) -> Steps[_Part]:
+    return (yield from _read_in_order(reader, page, reader.sqlite, _Part([], reader.first), None))
+
+
+@unit
+def _read_postgres(reader: _Reader, page: Slice) -> Steps[_Part]:
+    yield Statement(_ONLY_INDEXES)
+    part = yield from _compare(reader, page, _Part([], reader.first), WINDOWS[0])
+    if part.end is None or reader.has_enough(part.found):
+        return part
+    ((plan,),) = yield reader.estimate()
+    if json.loads(plan)[0]["Plan"]["Plan Rows"] <= FEW:
+        found = [Found(*row) for row in (yield reader.indexed(MAXIMUM_READ + 1))]
+        if len(found) <= MAXIMUM_READ:
+            return _Part(found, None)
+    return (yield from _compare(reader, page, part, WINDOWS[1], extends=True))
+
+
+@unit
+def _compare(
+    reader: _Reader, page: Slice, part: _Part, size: int, *, extends: bool = False
+) -> Steps[_Part]:
+    """Compare the texts that follow a part with the words.
+
+    Args:
+        size: number of texts.
+        extends: True to compare more texts if so many are of sessions of one millisecond.
+    """
+    start, end = part.end, None
+    assert start is not None
+    last = yield reader.last_compared(start, size)
+    if last:
+        end = reader.begin_group(last[0][0])
+        if not reader.is_before(start, end):
+            if not extends:
+                return part
+            end = reader.end_group(end)
+            end = end if (yield reader.last_compared(end, 1)) else None
+
+    def read(place: int, limit: int) -> Statement:
+        return reader.compared(place, end, limit)
+
+    return (yield from _read_in_order(reader, page, read, part, end))
+
+
+@unit
+def _read_in_order(
+    reader: _Reader,
+    page: Slice,
+    read: Callable[[int, int], Statement],
+    part: _Part,
+    end: int | None,
+) -> Steps[_Part]:
+    """Read the texts that follow a part until the page is full.
+
+    Args:
+        read: builds the statement for texts in order, from a place on, and up to a number.
+        end: the first place that the statement does not read.
+    """
+    found, start = [*part.found], part.end
+    maximum = MAXIMUM_READ + page.offset + page.limit
+    limit = max(CHUNK, 2 * (page.offset + page.limit))
+    while start is not None:
+        rows = [Found(*row) for row in (yield read(start, limit))]
+        if len(rows) < limit:
+            return _Part(found + rows, end)
+        # Some texts of the last millisecond may not be read.
+        start = reader.begin_group(rows[-1].place)
+        found += [text for text in rows if reader.is_before(text.place, start)]
+        if reader.has_enough(found) or (found and len(found) >= maximum):
+            break
+        limit *= 2
+    return _Part(found, start)
+
+
+def _select_sessions(found: Iterable[Found], page: Slice) -> list[Found]:
+    """Return the newest text of each session after the cursor, in the order of the list."""
+    best = dict[tuple[int, str], Found]()
+    backwards = page.order == "desc"
+    for text in found:
+        if text.created_at is None:
+            continue
+        key = text.created_at, text.session_id
+        if page.after is not None and (key >= page.after if backwards else key <= page.after):
+            continue
+        if key not in best or text.place > best[key].place:
+            best[key] = text
+    return [best[key] for key in sorted(best, reverse=backwards)]
+
+
+@unit
+def _read_rows(shown: Sequence[Found], visibility: Visibility) -> Steps[list[MatchedSession]]:
+    matches, rows, seen = dict[int, Match](), dict[str, SummaryRow](), visibility.conditions()
+    for group in group_ids([found.place for found in shown]):
+        for place, run_id, text in (yield Statement(_TEXTS, group)):
+            matches[place] = Match(run_id, text)
+    for group in group_ids([found.session_id for found in shown]):
+        for columns in (yield Statement(_rows_sql(seen.texts), {**group, **seen.values})):
+            row = SummaryRow(*columns)
+            rows[row.session_id] = row
+    return [
+        MatchedSession(rows[found.session_id], matches[found.place])
+        for found in shown
+        if found.session_id in rows and found.place in matches
+    ]
+
+
+@cache
+def _rows_sql(conditions: tuple[str, ...]) -> Sql:
+    where = " AND ".join((f"session_id IN ({ID_GROUP})", *conditions))
+    return Sql(f"SELECT {LISTING.columns} FROM sessions WHERE {where}")
