@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import threading
@@ -20,6 +19,7 @@ import pytest
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import in_database, running_command, wait_for_line, write_config
+from tests.ports import find_free_port
 
 _numbers = itertools.count()
 
@@ -241,10 +241,7 @@ def test_tail_continues_after_a_server_restart(
     environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
     """A server that ends and another one that takes its place."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    folder = tmp_path / "demo"
+    folder, port = tmp_path / "demo", find_free_port()
     with ExitStack() as stack:
         with serving(folder, "--port", str(port)) as demo:
             variables = environment | {"AGENTCTL_TOKEN": demo.token}

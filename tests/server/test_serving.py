@@ -22,6 +22,7 @@ from agentctl.server.observability.loop_lag import SAMPLE_SECONDS
 from agentctl.server.processes.listener import base_url, bind_socket
 from agentctl.server.processes.serve import serve
 from tests.deployment import Deployment
+from tests.ports import find_free_port
 from tests.process import AGENTCTL, ServerProcess, serve_config
 from tests.server.threaded_server import serve_in_thread
 
@@ -189,8 +190,7 @@ def test_missing_keys_are_reported(deployment: Deployment) -> None:
 
 def test_failed_start_releases_the_port(deployment: Deployment) -> None:
     (deployment.folder / "keys" / "signing.pub.pem").unlink()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = find_free_port()
     refused(deployment, port=port)
     with socket.create_server(("127.0.0.1", port)):
         pass
