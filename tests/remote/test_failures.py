@@ -161,7 +161,7 @@ def test_cancel_wait_extends_the_timeout(serve: Serve) -> None:
 
     async def cancel() -> bytes:
         async with RemoteOperations(server.url, None, timeouts=Timeouts(read=0.1)) as operations:
-            request = CancelRequest("s", wait=10)
+            request = CancelRequest("s", wait=30)
             return (await operations.cancel_run("agent", "a", "r", request)).raw
 
     assert asyncio.run(cancel()) == b"{}"

@@ -211,7 +211,7 @@ def dirty_record() -> dict[str, str]:
 
 def stuck() -> str:
     """Blocks its thread until `release` is set."""
-    release.wait(30)
+    release.wait(60)
     return "late"
 
 

@@ -39,7 +39,7 @@ def run_and_cancel(
     async def work(catalog: Catalog) -> tuple[FakeContext, float]:
         context = FakeContext(catalog)
         task = asyncio.create_task(context.execute(kind, component, message, []))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not await asyncio.to_thread(reached, context):
             assert time.monotonic() < deadline
             assert not task.done()

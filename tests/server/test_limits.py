@@ -294,7 +294,7 @@ def send_slowly(beginning: bytes) -> Probe:
     def probe(servers: Servers) -> str:
         with open_raw_connection(servers.small.port) as connection:
             connection.send(beginning)
-            connection.socket.settimeout(30)
+            connection.socket.settimeout(60)
             while connection.socket.recv(4_096):
                 pass
         return "closed"

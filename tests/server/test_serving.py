@@ -99,7 +99,7 @@ def test_open_stream_ends_with_its_run(deployment: Deployment) -> None:
             began = time.monotonic()
             served.process.send_signal(signal.SIGTERM)
             names = [line for line in lines if line.startswith("event: ")]
-        assert served.process.wait(30) == 0
+        assert served.process.wait(60) == 0
         assert time.monotonic() - began < 25
         assert names[-1] == "event: RunCancelled"
     with serve_in_thread(deployment, create_app(deployment.settings)) as host:
@@ -119,10 +119,10 @@ def test_draining_server_responds_but_rejects_runs(deployment: Deployment) -> No
         assert (asked.status_code, asked.json()["error_code"]) == (503, "UNAVAILABLE")
         assert asked.headers["retry-after"]
         assert [run["status"] for run in runs(deployment, served.url)] == ["RUNNING"]
-        cancel = f"{served.url}/agents/hang/runs/{run_id}/cancel?session_id=s1"
+        cancel = f"{served.url}/agents/hang/runs/{run_id}/cancel?session_id=s1&wait=30"
         assert httpx2.post(cancel, headers=headers(deployment)).json()["cancel"] == "stopped"
         assert [line for line in lines if line.startswith("event: ")] == ["event: RunCancelled"]
-        assert served.process.wait(30) == 0
+        assert served.process.wait(60) == 0
 
 
 def test_second_signal_ends_at_once(deployment: Deployment) -> None:

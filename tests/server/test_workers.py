@@ -101,7 +101,7 @@ def test_stream_continues_at_another_worker(pair: WorkerServer) -> None:
         place = {"session_id": "s2", "last_event_index": read[-1].seq}
         with read_stream(caller, f"/agents/trickle/runs/{run_id}/resume", place) as events:
             read += [next(events) for _ in range(10)]
-            cancel = f"/agents/trickle/runs/{run_id}/cancel?session_id=s2"
+            cancel = f"/agents/trickle/runs/{run_id}/cancel?session_id=s2&wait=30"
             assert pair.client.post(cancel).json()["status"] == "CANCELLED"
             read += events
     assert [event.seq for event in read] == list(range(len(read)))
@@ -144,7 +144,7 @@ def test_workers_stop_together_so_streams_get_their_end(deployment: Deployment) 
                 assert next(events).name == "RunStarted"
                 server.served.process.send_signal(signal.SIGTERM)
                 assert [event.name for event in events][-1] == "RunCancelled"
-        assert server.served.process.wait(30) == 0
+        assert server.served.process.wait(60) == 0
         assert server.rows("SELECT * FROM workers") == []
         assert "Traceback" not in server.served.log_text
         assert server.served.log_text.splitlines()[-1] == "stopped"
@@ -173,7 +173,7 @@ def test_signal_to_every_process_counts_once(deployment: Deployment) -> None:
         assert server.run(run_id)["status"] == "RUNNING"
         for (known,) in server.rows("SELECT run_id FROM runs WHERE status = 'RUNNING'"):
             session_id = server.run(known)["session_id"]
-            cancel = f"/agents/hang/runs/{known}/cancel?session_id={session_id}&wait=5"
+            cancel = f"/agents/hang/runs/{known}/cancel?session_id={session_id}&wait=30"
             assert server.client.post(cancel).json()["cancel"] == "stopped"
         assert others
         assert server.served.process.wait(60) == 0
@@ -337,7 +337,7 @@ def test_signal_during_the_start_ends_it(deployment: Deployment) -> None:
         wait_for((deployment.folder / "main.db").exists)
         assert process.poll() is None
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
@@ -359,13 +359,13 @@ def test_cancel_of_an_mcp_call_reaches_another_worker(
     with pair.through(first) as calling, pair.through(second) as cancelling:
         wire = McpWire(calling)
         with wire.call("agent_hang", 1, message="x") as messages:
-            model_endpoint.wait_for_open(before + 1, 30)
+            model_endpoint.wait_for_open(before + 1, 60)
             assert wire.cancel(1, through=cancelling).status_code == 202
             (last,) = messages
         assert last["result"]["isError"]
-        model_endpoint.wait_for_open(before, 30)
+        model_endpoint.wait_for_open(before, 60)
         with wire.call("agent_hang", 2, message="x") as messages:
-            model_endpoint.wait_for_open(before + 1, 30)
+            model_endpoint.wait_for_open(before + 1, 60)
             assert cancelling.delete("/mcp", headers=wire.headers).status_code == 204
             list(messages)
-        model_endpoint.wait_for_open(before, 30)
+        model_endpoint.wait_for_open(before, 60)

@@ -98,11 +98,11 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield url
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
 
 
 def read_spans(phoenix: str) -> list[dict[str, Any]]:
-    answer = httpx2.get(f"{phoenix}/v1/projects/default/spans", params={"limit": 500}, timeout=30)
+    answer = httpx2.get(f"{phoenix}/v1/projects/default/spans", params={"limit": 500}, timeout=60)
     return list(answer.json()["data"]) if answer.status_code == 200 else []
 
 
