@@ -451,13 +451,13 @@ async def test_a_run_that_waits_too_long_ends_with_an_error(
     settings: Settings, worker: Worker
 ) -> None:
     worker.held = {"1"}
-    async with serve(add_agents(settings, queue_seconds=1)) as (service,):
+    async with serve(add_agents(settings, queue_seconds=600)) as (service,):
         await start(service, "lined", "1")
         runs = [await start(service, "lined", message) for message in "23"]
         claims, database = service.hosting.engine.claims, service.hosting.databases.system
         await claims.sweep_queue(database)
         assert (await read(service, runs[0]["run_id"]))["status"] == "PENDING"
-        age = Sql("UPDATE runs SET queued_at = queued_at - 1100000 WHERE run_id = :run_id")
+        age = Sql("UPDATE runs SET queued_at = queued_at - 601000000 WHERE run_id = :run_id")
         await database.write(age.execute(run_id=runs[0]["run_id"]))
         await claims.sweep_queue(database)
         ended = await read(service, runs[0]["run_id"])

@@ -355,7 +355,7 @@ def test_metrics_show_a_blocked_worker(pair: ObservedServer) -> None:
     try:
         began = time.monotonic()
         assert pair.value("agentctl_worker_up") == 1
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
     finally:
         os.kill(pid, signal.SIGCONT)
     wait_for(lambda: pair.value("agentctl_worker_up") == 2)

@@ -99,7 +99,7 @@ def test_resumed_idle_run_responds_with_comments(
     started = time.monotonic()
     with resumed(server, "hang", run_id, 0) as answer:
         assert answer.status_code == 200
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 60
         lines = answer.iter_lines()
         assert sum(next(lines).startswith(":") for _ in range(12)) >= 3
         stop(server, "hang", run_id)

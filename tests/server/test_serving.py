@@ -100,7 +100,7 @@ def test_open_stream_ends_with_its_run(deployment: Deployment) -> None:
             served.process.send_signal(signal.SIGTERM)
             names = [line for line in lines if line.startswith("event: ")]
         assert served.process.wait(60) == 0
-        assert time.monotonic() - began < 25
+        assert time.monotonic() - began < 60
         assert names[-1] == "event: RunCancelled"
     with serve_in_thread(deployment, create_app(deployment.settings)) as host:
         (run,) = runs(deployment, host.url)
@@ -142,7 +142,7 @@ def test_idle_connection_does_not_delay_the_end(deployment: Deployment) -> None:
         assert client.get("/health").status_code == 200
         began = time.monotonic()
         assert served.stop() == 0
-        assert time.monotonic() - began < 25
+        assert time.monotonic() - began < 60
         assert idle.recv(1) == b""
 
 
