@@ -53,7 +53,16 @@ def pytest_configure() -> None:
     httpcore2.default_ssl_context = _share_trust(httpcore2.default_ssl_context)
     for name in vars(DEFAULT_TIMEOUT_CONFIG):
         setattr(DEFAULT_TIMEOUT_CONFIG, name, REQUEST_SECONDS)
-    hypothesis.settings.register_profile("agentctl", deadline=None)
+    # The same examples in every run, without regard to the time that they take. The database would
+    # add examples of earlier runs.
+    is_long = bool(os.environ.get("AGENTCTL_TEST_LONG"))
+    hypothesis.settings.register_profile(
+        "agentctl",
+        deadline=None,
+        derandomize=not is_long,
+        database=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
     hypothesis.settings.load_profile("agentctl")
 
 

@@ -48,7 +48,7 @@ class ModelEndpoint:
         """Return the number of model calls that are open now."""
         return int(self._request("GET", "/open")["open"])
 
-    def wait_for_open(self, count: int, seconds: float = 30.0) -> None:
+    def wait_for_open(self, count: int, seconds: float = 60.0) -> None:
         """Wait until `count` calls are open; fail after `seconds`."""
         deadline = time.monotonic() + seconds
         while (open_now := self.open_calls()) != count:
@@ -72,12 +72,12 @@ class ModelEndpoint:
     def stop(self) -> None:
         """Stop the process."""
         self.process.terminate()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=60)
         if self.process.stdout is not None:
             self.process.stdout.close()
 
     def _request(self, method: str, path: str) -> dict[str, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path)
             answer: dict[str, Any] = json.loads(connection.getresponse().read())

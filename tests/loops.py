@@ -23,7 +23,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-async def wait_until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
+async def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
     """Wait for a condition, checked after 5 to 50 ms; fail after `seconds`.
 
     A condition that is awaited asks a server, so it is checked more and more rarely.

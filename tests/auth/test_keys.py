@@ -210,6 +210,33 @@ def test_weak_and_wrong_key_texts_are_rejected(name: str) -> None:
     assert not any(line in told for line in text.split() if len(line) > 12), "no key material"
 
 
+def test_binary_key_that_begins_like_a_byte_order_mark_is_rejected() -> None:
+    """A modulus is any odd number with its top bit set: one in 8 million begins so."""
+    modulus = b"\xef\xbb\xbf" + MODULUS.to_bytes(256, "big")[3:]
+    odd = int.from_bytes(modulus, "big")
+    while not all(odd % factor for factor in range(3, 2_000, 2)):
+        odd += 2
+    text = odd.to_bytes(256, "big").decode("utf-8", "surrogateescape")
+    with pytest.raises(InvalidKey, match="is a key, not a shared secret"):
+        load_texts([text], "HS256")
+
+
+OPENSSH = (
+    "ssh-rsa", "ssh-dss", "ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp521",
+    "sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com",
+    "ssh-ed25519-cert-v01@openssh.com",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPENSSH)
+def test_keys_of_openssh_are_rejected_as_secrets(name: str) -> None:
+    data = len(name).to_bytes(4, "big") + name.encode() + bytes(range(40))
+    body = base64.b64encode(data).decode()
+    for text in (f"{name} {body} me@here", body, data.hex()):
+        with pytest.raises(InvalidKey, match="is a key, not a shared secret"):
+            load_texts([text], "HS256")
+
+
 @pytest.mark.parametrize(
     ("private_value", "ending"),
     [

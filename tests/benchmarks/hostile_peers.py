@@ -28,8 +28,17 @@ from urllib.parse import urlsplit
 
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import start_endpoint
-from tests.hostile import agents, endpoint, mcp_program
+from tests.hostile import endpoint, mcp_program
 from tests.process import ServerProcess, serve_config
+
+CODE = Path(__file__).parents[1] / "hostile" / "agents.py"
+"""Agents in code. Their module has texts of 300 MB: only the server imports it."""
+
+AGENTS = (
+    "long_text", "wide_text", "storable_text", "many_lists", "fitting_lists", "long_leaf",
+    "many_pieces", "many_thoughts", "many_calls", "large_arguments", "large_results",
+    "many_outputs", "large_state", "much_progress", "from_thread",
+)  # fmt: skip
 
 QUIET_SECONDS = 3.0
 """Time of a measurement without a hostile peer, and of a flood without an end."""
@@ -187,7 +196,7 @@ def list_acts() -> dict[str, Act]:
     """Return the acts that share one server."""
     acts: dict[str, Act] = {"none": rest}
     acts |= {f"endpoint: {name}": run(f"m-{name}") for name in endpoint.SCRIPTS if name != "echo"}
-    acts |= {f"agent: {name}": run(f"a-{name}") for name in agents.AGENTS}
+    acts |= {f"agent: {name}": run(f"a-{name}") for name in AGENTS}
     recorded = ("storable_text", "many_pieces", "fitting_lists", "many_calls")
     acts |= {f"agent, streamed: {name}": run(f"a-{name}", stream=True) for name in recorded}
     return acts | CLIENTS
@@ -197,7 +206,7 @@ def build_config(url: str) -> str:
     """Return an agent for each answer of the endpoint, and for each agent in code."""
     models = "".join(_build_agent(f"m-{name}", name, url) for name in endpoint.SCRIPTS)
     hosted = "".join(
-        f'[[agents]]\nid = "a-{name}"\nobject = "hostile_agents:{name}"\n' for name in agents.AGENTS
+        f'[[agents]]\nid = "a-{name}"\nobject = "hostile_agents:{name}"\n' for name in AGENTS
     )
     return "[runs]\ntimeout_seconds = 60\n" + models + hosted
 
@@ -223,7 +232,7 @@ def _build_agent(name: str, model: str, url: str, tools: str = "") -> str:
 def serve(folder: Path, url: str, extra: str) -> Iterator[Target]:
     """Start a server in an empty folder."""
     folder.mkdir()
-    shutil.copy(agents.__file__, folder / "hostile_agents.py")
+    shutil.copy(CODE, folder / "hostile_agents.py")
     deployment: Deployment = create_deployment(folder, url, extra=extra)
     with serve_config(deployment.path) as server:
         yield Target(server, deployment.token("hostile", ADMIN, seconds=3_600))

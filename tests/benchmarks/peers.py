@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.benchmarks.servers import ROOT, RunningServer, run_program
-from tests.benchmarks.work import Work, find_free_port
+from tests.benchmarks.work import Work
+from tests.ports import find_free_port
 from tests.process import base_environment
 
 FOLDER = Path(__file__).parent

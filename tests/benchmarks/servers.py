@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks.load import CONNECTIONS, FORM, Load, resident_megabytes
-from tests.benchmarks.work import Work, find_free_port, wait_for_port
+from tests.benchmarks.work import Work, wait_for_port
+from tests.ports import find_free_port
 from tests.process import base_environment, start_server
 
 __all__ = [

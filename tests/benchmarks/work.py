@@ -20,7 +20,6 @@ __all__ = [
     "Session",
     "Work",
     "create_work",
-    "find_free_port",
     "listed_sessions",
     "sized_sessions",
     "wait_for_port",
@@ -175,14 +174,6 @@ provider = "openai"
 model = "paced"
 base_url = "{model_url}"
 """
-
-
-def find_free_port() -> int:
-    """Return a TCP port without a listener."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def wait_for_port(port: int, seconds: float) -> None:

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import threading
@@ -20,6 +19,7 @@ import pytest
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo, serving
 from tests.cli.local_project import in_database, running_command, wait_for_line, write_config
+from tests.ports import find_free_port
 
 _numbers = itertools.count()
 
@@ -210,7 +210,7 @@ def test_tail_shows_new_entries_until_ctrl_c(
             agentctl("sessions", "rename", session, name, *here)
         after = [json.loads(out.readline()) for _ in range(2)]
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
         assert out.read() == b""
     assert log.read_text() == ""
     numbers = [row["seq"] for row in before + after]
@@ -233,7 +233,7 @@ def test_tail_with_no_entries_writes_the_tsv_heading(
         assert agentctl(*start).code == 0
         assert "create_agent_run\tagent:echo,session:s1,run:" in read()
         process.terminate()
-        assert process.wait(30) == 128 + signal.SIGTERM
+        assert process.wait(60) == 128 + signal.SIGTERM
 
 
 @pytest.mark.slow
@@ -241,10 +241,7 @@ def test_tail_continues_after_a_server_restart(
     environment: dict[str, str], agentctl: Agentctl, tmp_path: Path
 ) -> None:
     """A server that ends and another one that takes its place."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    folder = tmp_path / "demo"
+    folder, port = tmp_path / "demo", find_free_port()
     with ExitStack() as stack:
         with serving(folder, "--port", str(port)) as demo:
             variables = environment | {"AGENTCTL_TOKEN": demo.token}
@@ -258,4 +255,4 @@ def test_tail_continues_after_a_server_restart(
             demo.run("s1", "x")
             assert json.loads(out.readline())["operation"] == "create_agent_run"
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130

@@ -308,7 +308,7 @@ def test_a_signal_cancels_the_run(
         assert process.stdout is not None
         assert process.stdout.read(6) == b"hello "
         process.send_signal(number)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == code
     assert said.decode().splitlines()[-1].endswith(" is CANCELLED")
     found = agentctl("runs", "list", "--session", session, "--config", str(demo.config))

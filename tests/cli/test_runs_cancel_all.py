@@ -136,7 +136,7 @@ def test_members_stop_with_their_team(
         assert [line.split("\t")[2] for line in shown.lines[1:]] == ["pair"]
         assert shown.stderr.startswith("1 run and 1 run of members would be cancelled ")
         assert agentctl(*CANCEL, "--yes", *here).code == 0
-        assert worker.wait(30) == 1
+        assert worker.wait(60) == 1
     rows = agentctl("runs", "list", "--newer-than", "1h", *here).lines[1:3]
     assert [row.split("\t")[4] for row in rows] == ["CANCELLED"] * 2
 

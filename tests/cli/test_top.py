@@ -456,7 +456,7 @@ def test_refresh_is_one_request_also_when_runs_end(server: ThreadedServer) -> No
             await feed.refresh()
             assert feed.runs[run]["status"] in ("PENDING", "RUNNING")
             assert "messages" not in feed.runs[run]
-            cancel(server, "agents/hang", "top-8", run, wait=20)
+            cancel(server, "agents/hang", "top-8", run, wait=30)
             await feed.refresh()
             assert feed.runs[run]["status"] == "CANCELLED"
             assert feed.count_ended()["stopped"] >= 1
@@ -478,7 +478,7 @@ def test_live_runs_behind_many_newer_ones_are_read(
             feed = RunFeed(operations, RunFilter())
             await feed.refresh()
             assert feed.runs[old]["status"] in ("PENDING", "RUNNING")
-            cancel(server, "agents/hang", "top-9", old, wait=20)
+            cancel(server, "agents/hang", "top-9", old, wait=30)
             await feed.refresh()
             assert feed.runs[old]["status"] == "CANCELLED"
 

@@ -237,7 +237,7 @@ def test_follow_goes_on_with_live_and_new_runs(
             rest = read_until(process, b"third question\n\n").decode()
             assert '"enough"' in rest
             process.send_signal(signal.SIGINT)
-            seen = rest + process.communicate(timeout=30)[0].decode()
+            seen = rest + process.communicate(timeout=60)[0].decode()
             assert CONTROLS.findall(seen) == []
             assert process.returncode == 130
     assert "interrupted: session" in log.read_text()

@@ -219,7 +219,8 @@ def test_missing_broken_and_expired_tokens_are_rejected(agentctl: Agentctl, demo
     ).stdout.strip()
     command = ("teams", "list", "--url", demo.url)
     check(agentctl(*command), 4, hint="agentctl token mint")
-    broken = {"AGENTCTL_TOKEN": demo.token[:-4] + "AAAA"}
+    head, _, signature = demo.token.rpartition(".")
+    broken = {"AGENTCTL_TOKEN": f"{head}.{'A' if signature[0] != 'A' else 'B'}{signature[1:]}"}
     check(agentctl(*command, env=broken), 4, hint="agentctl token")
     while agentctl("token", "verify", "-", "--config", str(demo.config), input=expired).code == 0:
         pass

@@ -313,16 +313,18 @@ async def cancel_story(operations: Operations) -> list[Outcome]:
     )
     run_id = await _wait_for_running(operations)
     calls: list[OperationCall] = [
-        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest()),
+        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest(wait=30)),
         lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s2")),
-        lambda p: p.cancel_run("agent", "echo", run_id, CancelRequest("s1")),
-        lambda p: p.cancel_run("agent", "hang", "missing", CancelRequest("s1")),
-        lambda p: p.cancel_run("agent", "missing", run_id, CancelRequest("s1")),
+        lambda p: p.cancel_run("agent", "echo", run_id, CancelRequest("s1", wait=30)),
+        lambda p: p.cancel_run("agent", "hang", "missing", CancelRequest("s1", wait=30)),
+        lambda p: p.cancel_run("agent", "missing", run_id, CancelRequest("s1", wait=30)),
         lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1", wait=31)),
-        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1", reason="x" * 501)),
+        lambda p: p.cancel_run(
+            "agent", "hang", run_id, CancelRequest("s1", wait=30, reason="x" * 501)
+        ),
         lambda p: p.delete_session("s1"),
-        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1", 10, "enough")),
-        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1")),
+        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1", 30, "enough")),
+        lambda p: p.cancel_run("agent", "hang", run_id, CancelRequest("s1", wait=30)),
         lambda p: p.get_run(run_id),
     ]
     outcomes = [await call_operation(operations, call) for call in calls]

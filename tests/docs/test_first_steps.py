@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ import pytest
 from tests.docs.pages import page
 from tests.docs.shell import Shell
 from tests.docs.test_commands import URL, start_demo
+from tests.ports import find_free_port
 
 pytestmark = pytest.mark.slow
 
@@ -35,12 +35,6 @@ ANSWERS = {
 }
 BINARIES = str(Path(sys.executable).parent)
 DEADLINE = 60.0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def read_steps(printed: str) -> tuple[list[str], list[str]]:
@@ -56,7 +50,7 @@ def read_steps(printed: str) -> tuple[list[str], list[str]]:
 def open_shells(folder: Path, function: str) -> Iterator[tuple[Shell, Shell]]:
     """Open two terminals in the same folder, with agentctl on the PATH and a separate port."""
     # The variable is read by `init`, which prints the port, and by the server.
-    variables = {"AGENTCTL_SERVER__PORT": str(free_port()), "BROWSER": "true"}
+    variables = {"AGENTCTL_SERVER__PORT": str(find_free_port()), "BROWSER": "true"}
     with Shell(folder / "one", variables) as one, Shell(folder / "two", variables, function) as two:
         for shell in (one, two):
             shell.run(f"export PATH={shlex.quote(BINARIES)}:$PATH; cd {shlex.quote(str(folder))}")

@@ -131,7 +131,7 @@ async def _lose_two(
             log = site.deployment.folder / "one.log"
             await wait_until(lambda: "stopping" in log.read_text().lower())
             first_barrier.unlink()
-            assert one.process.wait(40) == 0
+            assert one.process.wait(60) == 0
             await agree_until(two, SECOND)
             kill(two)
     return runs

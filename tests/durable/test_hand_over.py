@@ -21,7 +21,7 @@ def stop(server: ServerProcess) -> float:
     """Stop a server, and return the seconds until it has ended."""
     began = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(40) == 0
+    assert server.process.wait(60) == 0
     return time.monotonic() - began
 
 
@@ -72,7 +72,7 @@ async def test_stream_goes_on_through_another_server(site: Site) -> None:
                     server.process.send_signal(signal.SIGTERM)
                     await wait_until(lambda: "stopping" in log(site, "first"))
                     hold.unlink()
-        assert server.process.wait(40) == 0
+        assert server.process.wait(60) == 0
     assert [event.seq for event in seen] == list(range(len(seen)))
     names = [event.name for event in seen]
     assert names.count("RunStarted") == names.count("RunContinued") == 1

@@ -226,7 +226,7 @@ class Site:
 def kill(server: ServerProcess) -> None:
     """Kill a server, so that it can end nothing."""
     server.process.send_signal(signal.SIGKILL)
-    server.process.wait(30)
+    server.process.wait(60)
 
 
 def call(name: str, call_id: str | None = None, /, **arguments: Any) -> dict[str, Any]:

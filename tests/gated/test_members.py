@@ -106,7 +106,7 @@ async def test_workflow_goes_on_with_the_step_that_waits(
 async def test_cancel_of_a_waiting_team_makes_no_call(site: Site, server: ServerProcess) -> None:
     run = await site.run(server, "bank", MESSAGE, "team")
     async with site.connect(server) as operations:
-        request = CancelRequest(session_id=run["session_id"], wait=5.0)
+        request = CancelRequest(session_id=run["session_id"], wait=30)
         await operations.cancel_run("team", "bank", run["run_id"], request)
     assert await site.statuses(run) == ["CANCELLED"] * 4
     assert [row.status for row in await site.approvals(run["run_id"])] == ["cancelled"]

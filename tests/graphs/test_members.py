@@ -188,7 +188,7 @@ async def test_cancel_ends_members_and_their_model_calls(
     async with graphs.connect() as operations:
         run_id, members = await start_slow(operations, "slow")
         await asyncio.to_thread(model_endpoint.wait_for_open, 2, 30.0)
-        cancel = CancelRequest(session_id="slow", wait=10.0)
+        cancel = CancelRequest(session_id="slow", wait=30)
         ended = await operations.cancel_run("agent", "slow", run_id, cancel)
         assert ended.value["cancel"] == "stopped"
 

@@ -83,10 +83,3 @@ async def much_progress(message: str, context: RunContext) -> str:
 
 def from_thread(message: str) -> list[list[int]]:
     return ROWS
-
-
-AGENTS = (
-    "long_text", "wide_text", "storable_text", "many_lists", "fitting_lists", "long_leaf",
-    "many_pieces", "many_thoughts", "many_calls", "large_arguments", "large_results",
-    "many_outputs", "large_state", "much_progress", "from_thread",
-)  # fmt: skip

@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from typing import Any
 import httpx2
 
 from tests.endpoint import start_endpoint
+from tests.ports import find_free_port
 from tests.postgres_server import run_postgres_server
 
 HERE = Path(__file__).parent
@@ -64,9 +64,7 @@ def count_calls(folder: Path) -> str:
 def run_agentos(
     folder: Path, model_url: str, *queue: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = find_free_port()
     words = [sys.executable, str(HERE / "peer_agentos.py"), str(port), str(folder), model_url]
     words += queue
     process = subprocess.Popen(words, stderr=subprocess.DEVNULL)

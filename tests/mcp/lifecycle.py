@@ -81,12 +81,12 @@ async def measure(folder: Path, endpoint: ModelEndpoint, runs: int, *, kill: boo
     async with open_service(deployment) as service:
         await service.prepare()
         server = service.hosting.catalog.mcp.hosted["files"]
-        await wait_until(lambda: server.state == "connected", 30)
+        await wait_until(lambda: server.state == "connected", 60)
         for start in range(0, runs, BATCH):
             if kill and start == runs // 2 // BATCH * BATCH:
                 known = server.counters.connections
                 await _kill_program()
-                await wait_until(lambda: server.counters.connections > known, 30)  # noqa: B023
+                await wait_until(lambda: server.counters.connections > known, 60)  # noqa: B023
             size = min(BATCH, runs - start)
             await asyncio.gather(*(_run(service, index, counts) for index in range(size)))
         counts.connections = server.counters.connections
@@ -117,7 +117,7 @@ async def _run(service: Service, index: int, counts: Counts) -> None:
         assert live is not None
         await wait_until(lambda: live.transcript.tools, 60)
         started = time.monotonic()
-        await port.cancel_run("agent", agent, run_id, CancelRequest(f"s{index}", wait=10))
+        await port.cancel_run("agent", agent, run_id, CancelRequest(f"s{index}", wait=30))
         counts.latencies.append(time.monotonic() - started)
         counts.cancelled += 1
         return

@@ -232,7 +232,7 @@ def proxied_apart(target: Path) -> Iterator[ProxyApart]:
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
     try:
-        yield made.result(10)
+        yield made.result(60)
     finally:
         loop.call_soon_threadsafe(ended.set)
         thread.join()

@@ -57,7 +57,7 @@ async def cancels(pair: Pair, count: int) -> list[float]:
         for number in range(count):
             run_id = await background(a, "hang", f"cancel-{number}")
             began = time.monotonic()
-            path = f"/agents/hang/runs/{run_id}/cancel?session_id=cancel-{number}&wait=10"
+            path = f"/agents/hang/runs/{run_id}/cancel?session_id=cancel-{number}&wait=30"
             answer = await b.post(path)
             took.append(time.monotonic() - began)
             assert answer.json()["cancel"] == "stopped"
@@ -99,7 +99,7 @@ async def test_a_stream_continues_through_the_other_server(pair: Pair) -> None:
         await wait_until(lambda: len(asked.received) > 5)
         followers = [asyncio.create_task(heard(b, asked, after)) for after in (-1, 3)]
         await wait_until(lambda: len(asked.received) > 20)
-        cancel = await b.post(f"{asked.url}/cancel?session_id=st&wait=10")
+        cancel = await b.post(f"{asked.url}/cancel?session_id=st&wait=30")
         assert cancel.json()["cancel"] == "stopped"
         await asking
         whole, rest = await asyncio.gather(*followers)
@@ -237,7 +237,7 @@ async def test_a_server_without_a_network_recovers(pair: Pair) -> None:
         await asyncio.to_thread(pair.way.release)
         await wait_until(lambda: ready(a), 5.0 * BUSY)
         assert (await a.get("/sessions/held")).status_code == 200
-        path = f"/agents/half/runs/{run_id}/cancel?session_id=held&wait=10"
+        path = f"/agents/half/runs/{run_id}/cancel?session_id=held&wait=30"
         assert (await b.post(path)).json()["cancel"] == "stopped"
         workers = await pair.rows("SELECT worker_id FROM workers")
         assert owner[0][0] in [row[0] for row in workers]
@@ -269,7 +269,7 @@ async def test_live_runs_survive_a_crash_of_the_database(pair: Pair) -> None:
         assert time.monotonic() - returned <= 5.0 * BUSY
         known = len(asked.received)
         await wait_until(lambda: len(asked.received) > known + 5)
-        stopped = await b.post(f"{asked.url}/cancel?session_id=crash&wait=10")
+        stopped = await b.post(f"{asked.url}/cancel?session_id=crash&wait=30")
         assert stopped.json()["cancel"] == "stopped"
         await asking
         check_order(asked.received, str(asked.run_id))

@@ -23,9 +23,10 @@ import yaml
 from tests.cli.demo import serving
 from tests.packaging.machine import create_debian
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
-from tests.packaging.test_proxies import find_port, wait_for_port
+from tests.packaging.test_proxies import wait_for_port
 from tests.packaging.test_release import ROOT, build
 from tests.packaging.test_walk_through import list_commands
+from tests.ports import find_free_port
 from tests.postgres_server import run_postgres_server
 from tests.process import base_environment
 
@@ -170,7 +171,7 @@ def wait_until_healthy(port: int, folder: Path) -> None:
 
 @needs_packaging_mode
 def test_container_serves_an_own_agent(folder: Path) -> None:
-    port = find_port()
+    port = find_free_port()
     started, _, checked = list_commands("Containers")[RUN].partition("podman healthcheck")
     options = f"--env AGENTCTL_SERVER__PORT={port} --env AGENTCTL_METRICS__LISTEN="
     try:
@@ -219,7 +220,7 @@ def test_services_of_the_compose_file_work_together(folder: Path) -> None:
     service = read_compose()["agentctl"]
     for file in ("pgpass", "password"):
         assert stat.S_IMODE((place / file).stat().st_mode) == 0o600
-    ports = {name: find_port() for name in ("postgres", "agentctl", "https")}
+    ports = {name: find_free_port() for name in ("postgres", "agentctl", "https")}
     replace_in(place / "conf/agentctl.toml", "postgres:5432", f"postgres:{ports['postgres']}")
     replace_in(place / "pgpass", "postgres:5432", f"postgres:{ports['postgres']}")
     settings = ["listen_addresses='127.0.0.1'", f"port={ports['postgres']}"]

@@ -18,6 +18,7 @@ from tests.certificates import create_certificate
 from tests.cli.demo import Demo, serving
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
+from tests.ports import find_free_port
 from tests.process import base_environment
 
 __all__ = ["model_endpoint"]
@@ -65,7 +66,7 @@ def client(
     program = require_program(request.param, PROXIES[request.param])
     folder = tmp_path_factory.mktemp(request.param)
     create_certificate(folder, NAME, "localhost")
-    port, upstream = find_port(), demo.url.removeprefix("http://")
+    port, upstream = find_free_port(), demo.url.removeprefix("http://")
     command = {"nginx": configure_nginx, "caddy": configure_caddy}[request.param](
         program, folder, port, upstream
     )
@@ -87,12 +88,6 @@ def client(
         process.wait(DEADLINE)
 
 
-def find_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
-
-
 def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + DEADLINE
     while True:
@@ -108,7 +103,7 @@ def configure_nginx(program: str, folder: Path, port: int, upstream: str) -> lis
     for old, new in {
         "127.0.0.1:7777": upstream,
         "listen 443": f"listen 127.0.0.1:{port}",
-        "listen 80;": f"listen 127.0.0.1:{find_port()};",
+        "listen 80;": f"listen 127.0.0.1:{find_free_port()};",
         "/etc/ssl/agentctl/fullchain.pem": f"{folder}/certificate.pem",
         "/etc/ssl/agentctl/key.pem": f"{folder}/certificate.pem",
         # Streams have `X-Accel-Buffering: no`. Without it the file has to be right by itself.

@@ -99,7 +99,9 @@ class WaitingServer:
         return run
 
     def cancel(self, agent: str, run_id: str) -> dict[str, Any]:
-        record: dict[str, Any] = self._request("POST", f"/agents/{agent}/runs/{run_id}/cancel")
+        record: dict[str, Any] = self._request(
+            "POST", f"/agents/{agent}/runs/{run_id}/cancel?wait=30"
+        )
         return record
 
     def read_events(self, run_id: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from tests.benchmarks.work import find_free_port
+from tests.ports import find_free_port
 from tests.process import base_environment
 
 __all__ = ["INSTALLED", "PEERS", "RELEASES", "Peer", "find_python", "serve_agentos"]

@@ -21,9 +21,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.benchmarks.work import find_free_port
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
+from tests.ports import find_free_port
 from tests.process import base_environment, serve_config
 
 CHECKOUT = os.environ.get("AGENTCTL_TEST_AGENT_UI", "")

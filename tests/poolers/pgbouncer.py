@@ -100,7 +100,7 @@ class PgBouncer:
         tests in the background.
         """
         self._process.kill()
-        self._process.wait(30)
+        self._process.wait(60)
         (self._folder / ".s.PGSQL.6432").unlink(missing_ok=True)
 
     def close(self) -> None:

@@ -137,7 +137,7 @@ async def test_cancel_passes_between_servers_with_pgbouncer(servers: dict[str, S
             session = uuid4().hex
             body = {"message": "x", "session_id": session, "stream": False, "background": True}
             run = (await owner.post("/agents/hang/runs", json=body)).json()["run_id"]
-            path = f"/agents/hang/runs/{run}/cancel?session_id={session}&wait=10"
+            path = f"/agents/hang/runs/{run}/cancel?session_id={session}&wait=30"
             assert (await other.post(path)).json()["cancel"] == "stopped"
 
 

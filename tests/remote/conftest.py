@@ -92,7 +92,7 @@ def _handler(scripted: Scripted, pieces: Pieces) -> type[BaseHTTPRequestHandler]
         def _write(self) -> None:
             for piece in pieces:
                 if piece is None:
-                    scripted.release.wait(30)
+                    scripted.release.wait(60)
                 else:
                     self.wfile.write(piece)
                     self.wfile.flush()

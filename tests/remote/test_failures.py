@@ -19,6 +19,7 @@ from agentctl.remote.connection import Timeouts
 from agentctl.remote.failures import build_connection_error
 from agentctl.requests import CancelRequest, RunRequest
 from tests.certificates import create_certificate
+from tests.ports import find_free_port
 from tests.remote.conftest import Serve, answer
 
 TOKEN = "head.payload.s3cret"
@@ -41,12 +42,6 @@ def _failure(
     failure = caught.value
     assert "s3cret" not in f"{failure!r} {failure.cause} {failure.hint} {failure.__cause__!r}"
     return failure
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -82,7 +77,7 @@ def _send_bytes(listener: socket.socket, data: bytes, stop: threading.Event) -> 
 
 
 def test_refused_connection_has_a_hint() -> None:
-    url = f"http://127.0.0.1:{_free_port()}"
+    url = f"http://127.0.0.1:{find_free_port()}"
     failure = _failure(url)
     assert isinstance(failure, errors.Unavailable)
     assert failure.detail == "Cannot reach the server"
@@ -166,7 +161,7 @@ def test_cancel_wait_extends_the_timeout(serve: Serve) -> None:
 
     async def cancel() -> bytes:
         async with RemoteOperations(server.url, None, timeouts=Timeouts(read=0.1)) as operations:
-            request = CancelRequest("s", wait=10)
+            request = CancelRequest("s", wait=30)
             return (await operations.cancel_run("agent", "a", "r", request)).raw
 
     assert asyncio.run(cancel()) == b"{}"

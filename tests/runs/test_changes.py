@@ -107,7 +107,9 @@ async def test_service_polls_only_while_a_run_is_live(
             run, events,
         ):  # fmt: skip
             await wait_until(lambda: len(polls) > 10)
-            await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest("s1"))
+            await operations.cancel_run(
+                "agent", "hang", run["run_id"], CancelRequest("s1", wait=30)
+            )
             await events
         before = len(polls)
         for _ in range(200):

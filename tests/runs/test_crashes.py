@@ -38,7 +38,7 @@ def server(deployment: Deployment, name: str) -> Iterator[ServerProcess]:
 @contextlib.contextmanager
 def open_client(deployment: Deployment, served: ServerProcess) -> Iterator[httpx2.Client]:
     headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
-    with httpx2.Client(base_url=served.url, headers=headers, timeout=30) as client:
+    with httpx2.Client(base_url=served.url, headers=headers, timeout=60) as client:
         yield client
 
 
@@ -159,7 +159,7 @@ async def test_cancel_ends_a_run_whose_worker_is_dead(
             other.send("run r1 main")
             assert other.read_line() == "begun"
             other.kill()
-            request = CancelRequest(wait=5, reason=reason)
+            request = CancelRequest(wait=30, reason=reason)
             answer = (await admin(service).cancel_run("agent", "echo", "r1", request)).value
         finally:
             shared.end_processes()

@@ -63,7 +63,7 @@ async def resume(
 
 
 async def cancel_run(port: ServiceOperations, run_id: str, component_id: str = "trickle") -> None:
-    answer = await port.cancel_run("agent", component_id, run_id, CancelRequest("s1", 10))
+    answer = await port.cancel_run("agent", component_id, run_id, CancelRequest("s1", 30))
     assert answer.value["cancel"] == "stopped"
 
 
@@ -228,7 +228,7 @@ async def test_follower_waits_for_a_live_run_without_stored_events(
         ]
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in following)
-        await port.cancel_run("agent", "hang", run_id, CancelRequest("s1", 10, "enough"))
+        await port.cancel_run("agent", "hang", run_id, CancelRequest("s1", 30, "enough"))
         await waiting
         for (end,) in await asyncio.gather(*following):
             assert (end.seq, end.name) == (1, "RunCancelled")

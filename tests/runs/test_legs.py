@@ -331,7 +331,7 @@ async def test_cancel_while_the_approved_call_works(deployment: Deployment, paye
             return (await approval_of(service, run["run_id"])).execution == "executing"
 
         await wait_until(is_executing)
-        cancel = CancelRequest(session_id=run["session_id"], wait=10.0)
+        cancel = CancelRequest(session_id=run["session_id"], wait=30)
         await user(service).cancel_run("agent", "echo", run["run_id"], cancel)
         await wait_for_status(service, run["run_id"], "CANCELLED")
         assert (await approval_of(service, run["run_id"])).execution == "unknown"

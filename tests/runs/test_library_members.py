@@ -128,7 +128,7 @@ async def test_cancel_ends_open_members(deployment: Deployment, host: Any) -> No
     async with open_service(deployment) as service:
         run_id, member_id = await start_in_background(service)
         ended = await user(service).cancel_run(
-            "agent", "echo", run_id, CancelRequest(session_id="s", wait=10.0)
+            "agent", "echo", run_id, CancelRequest(session_id="s", wait=30)
         )
         assert ended.value["cancel"] == "stopped"
         member = await wait_for_status(service, member_id, "CANCELLED")
@@ -167,7 +167,7 @@ async def test_member_is_stopped_only_when_its_library_is(
     async with open_service(deployment) as service:
         run_id, member_id = await start_in_background(service)
         await user(service).cancel_run(
-            "agent", "echo", run_id, CancelRequest(session_id="s", wait=10.0)
+            "agent", "echo", run_id, CancelRequest(session_id="s", wait=30)
         )
         record = await wait_for_status(service, member_id, "CANCELLED")
         assert (record["stopped_at"], record["holding"]) == (None, ["runner"])

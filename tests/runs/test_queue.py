@@ -173,7 +173,7 @@ async def test_runs_of_teams_and_workflows_wait_for_their_turn(
         await wait_until(lambda: worker.begun == ["1"])
         positions = [(await read(service, run["run_id"]))["queue_position"] for run in runs]
         assert positions == [None, 1, 2]
-        request = CancelRequest(session_id="s1", reason=None)
+        request = CancelRequest(session_id="s1", wait=30, reason=None)
         run_id = runs[1]["run_id"]
         document = await user(service).cancel_run(kind, f"lined-{kind}", run_id, request)
         assert document.value["cancel"] == "stopped"
@@ -217,7 +217,7 @@ async def test_a_cancelled_run_leaves_the_queue_at_once(settings: Settings, work
     worker.held = {"1"}
     async with serve(add_agents(settings)) as (service,):
         runs = [await start(service, "lined", message) for message in "123"]
-        request = CancelRequest(session_id="s1", reason="not needed")
+        request = CancelRequest(session_id="s1", wait=30, reason="not needed")
         document = await user(service).cancel_run("agent", "lined", runs[1]["run_id"], request)
         assert document.value["cancel"] == "stopped"
         assert (await read(service, runs[2]["run_id"]))["queue_position"] == 1
@@ -329,7 +329,7 @@ async def test_background_runs_wait_for_a_slot(settings: Settings, worker: Worke
             worker.held.discard(message)
         for run in runs:
             await wait_for(service, run["run_id"], "COMPLETED")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await start_when_free(service, "now") == "COMPLETED"
     # The session with one run did not wait for all of the other session.
     assert worker.begun[:3] == ["1", "a", "z"]
@@ -451,13 +451,13 @@ async def test_a_run_that_waits_too_long_ends_with_an_error(
     settings: Settings, worker: Worker
 ) -> None:
     worker.held = {"1"}
-    async with serve(add_agents(settings, queue_seconds=1)) as (service,):
+    async with serve(add_agents(settings, queue_seconds=600)) as (service,):
         await start(service, "lined", "1")
         runs = [await start(service, "lined", message) for message in "23"]
         claims, database = service.hosting.engine.claims, service.hosting.databases.system
         await claims.sweep_queue(database)
         assert (await read(service, runs[0]["run_id"]))["status"] == "PENDING"
-        age = Sql("UPDATE runs SET queued_at = queued_at - 1100000 WHERE run_id = :run_id")
+        age = Sql("UPDATE runs SET queued_at = queued_at - 601000000 WHERE run_id = :run_id")
         await database.write(age.execute(run_id=runs[0]["run_id"]))
         await claims.sweep_queue(database)
         ended = await read(service, runs[0]["run_id"])

@@ -151,7 +151,7 @@ async def test_suspended_process_resumes_with_a_new_worker_id(shared: SharedData
         worker = Worker(databases, heartbeat_seconds=QUICK)
         await worker.register()
         stack.push_async_callback(worker.unregister)
-        monitor = WorkerMonitor(databases, dead_after_seconds=0.6)
+        monitor = WorkerMonitor(databases, dead_after_seconds=2)
         watch = asyncio.create_task(watch_workers(databases, monitor, worker, sweep_seconds=QUICK))
         stack.callback(watch.cancel)
         other = shared.start_worker(heartbeat_seconds=QUICK)

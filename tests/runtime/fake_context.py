@@ -27,7 +27,7 @@ from tests.run_specs import a_spec
 
 T = TypeVar("T")
 
-MEMBER_SECONDS = 2.0
+MEMBER_SECONDS = 5.0
 """Maximum seconds of a member's run in these tests."""
 
 
@@ -38,7 +38,7 @@ class FakeContext:
         left: names of the work that still executed when the run ended.
     """
 
-    def __init__(self, catalog: Catalog, *, tool_timeout: float = 5.0) -> None:
+    def __init__(self, catalog: Catalog, *, tool_timeout: float = 60.0) -> None:
         self.spec = a_spec("run", "session", user_id=None, input="x", tool_timeout=tool_timeout)
         self.state = SessionState(None, 65_536)
         self.earlier_runs: list[EarlierRun] = []
@@ -232,7 +232,7 @@ def run(
     kind: ComponentKind = "agent",
     component: str = "writer",
     history: list[dict[str, Any]] | None = None,
-    tool_timeout: float = 5.0,
+    tool_timeout: float = 60.0,
 ) -> FakeContext:
     """Run a component to its end and return its context; raise its failure."""
     ended, failure = attempt(
@@ -255,7 +255,7 @@ def attempt(
     kind: ComponentKind = "agent",
     component: str = "writer",
     history: list[dict[str, Any]] | None = None,
-    tool_timeout: float = 5.0,
+    tool_timeout: float = 60.0,
     cancels_members: bool = False,
 ) -> tuple[FakeContext, ExecutionError | None]:
     """Run a component and return its context, and its failure or None."""

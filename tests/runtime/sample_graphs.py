@@ -146,7 +146,7 @@ class Order:
 
     def take(self, step: str) -> None:
         """Wait for the turn of a step."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not self.is_next(step):
             assert time.monotonic() < deadline, f"{step} waits for {self._steps}"
             time.sleep(0.002)

@@ -211,7 +211,7 @@ def dirty_record() -> dict[str, str]:
 
 def stuck() -> str:
     """Blocks its thread until `release` is set."""
-    release.wait(30)
+    release.wait(600)
     return "late"
 
 
@@ -222,7 +222,7 @@ async def stuck_elsewhere() -> str:
 
 async def sleepy() -> str:
     """Waits for a long time and can be cancelled."""
-    await asyncio.sleep(30)
+    await asyncio.sleep(600)
     return "late"
 
 
@@ -230,7 +230,7 @@ async def stubborn() -> str:
     """Ignores its cancellation. The end of the event loop cancels it again."""
     for _ in range(2):
         with suppress(asyncio.CancelledError):
-            await asyncio.sleep(30)
+            await asyncio.sleep(600)
     return "late"
 
 

@@ -16,9 +16,9 @@ from tests.loops import wait_until
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import FakeContext, served, settings, with_catalog
 
-SOON = 15.0
+SOON = 60.0
 """Seconds within which a cancelled run has ended on a busy machine. No work here ends without a
-cancel in less than 30 s, except `stubborn`, which is checked to be abandoned."""
+cancel in less than 10 minutes, except `stubborn`, which is checked to be abandoned."""
 
 Reached = Callable[[FakeContext], bool]
 
@@ -39,7 +39,7 @@ def run_and_cancel(
     async def work(catalog: Catalog) -> tuple[FakeContext, float]:
         context = FakeContext(catalog)
         task = asyncio.create_task(context.execute(kind, component, message, []))
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not await asyncio.to_thread(reached, context):
             assert time.monotonic() < deadline
             assert not task.done()

@@ -279,7 +279,7 @@ async def test_thread_of_a_cancelled_run_can_go_on() -> None:
         await asyncio.sleep(0.05)
         context.is_stopping = True
         work.cancel()
-        await asyncio.wait({work}, timeout=30)
+        await asyncio.wait({work}, timeout=60)
         assert work.cancelled()
     finally:
         await catalog.close()
@@ -303,7 +303,7 @@ async def test_cancelled_graph_takes_no_further_step() -> None:
         await wait_until(lambda: frameworks().steps)
         context.is_stopping = True
         work.cancel()
-        await asyncio.wait({work}, timeout=30)
+        await asyncio.wait({work}, timeout=60)
         assert work.cancelled()
         await asyncio.sleep(1.2)
     finally:
@@ -320,7 +320,7 @@ async def test_model_call_ends_although_a_cancellation_was_lost() -> None:
         await wait_until(lambda: len(frameworks().parts) > 2)
         context.is_stopping = True
         work.cancel()
-        await asyncio.wait({work}, timeout=30)
+        await asyncio.wait({work}, timeout=60)
         assert work.cancelled()
         await wait_until(lambda: not context.transcript.unstopped.pending)
     finally:

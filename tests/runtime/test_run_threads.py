@@ -18,7 +18,7 @@ async def call_in_thread(unstopped: UnstoppedWork, release: threading.Event) -> 
     """Call a function in a thread, as a library does, in the run with this unstopped work."""
 
     def work() -> str:
-        release.wait(30)
+        release.wait(60)
         return threading.current_thread().name if threading.current_thread().daemon else "pool"
 
     with watch_threads(unstopped):

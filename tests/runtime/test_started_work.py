@@ -131,5 +131,5 @@ async def test_code_that_waits_gets_the_exit_code_of_an_ended_process() -> None:
         other = await asyncio.create_subprocess_exec("/bin/sleep", "600")
     await unstopped.end_started(cancel=True)
     await wait_until(lambda: not unstopped.pending)
-    assert process.wait(30) == -15
+    assert process.wait(60) == -15
     assert await other.wait() == -15

@@ -67,7 +67,7 @@ class Server:
         scheme, port = "https" if server_tls else "http", listening.sockets[0].getsockname()[1]
         self.url = f"{scheme}://127.0.0.1:{port}/v1/x?a=b"
         transport = StreamTransport(client_tls or TLS)
-        async with httpx2.AsyncClient(transport=transport, timeout=30) as client:
+        async with httpx2.AsyncClient(transport=transport, timeout=60) as client:
             yield client
         listening.close()
 

@@ -28,7 +28,7 @@ def run_with_tool(
     **options: Any,
 ) -> tuple[FakeContext, ExecutionError | None]:
     """Run an agent whose model calls the tool `name`."""
-    tool_timeout = options.pop("tool_timeout", 5.0)
+    tool_timeout = options.pop("tool_timeout", 60.0)
     configured = settings(
         endpoint, model=f"{behaviour}:{name}", tools=(f"{sample_tools.TOOLS}:{name}",), **options
     )

@@ -18,7 +18,7 @@ async def abandon_thread(
     unstopped: UnstoppedWork, release: threading.Event, name: str = "t"
 ) -> None:
     """Start a thread that waits for `release`, and abandon it."""
-    call = asyncio.create_task(run_in_thread(lambda: release.wait(30), name, unstopped))
+    call = asyncio.create_task(run_in_thread(lambda: release.wait(60), name, unstopped))
     await asyncio.sleep(0)
     call.cancel()
     await asyncio.wait({call})
@@ -47,7 +47,7 @@ async def test_abandoned_thread_is_pending_until_its_late_result(failing: bool) 
     unstopped, release = UnstoppedWork(), threading.Event()
 
     def work() -> str:
-        release.wait(30)
+        release.wait(60)
         if failing:
             raise SystemExit
         return "late"

@@ -125,7 +125,7 @@ def serve_observed(
     headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
     with (
         serve_config(deployment.path, *options) as served,
-        httpx2.Client(base_url=served.url, headers=headers, timeout=30) as client,
+        httpx2.Client(base_url=served.url, headers=headers, timeout=60) as client,
         httpx2.Client(timeout=60) as anybody,
     ):
         yield ObservedServer(deployment, served, client, anybody)

@@ -217,7 +217,7 @@ def test_revocation_reaches_every_worker(tmp_path: Path, model_endpoint: ModelEn
     )
     with serve_config(deployment.path) as server:
         host = ThreadedServer(
-            deployment, server.url, httpx2.Client(base_url=server.url, timeout=20)
+            deployment, server.url, httpx2.Client(base_url=server.url, timeout=60)
         )
         with host.client:
             account = create(host, "everywhere", "agents:read")
@@ -231,7 +231,7 @@ def test_revocation_reaches_every_worker(tmp_path: Path, model_endpoint: ModelEn
 def _apart(host: ThreadedServer, token: str) -> int:
     """Send a request on a new connection, which any worker may accept."""
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx2.get(f"{host.url}/agents", headers=headers, timeout=20).status_code
+    return httpx2.get(f"{host.url}/agents", headers=headers, timeout=60).status_code
 
 
 def test_accounts_need_authorization_to_be_on(deployment: Deployment) -> None:

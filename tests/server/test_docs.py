@@ -64,7 +64,7 @@ class _Refusing(BaseHTTPRequestHandler):
         if parts.hostname != "127.0.0.1":
             self.send_error(403)
             return
-        answer = httpx2.get(self.path, timeout=20)
+        answer = httpx2.get(self.path, timeout=60)
         self.send_response(answer.status_code)
         for name in ("content-type", "content-security-policy", "content-length"):
             if name in answer.headers:

@@ -23,7 +23,7 @@ from tests.server.database_checks import (
 
 pytestmark = pytest.mark.slow
 
-DRAIN_SECONDS = 4.0
+DRAIN_SECONDS = 10.0
 
 WORK_SECONDS = 2.0
 """Seconds of the runs that end by themselves."""

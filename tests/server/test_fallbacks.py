@@ -103,5 +103,5 @@ def test_runs_complete_under_a_provider_that_refuses_half(
         while not model_endpoint.requests("later:25") or model_endpoint.open_calls():
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        answer = client.post(f"/agents/later/runs/{run_id}/cancel?session_id=waits").json()
+        answer = client.post(f"/agents/later/runs/{run_id}/cancel?session_id=waits&wait=30").json()
         assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")

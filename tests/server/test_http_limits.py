@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 SECONDS = 0.5
 """Deadline of the tests."""
 
-LATE = 10.0
+LATE = 60.0
 """After this time a close is not caused by a deadline."""
 
 IDLE = 500

@@ -25,7 +25,7 @@ NOT_HTTP = {
 def exchange(server: ThreadedServer, sent: bytes) -> tuple[bytes, dict[bytes, bytes], bytes]:
     """Return status line, header fields and body of the response, until the close."""
     received = bytearray()
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(sent)
         while part := connection.recv(65_536):
             received += part

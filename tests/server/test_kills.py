@@ -298,7 +298,7 @@ async def to_the_end(
     async for event in read_events(answer):
         if asked.received == []:
             asked.hear(event)
-            cancelled = await client.post(f"{asked.url}/cancel?wait=10")
+            cancelled = await client.post(f"{asked.url}/cancel?wait=30")
             assert cancelled.json()["cancel"] in ("stopped", "already_final")
         else:
             asked.hear(event)
@@ -400,7 +400,7 @@ async def test_other_worker_ends_runs_of_a_killed_one(deployment: Deployment) ->
             await no_run_is_live(client, TAKEOVER_SECONDS, besides=own.run_id)
             await asyncio.wait_for(seen, deadline - time.monotonic())
             assert not asking.done()
-            stopped = await client.post(f"{own.url}/cancel?wait=10")
+            stopped = await client.post(f"{own.url}/cancel?wait=30")
             assert stopped.json()["cancel"] == "stopped"
             await asking
             check_order(own.received, str(own.run_id))

@@ -169,8 +169,8 @@ model = "script"
 
 SMALL = """
 [limits]
-header_seconds = 0.5
-body_seconds = 0.5
+header_seconds = 2
+body_seconds = 2
 concurrent_runs = 1
 followed_runs = 1
 run_bytes = 20_000
@@ -178,8 +178,8 @@ tool_result_bytes = 2_000
 state_bytes = 1_000
 
 [runs]
-timeout_seconds = 2
-tool_timeout_seconds = 0.5
+timeout_seconds = 8
+tool_timeout_seconds = 2
 
 [console]
 oidc_issuer = "http://127.0.0.1:9"
@@ -294,7 +294,7 @@ def send_slowly(beginning: bytes) -> Probe:
     def probe(servers: Servers) -> str:
         with open_raw_connection(servers.small.port) as connection:
             connection.send(beginning)
-            connection.socket.settimeout(30)
+            connection.socket.settimeout(60)
             while connection.socket.recv(4_096):
                 pass
         return "closed"

@@ -117,7 +117,7 @@ async def test_client_signs_in_by_oauth(trusting: ThreadedServer, provider: OAut
         redirect,
         call_back,
     )
-    async with httpx2.AsyncClient(auth=auth, timeout=30) as http:
+    async with httpx2.AsyncClient(auth=auth, timeout=60) as http:
         transport = streamable_http_client(f"{trusting.url}/mcp", http_client=http)
         async with Client(transport) as client:
             result: Any = await client.call_tool("agent_echo", {"message": "hello"})

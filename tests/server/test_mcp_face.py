@@ -53,7 +53,7 @@ async def connect(
     from mcp.client.streamable_http import streamable_http_client
 
     headers = served.bearer(user, *(scopes or RUN))
-    async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
+    async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
         transport: Any = streamable_http_client(f"{served.url}/mcp", http_client=http)
         if IS_FIRST:
             from mcp import ClientSession
@@ -220,12 +220,12 @@ def test_cancel_ends_the_model_call(
 ) -> None:
     before = model_endpoint.open_calls()
     with wire.call("agent_hang", "one", message="x", session_id="wire-1") as messages:
-        model_endpoint.wait_for_open(before + 1, 30)
+        model_endpoint.wait_for_open(before + 1, 60)
         assert wire.cancel("one").status_code == 202
         (last,) = messages
     assert last["result"]["isError"]
     assert CANCEL_REASON in last["result"]["content"][0]["text"]
-    model_endpoint.wait_for_open(before, 30)
+    model_endpoint.wait_for_open(before, 60)
 
 
 def test_cancel_without_a_call_is_not_accepted(
@@ -252,11 +252,11 @@ def test_end_of_the_session_cancels_its_calls(
 ) -> None:
     before = model_endpoint.open_calls()
     with wire.call("agent_hang", 1, message="x") as messages:
-        model_endpoint.wait_for_open(before + 1, 30)
+        model_endpoint.wait_for_open(before + 1, 60)
         assert wire.delete().status_code == 204
         (last,) = messages
     assert SESSION_REASON in last["result"]["content"][0]["text"]
-    model_endpoint.wait_for_open(before, 30)
+    model_endpoint.wait_for_open(before, 60)
 
 
 def test_reused_request_id_is_another_run(wire: McpWire) -> None:

@@ -253,9 +253,9 @@ def test_cancel_ends_the_call_of_the_model(
 ) -> None:
     before = model_endpoint.open_calls()
     started = run(client, f"{library}_hang", "x", background=True)
-    model_endpoint.wait_for_open(before + 1, 30)
-    client.post(f"/agents/{library}_hang/runs/{started['run_id']}/cancel?wait=20")
-    model_endpoint.wait_for_open(before, 30)
+    model_endpoint.wait_for_open(before + 1, 60)
+    client.post(f"/agents/{library}_hang/runs/{started['run_id']}/cancel?wait=30")
+    model_endpoint.wait_for_open(before, 60)
     record = client.get(f"/agents/{library}_hang/runs/{started['run_id']}").json()
     assert record["status"] == "CANCELLED"
     assert record["stopped_at"] == record["finished_at"]
@@ -299,7 +299,7 @@ def test_call_outside_of_a_run_says_where_models_are() -> None:
 
     thread = threading.Thread(target=call)
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert failures == [
         "a model of the configuration was called outside of a run: start the agent with agentctl,"
         " for example with `agentctl runs start`"

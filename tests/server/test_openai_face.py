@@ -487,7 +487,7 @@ def test_cancelled_run_is_an_error_and_never_complete(
     next(iter(stream))
     run_id, session_id = (stream.response.headers[name] for name in ("x-run-id", "x-session-id"))
     served.client.post(
-        f"/agents/trickle/runs/{run_id}/cancel",
+        f"/agents/trickle/runs/{run_id}/cancel?wait=30",
         params={"session_id": session_id},
         headers=served.bearer("ada", *RUN),
     )

@@ -100,12 +100,15 @@ class Line:
 
     def wait_for_place(self) -> str:
         """Wait until a run waits in the first place; return its id."""
-        (run,) = wait_for(self.list_waiting, 30)
+        (run,) = wait_for(self.list_waiting, 60)
         assert run["queue_position"] == 1
         return str(run["run_id"])
 
     def cancel(self, run_id: str, path: str | None = None) -> dict[str, Any]:
-        place, query = f"{path or self.path}/runs/{run_id}/cancel", {"session_id": self.session_id}
+        place, query = (
+            f"{path or self.path}/runs/{run_id}/cancel",
+            {"session_id": self.session_id, "wait": 30},
+        )
         found = self.host.client.post(place, params=query, headers=self.headers)
         assert found.status_code == 200, found.text
         return dict(found.json())
@@ -116,7 +119,7 @@ class Line:
 
     def wait_for_end(self, run_id: str, status: str) -> None:
         path, headers = f"/runs/{run_id}", self.host.bearer("a", ADMIN)
-        wait_for(lambda: self.host.client.get(path, headers=headers).json()["status"] == status, 30)
+        wait_for(lambda: self.host.client.get(path, headers=headers).json()["status"] == status)
 
 
 @pytest.fixture
@@ -212,7 +215,7 @@ def in_thread(work: Any) -> Iterator[None]:
     thread = threading.Thread(target=call)
     thread.start()
     yield
-    thread.join(30)
+    thread.join(60)
     assert not failures, failures
 
 

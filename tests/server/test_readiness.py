@@ -115,7 +115,7 @@ def check_unavailable(client: httpx2.Client, between: Hole) -> None:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(lambda _: client.get("/ready"), range(AT_ONCE)))
         assert client.get("/health").json() == {"status": "ok"}
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 60
     for answer in answers:
         assert answer.status_code == 503
         assert int(answer.headers["retry-after"]) >= 1
@@ -126,4 +126,4 @@ def check_unavailable(client: httpx2.Client, between: Hole) -> None:
     assert between.connections - before <= MOST, between.connections - before
     began = time.monotonic()
     assert client.get("/health").status_code == 200
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60

@@ -52,7 +52,7 @@ def begin(host: ThreadedServer, agent: str, **fields: Any) -> list[Event]:
 
 
 def stop(host: ThreadedServer, agent: str, run_id: str) -> None:
-    path = f"/agents/{agent}/runs/{run_id}/cancel?wait=10"
+    path = f"/agents/{agent}/runs/{run_id}/cancel?wait=30"
     answer = host.client.post(path, headers=as_caller(host, "admin"))
     assert answer.json()["cancel"] == "stopped"
 
@@ -99,7 +99,7 @@ def test_resumed_idle_run_responds_with_comments(
     started = time.monotonic()
     with resumed(server, "hang", run_id, 0) as answer:
         assert answer.status_code == 200
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 60
         lines = answer.iter_lines()
         assert sum(next(lines).startswith(":") for _ in range(12)) >= 3
         stop(server, "hang", run_id)
@@ -176,7 +176,7 @@ async def test_concurrent_repeats_create_one_run(pair: Pair) -> None:
     one, other = pair
     headers = as_caller(one, "me") | {"Idempotency-Key": "hundred"}
     body = {"message": "hello", "stream": False}
-    async with httpx2.AsyncClient(timeout=30) as http:
+    async with httpx2.AsyncClient(timeout=60) as http:
         told = await asyncio.gather(
             *(
                 http.post(f"{host.url}/agents/echo/runs", json=body, headers=headers)
@@ -215,7 +215,7 @@ def test_items_are_streamed_and_resumed(pair: Pair) -> None:
     run_id = begin(one, "trickle")[0][1]["run_id"]
     path = f"/agents/trickle/runs/{run_id}/events?view=items"
     headers = as_caller(other, "me")
-    with httpx2.stream("GET", other.url + path, headers=headers, timeout=20) as answer:
+    with httpx2.stream("GET", other.url + path, headers=headers, timeout=60) as answer:
         found = parse_events(answer.iter_lines())
         changed = [next(found) for _ in range(3)]
     assert {name for name, _, _ in changed} == {"ItemsChanged"}
@@ -223,7 +223,7 @@ def test_items_are_streamed_and_resumed(pair: Pair) -> None:
     items = one.client.get(f"/runs/{run_id}?view=items", headers=headers).json()["items"]
     (item,) = [each for each in items if each["type"] != "prompt"]
     after = {"Last-Event-ID": str(changed[-1][2])}
-    with httpx2.stream("GET", one.url + path, headers=headers | after, timeout=20) as rest:
+    with httpx2.stream("GET", one.url + path, headers=headers | after, timeout=60) as rest:
         changed += list(parse_events(rest.iter_lines()))
     text = ""
     for _, data, _ in changed:

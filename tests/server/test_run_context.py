@@ -202,7 +202,7 @@ def test_runs_at_the_same_time_keep_the_keys_of_each_other(host: ThreadedServer,
         assert changed.status_code == 200
         for name, finished in zip(names, runs, strict=True):
             code.events[name].set()
-            finished.result(20)
+            finished.result(60)
     state = session(host, "both")["session_state"]
     assert {key: state[key] for key in ("left", "right", "patched")} == {
         "left": ["left"], "right": ["right"], "patched": True,
@@ -244,7 +244,7 @@ def test_cancelled_generator_keeps_text_state_and_closes_its_call(host: Threaded
         while name != "ToolCallStarted":
             name, _, _ = next(found)
         cancelled = host.client.post(
-            f"{url}/{first['run_id']}/cancel", params={"wait": 5, "session_id": "cancelled"},
+            f"{url}/{first['run_id']}/cancel", params={"wait": 30, "session_id": "cancelled"},
             headers=caller,
         ).json()  # fmt: skip
         rest = list(found)
@@ -269,7 +269,7 @@ def test_agent_that_ignores_its_cancel_is_reported_as_not_stopped(
         found: dict[str, Any] = host.client.get(f"{url}/{run_id}", headers=caller).json()
         return found
 
-    params: dict[str, Any] = {"wait": 10, "session_id": "stuck"}
+    params: dict[str, Any] = {"wait": 30, "session_id": "stuck"}
     cancelled = host.client.post(f"{url}/{run_id}/cancel", params=params, headers=caller).json()
     assert (cancelled["cancel"], cancelled["status"]) == ("stopped", "CANCELLED")
     assert (record()["stopped_at"], record()["late_result"]) == (None, None)
@@ -288,7 +288,7 @@ def test_thread_of_a_tool_sees_the_cancel(host: ThreadedServer, code: Any) -> No
         return found
 
     wait_for(lambda: record()["status"] == "RUNNING")
-    params: dict[str, Any] = {"wait": 10, "session_id": "watched"}
+    params: dict[str, Any] = {"wait": 30, "session_id": "watched"}
     host.client.post(f"{url}/{run_id}/cancel", params=params, headers=caller)
     wait_for(lambda: record()["stopped_at"])
     assert record()["status"] == "CANCELLED"

@@ -22,6 +22,7 @@ from agentctl.server.observability.loop_lag import SAMPLE_SECONDS
 from agentctl.server.processes.listener import base_url, bind_socket
 from agentctl.server.processes.serve import serve
 from tests.deployment import Deployment
+from tests.ports import find_free_port
 from tests.process import AGENTCTL, ServerProcess, serve_config
 from tests.server.threaded_server import serve_in_thread
 
@@ -98,8 +99,8 @@ def test_open_stream_ends_with_its_run(deployment: Deployment) -> None:
             began = time.monotonic()
             served.process.send_signal(signal.SIGTERM)
             names = [line for line in lines if line.startswith("event: ")]
-        assert served.process.wait(30) == 0
-        assert time.monotonic() - began < 25
+        assert served.process.wait(60) == 0
+        assert time.monotonic() - began < 60
         assert names[-1] == "event: RunCancelled"
     with serve_in_thread(deployment, create_app(deployment.settings)) as host:
         (run,) = runs(deployment, host.url)
@@ -118,10 +119,10 @@ def test_draining_server_responds_but_rejects_runs(deployment: Deployment) -> No
         assert (asked.status_code, asked.json()["error_code"]) == (503, "UNAVAILABLE")
         assert asked.headers["retry-after"]
         assert [run["status"] for run in runs(deployment, served.url)] == ["RUNNING"]
-        cancel = f"{served.url}/agents/hang/runs/{run_id}/cancel?session_id=s1"
+        cancel = f"{served.url}/agents/hang/runs/{run_id}/cancel?session_id=s1&wait=30"
         assert httpx2.post(cancel, headers=headers(deployment)).json()["cancel"] == "stopped"
         assert [line for line in lines if line.startswith("event: ")] == ["event: RunCancelled"]
-        assert served.process.wait(30) == 0
+        assert served.process.wait(60) == 0
 
 
 def test_second_signal_ends_at_once(deployment: Deployment) -> None:
@@ -141,7 +142,7 @@ def test_idle_connection_does_not_delay_the_end(deployment: Deployment) -> None:
         assert client.get("/health").status_code == 200
         began = time.monotonic()
         assert served.stop() == 0
-        assert time.monotonic() - began < 25
+        assert time.monotonic() - began < 60
         assert idle.recv(1) == b""
 
 
@@ -189,8 +190,7 @@ def test_missing_keys_are_reported(deployment: Deployment) -> None:
 
 def test_failed_start_releases_the_port(deployment: Deployment) -> None:
     (deployment.folder / "keys" / "signing.pub.pem").unlink()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = find_free_port()
     refused(deployment, port=port)
     with socket.create_server(("127.0.0.1", port)):
         pass

@@ -67,7 +67,7 @@ def test_cancelled_stream_ends_with_run_cancelled(
         found = parse_events(answer.iter_lines())
         _, first, _ = next(found)
         cancelled = httpx2.post(
-            f"{server.url}/agents/hang/runs/{first['run_id']}/cancel",
+            f"{server.url}/agents/hang/runs/{first['run_id']}/cancel?wait=30",
             params={"session_id": "to-cancel", "reason": "enough", "wait": "5"},
             headers=headers,
         )
@@ -87,7 +87,7 @@ def test_background_run_continues_without_its_client(server: ThreadedServer) -> 
     run_id = start_and_disconnect(server, {"message": "hello", "background": True})
     time.sleep(0.3)  # as long as the other one was given: nothing must happen
     assert record(server, run_id)["status"] == "RUNNING"
-    cancel = f"/agents/hang/runs/{run_id}/cancel"
+    cancel = f"/agents/hang/runs/{run_id}/cancel?wait=30"
     assert server.client.post(cancel, headers=as_caller(server, "admin")).status_code == 200
 
 
@@ -99,7 +99,7 @@ def test_keyed_run_continues_without_its_client(server: ThreadedServer, stream: 
     with pytest.raises(httpx2.ReadTimeout):
         # The client disconnects while the tool waits, with or without the first events.
         httpx2.post(f"{server.url}/agents/tool-wait/runs", json=body, headers=headers, timeout=0.3)
-    again = server.client.post("/agents/tool-wait/runs", json=body, headers=headers, timeout=30)
+    again = server.client.post("/agents/tool-wait/runs", json=body, headers=headers, timeout=60)
     assert ("RunCompleted" in again.text) if stream else (again.json()["status"] == "COMPLETED")
     (run,) = server.client.get(f"/sessions/{session}/runs", headers=headers).json()
     assert (run["status"], run["content"]) == ("COMPLETED", "waited")

@@ -45,7 +45,7 @@ def client(
     headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
     with (
         serve_in_thread(deployment, create_app(deployment.settings)) as host,
-        httpx2.Client(base_url=host.url, headers=headers, timeout=30) as client,
+        httpx2.Client(base_url=host.url, headers=headers, timeout=60) as client,
     ):
         yield client
 

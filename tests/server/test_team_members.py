@@ -99,7 +99,7 @@ async def test_members_wait_for_slots_of_their_run_and_of_the_process(
             waiting = (WIDTH - 5) + 5 * (WIDTH - 1) + (WIDTH - 3) + 3 * (WIDTH - 1)
             await wait_until(lambda: read_gauge(metrics, "members_waiting") == waiting, SECONDS)
             assert read_gauge(metrics, "members_live") == 16
-            url = f"/teams/top/runs/{first}/cancel?wait=20"
+            url = f"/teams/top/runs/{first}/cancel?wait=30"
             assert (await client.post(url)).json()["cancel"] == "stopped"
             # The members of the cancelled run have ended, and those that waited never started.
             assert count_statuses(deployment, "s1") == {

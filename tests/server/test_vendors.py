@@ -51,14 +51,14 @@ def test_hanging_call_in_a_thread_is_cancelled_and_shut_down(
         def start(number: int) -> str:
             body = {"message": "x", "background": True, "stream": False, "session_id": f"s{number}"}
             run_id: str = client.post("/agents/bedrock/runs", json=body).json()["run_id"]
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while len(vendor_endpoint.requests("hang")) < number:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             return run_id
 
         run_id = start(1)
-        answer = client.post(f"/agents/bedrock/runs/{run_id}/cancel?session_id=s1").json()
+        answer = client.post(f"/agents/bedrock/runs/{run_id}/cancel?session_id=s1&wait=30").json()
         assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")
         start(2)
         # The connections of both calls are still open.

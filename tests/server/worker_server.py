@@ -99,7 +99,7 @@ class WorkerServer:
         deadline = time.monotonic() + PATIENCE
         while True:
             assert time.monotonic() < deadline
-            with httpx2.Client(base_url=self.served.url, headers=self.headers, timeout=30) as one:
+            with httpx2.Client(base_url=self.served.url, headers=self.headers, timeout=60) as one:
                 body = {"message": "hello", "stream": False}
                 run_id = one.post("/agents/echo/runs", json=body).json()["run_id"]
                 if self.process_of(run_id) == worker:
@@ -121,7 +121,7 @@ def serve_with_two_workers(
         token = deployment.token("me", ADMIN)
         headers = {"Authorization": f"Bearer {token}"}
         fresh = {**headers, "Connection": "close"}
-        with httpx2.Client(base_url=served.url, headers=fresh, timeout=30) as client:
+        with httpx2.Client(base_url=served.url, headers=fresh, timeout=60) as client:
             found = WorkerServer(deployment, served, client, headers)
             pids = found.workers()
             yield found

@@ -197,10 +197,10 @@ async def test_every_cancel_has_an_entry(deployment: Deployment) -> None:
         ):
             run_id = run["run_id"]
             await operations.cancel_run(
-                "agent", "hang", run_id, CancelRequest("s1", 10, "my secret")
+                "agent", "hang", run_id, CancelRequest("s1", 30, "my secret")
             )
-            await operations.cancel_run("agent", "hang", run_id, CancelRequest("s1"))
-            for wrong in (CancelRequest("s2"), CancelRequest(), CancelRequest("s1", 31)):
+            await operations.cancel_run("agent", "hang", run_id, CancelRequest("s1", wait=30))
+            for wrong in (CancelRequest("s2"), CancelRequest(wait=30), CancelRequest("s1", 31)):
                 with pytest.raises(errors.AgentctlError):
                     await operations.cancel_run("agent", "hang", run_id, wrong)
         found = [row for row in await summaries(service) if row[0] == "cancel_agent_run"]
@@ -391,7 +391,7 @@ async def test_change_is_refused_without_its_entry(deployment: Deployment, broke
                     operations, "workflow", "line", message="x", session_id="s3"
                 ),
                 lambda: operations.cancel_run(
-                    "agent", "hang", run["run_id"], CancelRequest("busy")
+                    "agent", "hang", run["run_id"], CancelRequest("busy", wait=30)
                 ),
             ]
             for number, ask in enumerate(asks):

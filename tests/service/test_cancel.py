@@ -82,7 +82,9 @@ async def test_cancel_closes_the_model_request(
             _,
         ):
             await asyncio.to_thread(model_endpoint.wait_for_open, 1)
-            await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest("s1"))
+            await operations.cancel_run(
+                "agent", "hang", run["run_id"], CancelRequest("s1", wait=30)
+            )
             await asyncio.to_thread(model_endpoint.wait_for_open, 0)
 
 
@@ -94,7 +96,9 @@ async def test_cancel_keeps_messages_and_tokens(deployment: Deployment) -> None:
             operations, "agent", "tool-wait", message=message, session_id="s1"
         ) as (run, _):
             await _wait_for_tool(service, run["run_id"])
-            await operations.cancel_run("agent", "tool-wait", run["run_id"], CancelRequest("s1"))
+            await operations.cancel_run(
+                "agent", "tool-wait", run["run_id"], CancelRequest("s1", wait=30)
+            )
         stored = (await operations.get_run(run["run_id"])).value
         assert stored["metrics"]["total_tokens"] > 0
         assert [tool["result"] for tool in stored["tools"]] == ["cancelled"]
@@ -115,7 +119,9 @@ async def test_cancel_keeps_partial_text(deployment: Deployment) -> None:
         ):
             live = await wait_for_live_run(service, run["run_id"])
             await wait_until(lambda: live.transcript.content.count(" ") >= 2)
-            await operations.cancel_run("agent", "half", run["run_id"], CancelRequest("s1"))
+            await operations.cancel_run(
+                "agent", "half", run["run_id"], CancelRequest("s1", wait=30)
+            )
         stored = (await operations.get_run(run["run_id"])).value
         history = (await operations.get_session_by_id("s1")).value["chat_history"] or []
         assert stored["content"]
@@ -126,7 +132,9 @@ async def test_cancel_of_a_finished_run_returns_already_final(deployment: Deploy
     async with open_service(deployment) as service:
         operations = user(service)
         run = (await operations.create_run("agent", "echo", RunRequest("x", session_id="s1"))).value
-        answer = await operations.cancel_run("agent", "echo", run["run_id"], CancelRequest("s1"))
+        answer = await operations.cancel_run(
+            "agent", "echo", run["run_id"], CancelRequest("s1", wait=30)
+        )
         assert answer.value["cancel"] == "already_final"
         assert answer.value["status"] == "COMPLETED"
         assert answer.value["cancel_requested_at"] is None
@@ -141,7 +149,9 @@ async def test_run_cancelled_before_its_start_keeps_its_message(deployment: Depl
             "pending", "s1", user_id="me", background=True, input="second", owner="elsewhere"
         )
         await service.hosting.databases["main"].write(run_rows.create(row))
-        answer = await operations.cancel_run("agent", "echo", "pending", CancelRequest("s1"))
+        answer = await operations.cancel_run(
+            "agent", "echo", "pending", CancelRequest("s1", wait=30)
+        )
         assert (answer.value["cancel"], answer.value["status"]) == ("stopped", "CANCELLED")
         history = (await operations.get_session_by_id("s1")).value["chat_history"] or []
         questions = [entry["content"] for entry in history if entry["role"] == "user"]
@@ -155,9 +165,9 @@ async def test_second_cancel_returns_already_final(deployment: Deployment) -> No
             run,
             _,
         ):
-            first = CancelRequest("s1", reason="first")
+            first = CancelRequest("s1", wait=30, reason="first")
             await operations.cancel_run("agent", "hang", run["run_id"], first)
-            second = CancelRequest("s1", reason="second")
+            second = CancelRequest("s1", wait=30, reason="second")
             answer = await operations.cancel_run("agent", "hang", run["run_id"], second)
         assert answer.value["cancel"] == "already_final"
         assert answer.value["status"] == "CANCELLED"
@@ -173,11 +183,11 @@ async def test_cancel_of_an_unknown_run_stores_nothing(deployment: Deployment) -
         ):
             run_id = run["run_id"]
             wrong = [
-                (operations, "agent", "hang", "no-such-run", CancelRequest("s1")),
-                (operations, "agent", "echo", run_id, CancelRequest("s1")),
-                (operations, "team", "crew", run_id, CancelRequest("s1")),
+                (operations, "agent", "hang", "no-such-run", CancelRequest("s1", wait=30)),
+                (operations, "agent", "echo", run_id, CancelRequest("s1", wait=30)),
+                (operations, "team", "crew", run_id, CancelRequest("s1", wait=30)),
                 (operations, "agent", "hang", run_id, CancelRequest("s2")),
-                (other, "agent", "hang", run_id, CancelRequest("s1")),
+                (other, "agent", "hang", run_id, CancelRequest("s1", wait=30)),
             ]
             told = set()
             for caller, kind, component, identifier, request in wrong:
@@ -186,7 +196,7 @@ async def test_cancel_of_an_unknown_run_stores_nothing(deployment: Deployment) -
                 told.add(refusal.value.detail)
             assert told == {"Run not found"}
             with pytest.raises(errors.NotFound, match="Agent not found"):
-                await operations.cancel_run("agent", "nobody", run_id, CancelRequest("s1"))
+                await operations.cancel_run("agent", "nobody", run_id, CancelRequest("s1", wait=30))
             assert (await operations.get_run(run_id)).value["cancel_requested_at"] is None
 
 
@@ -198,9 +208,9 @@ async def test_only_administrators_may_omit_the_session(deployment: Deployment) 
             _,
         ):
             with pytest.raises(errors.BadRequest, match="session_id is required"):
-                await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest())
+                await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest(wait=30))
             answer = await admin(service).cancel_run(
-                "agent", "hang", run["run_id"], CancelRequest()
+                "agent", "hang", run["run_id"], CancelRequest(wait=30)
             )
             assert answer.value["cancel"] == "stopped"
 
@@ -210,7 +220,9 @@ async def test_session_of_the_token_is_the_default(deployment: Deployment) -> No
         operations = user(service, session_id="s1")
         async with streamed_run(operations, "agent", "hang", message="x") as (run, _):
             assert run["session_id"] == "s1"
-            answer = await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest())
+            answer = await operations.cancel_run(
+                "agent", "hang", run["run_id"], CancelRequest(wait=30)
+            )
             assert answer.value["cancel"] == "stopped"
 
 
@@ -239,7 +251,7 @@ async def test_cancel_of_a_parent_cancels_members_and_steps(
             task,
         ):
             await _wait_for_children(service, run["run_id"])
-            request = CancelRequest("s1", reason="enough")
+            request = CancelRequest("s1", wait=30, reason="enough")
             answer = await operations.cancel_run(kind, component, run["run_id"], request)
             assert answer.value["cancel"] == "stopped"
             events = await task
@@ -265,7 +277,7 @@ async def test_cancel_of_a_member_is_reported_to_its_team(deployment: Deployment
         ) as (_, task):
             member = await wait_for_running(operations, component_type="agent")
             answer = await operations.cancel_run(
-                "agent", "hang", member["run_id"], CancelRequest("s1")
+                "agent", "hang", member["run_id"], CancelRequest("s1", wait=30)
             )
             assert answer.value["cancel"] == "stopped"
             events = await task
@@ -281,7 +293,7 @@ async def test_cancel_from_another_process_uses_the_database(deployment: Deploym
             task,
         ):
             answer = await admin(elsewhere).cancel_run(
-                "agent", "hang", run["run_id"], CancelRequest(wait=10, reason="from afar")
+                "agent", "hang", run["run_id"], CancelRequest(wait=30, reason="from afar")
             )
             assert answer.value["cancel"] == "stopped"
             assert answer.value["reason"] == "from afar"
@@ -301,7 +313,7 @@ async def test_cancel_during_completion_returns_the_stored_status(deployment: De
             await asyncio.sleep(number * 0.0003)
             answer = (
                 await operations.cancel_run(
-                    "agent", "echo", live[0].run_id, CancelRequest(f"s{number}", wait=5)
+                    "agent", "echo", live[0].run_id, CancelRequest(f"s{number}", wait=30)
                 )
             ).value
             run = (await task).value
@@ -320,7 +332,9 @@ async def test_engine_keeps_no_waiters_after_a_cancel(deployment: Deployment) ->
             run,
             _,
         ):
-            await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest("s1"))
+            await operations.cancel_run(
+                "agent", "hang", run["run_id"], CancelRequest("s1", wait=30)
+            )
         assert service.hosting.engine.live_runs() == []
         page = (await operations.get_runs(RunFilter(status="RUNNING"))).raw
         assert orjson.loads(page)["data"] == []

@@ -158,7 +158,9 @@ async def test_unencodable_content_does_not_prevent_the_end(deployment: Deployme
         ):
             live = await wait_for_live_run(service, run["run_id"])
             live.transcript.add_user("\ud800")
-            await operations.cancel_run("agent", "hang", run["run_id"], CancelRequest("s1"))
+            await operations.cancel_run(
+                "agent", "hang", run["run_id"], CancelRequest("s1", wait=30)
+            )
             assert (await events)[-1].name == "RunCancelled"
         stored = (await operations.get_run(run["run_id"])).value
         assert (stored["status"], stored["messages"]) == ("CANCELLED", [])
@@ -213,7 +215,7 @@ async def test_last_event_names_the_first_cancel(
         ):
             live = await wait_for_live_run(service, run["run_id"])
             live.stop(Ending.cancelled("you", "second"))
-            request = CancelRequest("s1", reason="first")
+            request = CancelRequest("s1", wait=30, reason="first")
             cancel = asyncio.create_task(
                 operations.cancel_run("agent", "hang", run["run_id"], request)
             )

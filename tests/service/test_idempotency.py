@@ -115,7 +115,7 @@ async def test_repeated_caller_does_not_stop_the_run(
         staying = asyncio.create_task(ask(other))
         await asyncio.sleep(0.1)
         assert (await operations.get_run(run_id)).value["status"] == "RUNNING"
-        await operations.cancel_run("agent", "hang", run_id, CancelRequest("s1", 10))
+        await operations.cancel_run("agent", "hang", run_id, CancelRequest("s1", 30))
         assert await first == await staying == run_id
 
 

@@ -44,7 +44,7 @@ async def test_live_filter_returns_live_runs_only(deployment: Deployment) -> Non
         for agent, expected in (("hang", [run_id]), ("echo", [])):
             listed = await operations.list_component_runs("agent", agent, RunFilter(live=True))
             assert [run["run_id"] for run in listed.value["data"]] == expected
-        await operations.cancel_run("agent", "hang", run_id, CancelRequest("s2", wait=10))
+        await operations.cancel_run("agent", "hang", run_id, CancelRequest("s2", wait=30))
         assert await list_run_ids(operations, live=True) == []
         await hanging
 

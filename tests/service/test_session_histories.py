@@ -133,7 +133,7 @@ def test_unused_history_is_dropped(store: Store, monkeypatch: pytest.MonkeyPatch
         await store.database.write(sessions.create(a_session()))
         await start_run(store.database, "r0")
         await end_run(store.database, "r0", "text")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while database.rows.count(1) < 2:
                 await read_history(histories, database)
                 await asyncio.sleep(0.1)

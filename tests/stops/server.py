@@ -55,6 +55,10 @@ class StopServer:
         lines = (line.split() for line in self.ledger.read_text().splitlines())
         return [int(line[1]) for line in lines if len(line) == 2 and line[0] == tag]
 
+    def end_work(self, tag: str) -> None:
+        """End the work with a tag that nothing has cancelled."""
+        Path(f"{self.ledger}.{tag}").touch()
+
     async def wait_for_work(self, tag: str) -> None:
         await wait_until(lambda: self.read_beats(tag))
 

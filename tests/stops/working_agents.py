@@ -2,7 +2,8 @@
 
 Work that goes on adds lines to the file `LEDGER`: the tag of its run and the time in microseconds.
 The message of a run is JSON: `tag`; `form`; `seconds`, the time after which the work ends on its
-own; and `leave`, with which the agent returns at once and leaves the work.
+own; and `leave`, with which the agent returns at once and leaves the work. Work also ends when the
+file `LEDGER.TAG` exists.
 """
 
 from __future__ import annotations
@@ -52,10 +53,14 @@ def write(tag: str) -> None:
     os.close(descriptor)
 
 
+def goes_on(tag: str, deadline: float) -> bool:
+    return time.monotonic() < deadline and not os.path.exists(f"{LEDGER}.{tag}")  # noqa: PTH110
+
+
 async def work(tag: str, seconds: float) -> None:
     """Work until the end of the time, or a cancel."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while goes_on(tag, deadline):
         write(tag)
         await asyncio.sleep(BEAT_SECONDS)
 
@@ -63,7 +68,7 @@ async def work(tag: str, seconds: float) -> None:
 async def insist(tag: str, seconds: float) -> None:
     """Work until the end of the time, although cancelled."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while goes_on(tag, deadline):
         write(tag)
         try:
             await asyncio.sleep(BEAT_SECONDS)
@@ -73,14 +78,15 @@ async def insist(tag: str, seconds: float) -> None:
 
 async def spread(tag: str, seconds: float) -> None:
     """Start a task for the work, and cancel nothing."""
-    _kept.append(asyncio.create_task(work(tag, seconds)))
-    await asyncio.sleep(seconds)
+    started = asyncio.create_task(work(tag, seconds))
+    _kept.append(started)
+    await asyncio.wait([started])
 
 
 def block(tag: str, seconds: float) -> None:
     """Work in a thread or process."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    while goes_on(tag, deadline):
         write(tag)
         time.sleep(BEAT_SECONDS)
 
@@ -89,7 +95,7 @@ def build_shell_line(tag: str, seconds: float) -> str:
     """Return a command that works for a time."""
     beats = int(seconds / 0.05) + 1
     return (
-        f"i=0; while [ $i -lt {beats} ]; do i=$((i+1));"
+        f"i=0; while [ $i -lt {beats} -a ! -e '{LEDGER}.{tag}' ]; do i=$((i+1));"
         f" echo {tag} $(date +%s%6N) >> '{LEDGER}'; sleep 0.05; done"
     )
 

@@ -176,7 +176,7 @@ def test_finish_waits_for_live_runs_and_lets_none_start(source: Database, tmp_pa
                 await asyncio.sleep(0.01)
 
         with pytest.raises(errors.DatabaseMoved, match="no run starts"):
-            await asyncio.wait_for(start_runs(), 30)
+            await asyncio.wait_for(start_runs(), 60)
         assert not await database.write(runs.claim("r2", 1, "w1", 1))
         await database.write(runs.finish(an_end("r1", content="done")))
         await waiting
@@ -205,7 +205,7 @@ def test_finish_of_an_abandoned_copy_closes_nothing(source: Database, tmp_path: 
         finishing = asyncio.create_task(
             database_copy.finish_copy(source, target, wait=60, interrupt=False, report=report)
         )
-        await asyncio.wait_for(waits.wait(), 30)
+        await asyncio.wait_for(waits.wait(), 60)
         await database_copy.abandon_copy(source)
         # As many rows as before: only their content shows the difference.
         await database.write(Sql("UPDATE runs SET status = 'COMPLETED', content = 'x'").execute())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 from tests.deployment import create_deployment
 from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint
+from tests.ports import find_free_port
 from tests.process import serve_config
 from tests.telemetry.receiver import Collector
 from tests.telemetry.test_traces import CALLER, MARKER
@@ -66,21 +66,15 @@ members = ["plain", "clerk"]
 """
 
 
-def _find_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run Phoenix; yield its URL."""
-    folder, port = tmp_path_factory.mktemp("phoenix"), _find_port()
+    folder, port = tmp_path_factory.mktemp("phoenix"), find_free_port()
     variables = {
         "PHOENIX_WORKING_DIR": str(folder),
         "PHOENIX_HOST": "127.0.0.1",
         "PHOENIX_PORT": str(port),
-        "PHOENIX_GRPC_PORT": str(_find_port()),
+        "PHOENIX_GRPC_PORT": str(find_free_port()),
         "PHOENIX_TELEMETRY_ENABLED": "false",
     }
     url, log = f"http://127.0.0.1:{port}", folder / "phoenix.log"
@@ -104,11 +98,11 @@ def phoenix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield url
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
 
 
 def read_spans(phoenix: str) -> list[dict[str, Any]]:
-    answer = httpx2.get(f"{phoenix}/v1/projects/default/spans", params={"limit": 500}, timeout=30)
+    answer = httpx2.get(f"{phoenix}/v1/projects/default/spans", params={"limit": 500}, timeout=60)
     return list(answer.json()["data"]) if answer.status_code == 200 else []
 
 

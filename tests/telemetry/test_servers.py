@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from tests.commands import run_command
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
+from tests.ports import find_free_port
 from tests.process import ServerProcess, serve_config
 from tests.telemetry.receiver import Collector
 from tests.telemetry.test_traces import CALLER, draw
@@ -112,14 +112,14 @@ def served(
     kept_collector: Collector,
 ) -> Iterator[Served]:
     """One server that calls itself; in the long mode three servers that call the next one."""
-    ports = [_find_port() for _ in range(3 if IS_LONG else 1)]
+    ports = [find_free_port() for _ in range(3 if IS_LONG else 1)]
     urls = [f"http://127.0.0.1:{port}" for port in ports]
     with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
         patch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
         found: list[Served] = []
         for port in reversed(ports):
-            folder, metrics = tmp_path_factory.mktemp("traced"), _find_port()
+            folder, metrics = tmp_path_factory.mktemp("traced"), find_free_port()
             extra = EXTRA.format(
                 collector=kept_collector.url,
                 endpoint=model_endpoint.base_url,
@@ -133,12 +133,6 @@ def served(
             found.append(Served(server, deployment, metrics))
         server.wait_for("mcp server peer is connected")
         yield found[-1]
-
-
-def _find_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def test_one_tree_over_servers(served: Served, kept_collector: Collector) -> None:

@@ -173,7 +173,7 @@ async def test_failed_and_cancelled_runs_end_all_spans(
         failed = await run(operations, "agent", "http-500", "hello")
         async with streamed_run(operations, "team", "jam", message="x") as (record, events):
             await wait_until(lambda: len(service.hosting.engine.live_runs()) == 3)
-            request = CancelRequest(session_id=record["session_id"])
+            request = CancelRequest(session_id=record["session_id"], wait=30)
             await operations.cancel_run("team", "jam", record["run_id"], request)
             await events
     spans = {(span.run_id, span.name): span for span in collector.spans}

@@ -165,7 +165,7 @@ def soak(
 
 
 def _start_runs(cluster: Servers, headers: dict[str, str], runs: int) -> None:
-    with httpx2.Client(headers=headers, timeout=20) as client:
+    with httpx2.Client(headers=headers, timeout=60) as client:
         for number in range(runs):
             agent = "doomed" if number % 5 == 0 else "short"
             key = {"Idempotency-Key": str(uuid4())}

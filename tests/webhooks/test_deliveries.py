@@ -133,7 +133,7 @@ def test_pause_decision_and_end_are_events(people: People, receiver: Receiver) -
 
 def test_cancel_of_a_paused_run_is_an_event(people: People, receiver: Receiver) -> None:
     run = people.start("user")
-    path = f"/agents/payer/runs/{run['run_id']}/cancel"
+    path = f"/agents/payer/runs/{run['run_id']}/cancel?wait=30"
     assert people.send("root", "POST", path, json={"reason": "no"}).status_code == 200
     got = wait_for_event(receiver, run["run_id"], "run.cancelled")
     assert got.event["data"]["status"] == "CANCELLED"

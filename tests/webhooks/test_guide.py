@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agentctl.webhooks.signing import generate_secret
 from tests.commands import Result, run_command
+from tests.ports import find_free_port
 from tests.process import base_environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "webhooks.md"
@@ -30,13 +31,6 @@ def run(folder: Path, secret: str, *words: str) -> Result:
     environment = {**base_environment(), "OPS_WEBHOOK_SECRET": secret}
     place = ("--config", str(folder / "agentctl.toml"))
     return run_command(*words, *place, environment=environment, folder=folder)
-
-
-def find_free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def wait_for_port(port: int, process: subprocess.Popen[str]) -> None:
