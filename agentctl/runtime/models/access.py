@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,38 @@ class ModelAccess:
 current_access: ContextVar[ModelAccess | None] = ContextVar("agentctl_models", default=None)
 """The models for the code of the current run; None outside of runs."""
 
+
+_configured: ContextVar[Collection[str] | None] = ContextVar("agentctl_configured", default=None)
+
+
+@contextmanager
+def checking_models(configured: Collection[str]) -> Iterator[None]:
+    """Check the models that code names while its modules are imported and its objects are made.
+
+    Args:
+        configured: the ids of the configured models.
+    """
+    token = _configured.set(configured)
+    try:
+        yield
+    finally:
+        _configured.reset(token)
+
+
+def check_model(model_id: object) -> None:
+    """Check that a model is configured, if code is being loaded.
+
+    Raises:
+        ValueError: there is no such model; the text names those that exist.
+    """
+    configured = _configured.get()
+    if configured is not None and model_id not in configured:
+        names = ", ".join(sorted(configured)[:_NAMED]) or "none"
+        raise ValueError(f"the model {model_id} is not configured; [[models]] has: {names}")
+
+
+_NAMED = 20
+"""Maximum number of models in an error."""
 
 is_known_call: ContextVar[bool] = ContextVar("agentctl_known_call", default=False)
 """True while the callbacks of LangGraph report a call of a model in the current context."""
