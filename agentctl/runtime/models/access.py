@@ -10,15 +10,24 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.attempts import Attempts, prepare_models
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
-    from agentctl.runtime.components.connections import ModelConnections
     from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.models.attempts import ModelCounters
+    from agentctl.runtime.models.calls import ModelConnection
+
+
+class Connections(Protocol):
+    """The connections to models that all runs share."""
+
+    counters: ModelCounters
+
+    def connect(self, model: config.Model) -> list[tuple[config.Model, ModelConnection]]: ...
 
 
 class ModelAccess:
@@ -33,13 +42,15 @@ class ModelAccess:
         library: the kind of the runner, which reports the calls that its library makes; `""` if a
             function or a configured model executes the run.
         open_calls: the calls that the runner knows, by the ids of the objects that make them.
+        finish_reason: that of the last answer to a call which the runner reports, as libraries do
+            not pass it on; None for none.
         seen_runs: the ids of the runs of agno that the runner sees; None for all.
     """
 
     def __init__(
         self,
         models: Mapping[str, config.Model],
-        connections: ModelConnections,
+        connections: Connections,
         environment: RunEnvironment,
         run_bytes: int,
     ) -> None:
@@ -48,6 +59,7 @@ class ModelAccess:
         self.environment = environment
         self.library = ""
         self.open_calls: Counter[int] = Counter()
+        self.finish_reason: str | None = None
         self.seen_runs: Collection[str] | None = None
         self._models = models
         self._connections = connections
