@@ -15,7 +15,7 @@ from agno.models.response import ModelResponse
 from agno.utils.models.schema_utils import get_response_schema_for_provider
 
 from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError
-from agentctl.runtime.models.access import get_access
+from agentctl.runtime.models.access import check_model, get_access
 from agentctl.runtime.models.answering import (
     NATIVE,
     Answered,
@@ -58,6 +58,10 @@ class Model(BaseModel):  # type: ignore[misc]
     seed: int | None = None
     reasoning_effort: str | None = None
     timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        check_model(self.id)
+        super().__post_init__()
 
     async def ainvoke(
         self, messages: list[Message], assistant_message: Message, **options: Any

@@ -30,7 +30,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from pydantic import BaseModel, ConfigDict
 
 from agentctl.runtime.json_values import NOT_AN_OBJECT
-from agentctl.runtime.models.access import is_known_call
+from agentctl.runtime.models.access import check_model, is_known_call
 from agentctl.runtime.models.answering import (
     NATIVE,
     PROVIDER,
@@ -72,6 +72,10 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
     seed: int | None = None
     reasoning_effort: str | None = None
     timeout: float | None = None
+
+    def __init__(self, **fields: Any) -> None:
+        check_model(fields.get("model"))
+        super().__init__(**fields)
 
     @property
     def _llm_type(self) -> str:

@@ -27,7 +27,7 @@ from openai.types.responses import (
 )
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
-from agentctl.runtime.models.access import get_access
+from agentctl.runtime.models.access import check_model, get_access
 from agentctl.runtime.models.answering import (
     NATIVE,
     Answered,
@@ -57,6 +57,7 @@ class Model(BaseModel):  # type: ignore[misc]
     """
 
     def __init__(self, model: str) -> None:
+        check_model(model)
         self.model = model
 
     async def get_response(

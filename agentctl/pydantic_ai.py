@@ -35,7 +35,7 @@ from agentctl.records.components import ToolRecord
 from agentctl.records.run_spec import REQUIRED
 from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError
 from agentctl.runtime.json_values import NOT_AN_OBJECT
-from agentctl.runtime.models.access import get_access
+from agentctl.runtime.models.access import check_model, get_access
 from agentctl.runtime.models.answering import (
     NATIVE,
     PROVIDER,
@@ -76,6 +76,7 @@ class Model(BaseModel[Any]):
     """
 
     def __init__(self, model_name: str, *, settings: ModelSettings | None = None) -> None:
+        check_model(model_name)
         super().__init__(settings=settings, profile=ModelProfile(supports_json_schema_output=True))
         self._model_name = model_name
 

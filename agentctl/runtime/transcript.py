@@ -378,6 +378,12 @@ class Transcript:
         if tool_calls or not answer.is_empty:
             self._messages.append(message)
 
+    def mark_incomplete(self, finish_reason: str) -> None:
+        """Set the finish reason of the last answer of a completed run, if it has no calls."""
+        own = [entry for entry in self._messages if "origin_run_id" not in entry]
+        if own and own[-1]["role"] == "assistant" and not own[-1].get("tool_calls"):
+            own[-1]["finish_reason"] = finish_reason
+
     def request_call(self, call: dict[str, Any]) -> None:
         """Add a call to the messages: `id`, `name` and `arguments`.
 

@@ -89,6 +89,32 @@ def test_check_reports_an_invalid_configuration(
     assert told in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("module", "model"),
+    [
+        ("langchain", "ChatModel(model='slow')"),
+        ("pydantic_ai", "Model('slow')"),
+        ("agno", "Model(id='slow')"),
+        ("openai_agents", "Model('slow')"),
+    ],
+)
+def test_check_names_the_models_that_code_can_call(
+    agentctl: Agentctl, project: Path, module: str, model: str
+) -> None:
+    imported = f"from agentctl import {module}\n"
+    name = f"naming_{module}"
+    (project.parent / f"{name}.py").write_text(
+        f"{imported}model = {module}.{model}\nasync def answer(message):\n    return message\n"
+    )
+    added = f'\n[[agents]]\nid = "code"\nobject = "{name}:answer"\n'
+    project.write_text(project.read_text() + added)
+    ended = agentctl("config", "check")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert (
+        f"{name}.py, line 2: ValueError: the model slow is not configured; [[models]] has: fast"
+    ) in ended.stderr
+
+
 def test_check_imports_the_code_of_tools_and_agents(agentctl: Agentctl, project: Path) -> None:
     (project.parent / "checked_code.py").write_text(
         'print("loud")\nasync def answer(message):\n    return message\nnumber = 5\n'

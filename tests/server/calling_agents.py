@@ -1,5 +1,5 @@
-"""Agents whose code calls models of the configuration in ways of its own: from a tool, a thread or
-another event loop, and with the options of the library.
+"""Agents whose code calls models of the configuration from a tool, a thread or another event loop,
+and with the options of a library.
 """
 
 from __future__ import annotations
@@ -69,6 +69,12 @@ async def call_openai_agents(message: str, context: RunContext) -> str:
 
 async def call_fallback(message: str, context: RunContext) -> str:
     return str((await langchain.ChatModel(model="fallback").ainvoke(message)).text)
+
+
+async def call_again(message: str, context: RunContext) -> str:
+    for _ in range(30):
+        await langchain.ChatModel(model="plan").ainvoke(message)
+    return "done"
 
 
 # The same models in an event loop of the code's own.
@@ -154,6 +160,21 @@ def schema_output() -> Any:
         typed = model.with_structured_output(Order, method="json_schema", include_raw=True)
         result = await typed.ainvoke(state["messages"])
         return {"messages": [AIMessage(result["parsed"].model_dump_json())]}
+
+    return build_graph(answer)
+
+
+def two_models() -> Any:
+    """A graph whose node calls a second model before the answer of the first one has ended."""
+    first, second = langchain.ChatModel(model="fast"), langchain.ChatModel(model="plan")
+
+    async def answer(state: MessagesState) -> dict[str, Any]:
+        whole = ""
+        async for piece in first.astream(state["messages"]):
+            if not whole:
+                await second.ainvoke(state["messages"])
+            whole += piece.text
+        return {"messages": [AIMessage(whole)]}
 
     return build_graph(answer)
 

@@ -73,7 +73,12 @@ def __getattr__(name: str) -> Callable[[], Any]:
     def factory() -> Any:
         return build(model)
 
-    return factory
+    async def late_factory() -> Any:
+        return build(model)
+
+    # An asynchronous factory is called before the first run: the start of the server cannot check
+    # the models that it names.
+    return late_factory if model == "missing" else factory
 
 
 def build_sync_graph() -> Any:

@@ -39,6 +39,8 @@ ASKING = (
 )
 OPTIONS = ("options_langgraph", "options_pydantic_ai", "options_openai_agents")
 OTHERS = (
+    "call_again",
+    "two_models",
     "call_fallback",
     "agno_team",
     "native_output",
@@ -78,6 +80,8 @@ def client(
         f'[[agents]]\nid = "{agent}"\nobject = "calling_agents:{agent}"\n'
         for agent in sorted(agents - {"configured"})
     )
+    extra += '[[budgets]]\nid = "few"\nper = "agent"\ncomponent = "call_again"\n'
+    extra += 'tokens = 3\non_exceed = "stop"\n'
     extra += '[[agents]]\nid = "configured"\nmodel = "plan"\n'
     extra += 'tools = ["calling_agents:ask"]\n'
     deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
@@ -151,6 +155,24 @@ def test_tokens_of_members_of_agno_count_once(
     record = run(client, "agno_team", [call, {"content": "done"}])
     assert record["status"] == "COMPLETED", record
     assert record["metrics"]["input_tokens"] == count_input(model_endpoint.requests("plan"))
+
+
+def test_used_budget_ends_the_calls_of_a_function(
+    client: httpx2.Client, model_endpoint: ModelEndpoint
+) -> None:
+    model_endpoint.forget()
+    record = run(client, "call_again", [{"content": "two words"}])
+    assert record["error"]["code"] == "BUDGET_EXCEEDED", record
+    assert len(model_endpoint.requests("plan")) == 1
+
+
+def test_tokens_of_models_at_the_same_time_count_for_each(client: httpx2.Client) -> None:
+    record = run(client, "two_models", [{"content": "x"}])
+    assert record["status"] == "COMPLETED", record
+    query = {"by": "model", "component_type": "agent", "component_id": "two_models"}
+    used = client.get("/usage", params=query).json()["data"]
+    counts = {row["model"]: row["output_tokens"] for row in used}
+    assert counts == {"fast": 2, "plan": 1}
 
 
 def test_attempts_of_a_call_have_the_names_of_their_models(client: httpx2.Client) -> None:

@@ -191,6 +191,17 @@ def test_text_and_thinking_are_streamed_and_thinking_is_sent_back(
     assert second[-2]["reasoning_content"] == "well then"
 
 
+@pytest.mark.parametrize("reason", ["length", "content_filter"])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_answer_that_was_cut_has_its_finish_reason(
+    client: httpx2.Client, library: str, reason: str
+) -> None:
+    pieces = [build_chunk({"content": "half of"}), build_chunk({}, reason), "data: [DONE]\n\n"]
+    record = run(client, f"{library}_script", {"headers": {}, "pieces": pieces})
+    assert (record["status"], record["content"]) == ("COMPLETED", "half of"), record
+    assert record["messages"][-1]["finish_reason"] == reason
+
+
 def test_piece_of_an_answer_in_a_graph_takes_no_task(client: httpx2.Client) -> None:
     pair = "".join(build_chunk({name: "."}) for name in ("reasoning_content", "content"))
     pieces = [(pair, 100), build_chunk({}, "stop"), "data: [DONE]\n\n"]

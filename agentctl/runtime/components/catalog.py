@@ -16,7 +16,7 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.connections import HostedRunners, ModelConnections
 from agentctl.runtime.mcp.servers import McpServers
-from agentctl.runtime.models.access import ModelAccess, current_access
+from agentctl.runtime.models.access import ModelAccess, checking_models, current_access
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,7 +138,8 @@ class Catalog:
             from agentctl.runtime.tools.functions import load_tools
 
             owner = f"{component.kind} {component.id}"
-            self._tools[key] = load_tools(owner, functions, self._folder)
+            with checking_models(self._models):
+                self._tools[key] = load_tools(owner, functions, self._folder)
         return self._tools[key]
 
     def external_tools(self, component: Component) -> list[ExternalAction]:
@@ -183,14 +184,15 @@ class Catalog:
             from agentctl.runtime.runners.loading import load_runner
 
             owner = f"agent {agent.id}"
-            self._hosted.loaded[agent.id] = load_runner(
-                owner,
-                agent.agent.object,
-                self._folder,
-                deps=agent.agent.deps,
-                approve=agent.agent.approve,
-                durable=agent.agent.durable,
-            )
+            with checking_models(self._models):
+                self._hosted.loaded[agent.id] = load_runner(
+                    owner,
+                    agent.agent.object,
+                    self._folder,
+                    deps=agent.agent.deps,
+                    approve=agent.agent.approve,
+                    durable=agent.agent.durable,
+                )
         return self._hosted.loaded[agent.id]
 
     def find_input_agent(self, component: Component) -> Component | None:

@@ -7,17 +7,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.attempts import Attempts, prepare_models
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
-    from agentctl.runtime.components.connections import ModelConnections
     from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.models.attempts import ModelCounters
+    from agentctl.runtime.models.calls import ModelConnection
+
+
+class Connections(Protocol):
+    """The connections to models that all runs share."""
+
+    counters: ModelCounters
+
+    def connect(self, model: config.Model) -> list[tuple[config.Model, ModelConnection]]: ...
 
 
 class ModelAccess:
@@ -32,13 +42,15 @@ class ModelAccess:
         library: the kind of the runner, which reports the calls that its library makes; `""` if a
             function or a configured model executes the run.
         open_calls: the calls that the runner knows, by the ids of the objects that make them.
+        finish_reason: that of the last answer to a call which the runner reports, as libraries do
+            not pass it on; None for none.
         seen_runs: the ids of the runs of agno that the runner sees; None for all.
     """
 
     def __init__(
         self,
         models: Mapping[str, config.Model],
-        connections: ModelConnections,
+        connections: Connections,
         environment: RunEnvironment,
         run_bytes: int,
     ) -> None:
@@ -47,6 +59,7 @@ class ModelAccess:
         self.environment = environment
         self.library = ""
         self.open_calls: Counter[int] = Counter()
+        self.finish_reason: str | None = None
         self.seen_runs: Collection[str] | None = None
         self._models = models
         self._connections = connections
@@ -86,6 +99,38 @@ class ModelAccess:
 current_access: ContextVar[ModelAccess | None] = ContextVar("agentctl_models", default=None)
 """The models for the code of the current run; None outside of runs."""
 
+
+_configured: ContextVar[Collection[str] | None] = ContextVar("agentctl_configured", default=None)
+
+
+@contextmanager
+def checking_models(configured: Collection[str]) -> Iterator[None]:
+    """Check the models that code names while its modules are imported and its objects are made.
+
+    Args:
+        configured: the ids of the configured models.
+    """
+    token = _configured.set(configured)
+    try:
+        yield
+    finally:
+        _configured.reset(token)
+
+
+def check_model(model_id: object) -> None:
+    """Check that a model is configured, if code is being loaded.
+
+    Raises:
+        ValueError: there is no such model; the text names those that exist.
+    """
+    configured = _configured.get()
+    if configured is not None and model_id not in configured:
+        names = ", ".join(sorted(configured)[:_NAMED]) or "none"
+        raise ValueError(f"the model {model_id} is not configured; [[models]] has: {names}")
+
+
+_NAMED = 20
+"""Maximum number of models in an error."""
 
 is_known_call: ContextVar[bool] = ContextVar("agentctl_known_call", default=False)
 """True while the callbacks of LangGraph report a call of a model in the current context."""

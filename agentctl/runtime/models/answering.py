@@ -281,6 +281,8 @@ async def _stream(request: Request, access: ModelAccess) -> AsyncGenerator[Delta
             work.exception()  # Its reader may be gone.
         if report is not None:
             report.end(arriving.usage, work)
+    if report is None:
+        access.finish_reason = answer.finish_reason
     if report is None and attempts.model.id != request.model:
         # The runner has named the call after the model that the code calls.
         access.environment.transcript.spans.rename_model_call(request.model, attempts.model.id)

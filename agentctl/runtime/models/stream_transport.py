@@ -100,7 +100,7 @@ class StreamTransport(httpx2.AsyncBaseTransport):
     def _take_idle(self, origin: _Origin) -> _StreamConnection | None:
         """Return an idle connection of the running loop; those of another one are not usable here.
 
-        Agents call synchronous libraries in threads, which start event loops of their own.
+        Agents call synchronous libraries in threads, which start further event loops.
         """
         loop, idle = asyncio.get_running_loop(), self._idle.get(origin, [])
         # Loops in other threads may change the list meanwhile.

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.input_schema import InputSchema
 
+_INCOMPLETE = ("length", "content_filter")
+"""Finish reasons of an answer that its provider has cut."""
+
 _log = logging.getLogger("agentctl.runtime")
 
 
@@ -102,6 +105,7 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
 
 async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> None:
     transcript, message = environment.transcript, environment.spec.input
+    access = current_access.get()
     if environment.leg is None:
         transcript.forget_usage()
         if environment.spec.origin is not None:
@@ -109,7 +113,7 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
         transcript.add_user(message)
     try:
         runner = await opening
-        if (access := current_access.get()) is not None:
+        if access is not None:
             access.library = runner.kind
         await runner.run(message, HostedRun(environment, runner.kind))
         await complete_members(environment)
@@ -136,4 +140,6 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
         raise ExecutionError("AGENT_FAILED") from None
     environment.checkpoint()
     transcript.end_answer([], "stop")
+    if access is not None and access.finish_reason in _INCOMPLETE:
+        transcript.mark_incomplete(access.finish_reason)
     transcript.close_open_calls(now())
