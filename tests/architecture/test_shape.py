@@ -31,6 +31,8 @@ SHORT = {
     "agentctl.cli.commands.audit.group": "the table of a group",
     "agentctl.cli.commands.audit.heads": "one command per module",
     "agentctl.cli.commands.audit.list": "one command per module",
+    "agentctl.cli.commands.keys.group": "the table of a group",
+    "agentctl.cli.commands.keys.jwks": "one command per module",
     "agentctl.cli.commands.runs.group": "the table of a group",
     "agentctl.cli.commands.sessions.group": "the table of a group",
     "agentctl.cli.commands.sessions.hold": "one command per module",
