@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from agentctl.cli.io import current_io
 from agentctl.cli.paging import Row, walk_pages
 from agentctl.cli.show.fields import ColumnChoice
+from agentctl.cli.show.list_writer import ListWriter
 from agentctl.cli.show.output import Format, show_page
-from agentctl.cli.show.pages import ListWriter
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import note
-from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, watch_list
+from agentctl.cli.show.watched_list import DEFAULT_SECONDS, WatchedList, watch_list
 from agentctl.errors import AgentctlError
 from agentctl.light_dataclass import dataclass
 from agentctl.requests import MAXIMUM_LIMIT

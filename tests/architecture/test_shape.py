@@ -49,7 +49,6 @@ SHORT = {
     "agentctl.records.budgets": "one record per resource",
     "agentctl.store.repositories.causes": "one topic of the store",
     "agentctl.records.authorization": "one record per resource",
-    "agentctl.records.durations": "the buckets of times, which the store and the service share",
     "agentctl.records.document": "one record per resource",
     "agentctl.records.log_context": "context variables, used by every part",
     "agentctl.records.rate_limited_log": "a logger that several parts use",

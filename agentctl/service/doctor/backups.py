@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentctl.config.databases import sqlite_path
 from agentctl.config.settings import Database, Settings
-from agentctl.records.numbers import format_bytes
+from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span
 from agentctl.service.doctor.finding import Finding, note, ok, wrong
 from agentctl.store.sqlite.backup_folder import SPARE_BYTES, BackupFolder
