@@ -421,9 +421,7 @@ class Engine:
         return await self._start_background_run(spec, component)
 
     def handle_worker_lost(self, worker_id: str) -> None:
-        """Stop the runs of a worker id that other processes declared dead and whose runs they
-        ended.
-        """
+        """Stop the runs of a worker id that other processes declared dead."""
         for run in self.root_runs():
             if run.worker_id == worker_id:
                 run.stop(WORKER_LOST)
