@@ -40,11 +40,11 @@ from agentctl.runs.claims import WORKER_LOST, Claims
 from agentctl.runs.counters import RunCounters
 from agentctl.runs.live import Continuation, LiveRun, ReportedRun
 from agentctl.runs.members import Members
+from agentctl.runs.starts import Starts
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, Pause
 from agentctl.runs.supervision import Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.tracing import RunTracer
-from agentctl.runs.turns import Starts
 from agentctl.runs.worker import Worker
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component

@@ -13,7 +13,7 @@ LONGEST_FUNCTION = 80
 
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
-    "agentctl.runs.checkpoints": "what modules of starts, legs and recovery have in common",
+    "agentctl.runs.checkpoints": "what admission, legs and recovery have in common",
     "agentctl.runs.tracing": "an interface",
     "agentctl.config.search": "a table of the configuration",
     "agentctl.cli.commands.db.check": "one command per module",
