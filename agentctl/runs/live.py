@@ -190,7 +190,7 @@ class LiveRun:
         self.ended: asyncio.Future[LegEnd] = loop.create_future()
         self.transcript = start.transcript
         self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
-        self._continuation = continuation
+        self._start = start
         self._changed_at = 0
         self._effects: asyncio.Task[bool] | None = None
         self._members = members
@@ -238,9 +238,8 @@ class LiveRun:
             self.parent.children.append(self)
         else:
             self.state = SessionState(admitted.session_state, self.limits.state_bytes)
-        continued = self._continuation
-        if continued is not None and continued.session_changes is not None:
-            self.root.restore_state(continued.session_changes, continued.changed_at)
+        if self._start.session_changes is not None:
+            self.root.restore_state(self._start.session_changes, self._start.changed_at)
         if self.parent is None and self.stream.recorded:
             self.recorder = Recorder(self.run_id, self.attempt, self.stream, self.database)
 
