@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from agentctl.cli.common import PANEL, common_options
+from agentctl.cli.common_options import PANEL, common_options
 from agentctl.cli.plain_values import convert_plainly
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,4 +1,4 @@
-"""Lists of commands: one page of the requested length, or with `--all` every page."""
+"""Lists that commands print: one page of the requested length, or with `--all` every page."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from agentctl.cli.io import current_io
 from agentctl.cli.paging import Row, walk_pages
 from agentctl.cli.show.fields import ColumnChoice
+from agentctl.cli.show.list_writer import ListWriter
 from agentctl.cli.show.output import Format, show_page
-from agentctl.cli.show.pages import ListWriter
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import note
-from agentctl.cli.show.watch import DEFAULT_SECONDS, WatchedList, watch_list
+from agentctl.cli.show.watched_list import DEFAULT_SECONDS, WatchedList, watch_list
 from agentctl.errors import AgentctlError
 from agentctl.light_dataclass import dataclass
 from agentctl.requests import MAXIMUM_LIMIT
@@ -59,9 +59,9 @@ async def show_filtered(
     page: Any = getattr(filter, "page", filter)
     if all_pages:
         created = {"sort_by": "created_at"} if hasattr(page, "sort_by") else {}
-        whole = _turn(filter, limit=MAXIMUM_LIMIT, **created)
+        whole = _with_page(filter, limit=MAXIMUM_LIMIT, **created)
         await show_every_page(
-            target, lambda cursor: read(_turn(whole, cursor=cursor)), view, start=page.cursor
+            target, lambda cursor: read(_with_page(whole, cursor=cursor)), view, start=page.cursor
         )
         return
     document = await read_page(target, read, filter)
@@ -129,7 +129,7 @@ async def read_page(target: Target, read: Read[F], filter: F) -> Document[Any]:
     found, reached = list[Row](rows), meta["next_cursor"]
 
     def read_rest(cursor: str | None) -> Awaitable[Document[Any]]:
-        return read(_turn(filter, cursor=cursor, limit=page.limit - len(found)))
+        return read(_with_page(filter, cursor=cursor, limit=page.limit - len(found)))
 
     async with showing_progress("searching"):
         async for more, cursor in walk_pages(read_rest, reached):
@@ -160,7 +160,7 @@ async def watch_filtered(
     )
 
 
-def _turn(filter: F, **changes: Any) -> F:
+def _with_page(filter: F, **changes: Any) -> F:
     """Return a filter with another page."""
     values: Any = filter
     page = getattr(values, "page", None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentctl import __version__
-from agentctl.cli.common import COLOR_HELP, When
+from agentctl.cli.common_options import COLOR_HELP, When
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io
 from agentctl.cli.report import Group, RootGroup
@@ -28,7 +28,7 @@ _COMMANDS = {
     ),
     "doctor": ("doctor:doctor", "Check the installation, or a server, and suggest fixes"),
     "token": ("token:app", "Mint, inspect and verify tokens"),
-    "keys": ("keys:app", "Generate, list, publish and rotate signing keys"),
+    "keys": ("keys.group:app", "Generate, list, publish and rotate signing keys"),
     "agents": ("components:agents", "List and show the configured agents"),
     "teams": ("components:teams", "List and show the configured teams"),
     "workflows": ("components:workflows", "List and show the configured workflows"),

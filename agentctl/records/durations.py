@@ -1,13 +1,15 @@
-"""Durations as counts of buckets: sums of them have percentiles, too.
+"""Durations as counts of buckets: for the metrics of a process, and for stored sums.
 
-A bucket is a range of durations whose ends differ by 9%, so that a percentile is at most 4.5% from
-the duration that has it. Counts are JSON objects: the number of a bucket, as text, and its count.
+A stored bucket is a range of durations whose ends differ by 9%, so that a percentile is at most
+4.5% from the duration that has it. Stored counts are JSON objects: the number of a bucket, as text,
+and its count. The buckets of a metric have the bounds that its histogram names.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 
 BUCKETS_PER_DOUBLING = 8
 """Buckets between a duration and twice that duration."""
@@ -39,3 +41,38 @@ def find_percentile(counts: Mapping[str, int], share: float) -> float | None:
             middle: float = MINIMUM * 2 ** (int(bucket) / BUCKETS_PER_DOUBLING)
             return round(middle / 1_000_000, 6)
     return None
+
+
+class DurationHistogram:
+    """Counts of durations in buckets. Not thread-safe: use it from one thread or under a lock.
+
+    Args:
+        bounds: ascending upper bounds of the buckets in seconds; longer durations count as well.
+
+    Attributes:
+        total: the sum of all durations in seconds.
+    """
+
+    __slots__ = ("_bounds", "_counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count a duration."""
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self.total += seconds
+
+    @property
+    def count(self) -> int:
+        """The number of durations."""
+        return sum(self._counts)
+
+    def cumulative_counts(self) -> Iterator[tuple[float, int]]:
+        """Yield each bound and the number of durations up to it; the last bound is infinite."""
+        count = 0
+        for bound, more in zip((*self._bounds, float("inf")), self._counts, strict=True):
+            count += more
+            yield bound, count

@@ -1,4 +1,4 @@
-"""Text that every database stores, and text that is safe on a terminal.
+"""Text that every database stores, and text for people that is safe on a terminal.
 
 PostgreSQL stores no NUL, UTF-8 has no lone surrogates, and terminals execute control characters.
 """
@@ -111,3 +111,12 @@ def suggest_name(name: str, names: Iterable[str], *, cutoff: float = 0.75) -> st
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(name, list(names), n=1, cutoff=cutoff)), None)
+
+
+def format_bytes(count: int) -> str:
+    """Return a text such as `4 kB`, rounded down."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1_000:
+            return f"{count:.0f} {unit}"
+        count //= 1_000
+    return f"{count} TB"

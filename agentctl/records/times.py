@@ -9,6 +9,10 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Annotated, Any
 
+HOUR = 3_600_000_000
+DAY = 24 * HOUR
+"""Microseconds of an hour and of a day."""
+
 
 class _DateTime:
     """The JSON Schema `format: date-time` of a string."""

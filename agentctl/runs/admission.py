@@ -15,7 +15,8 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
-from agentctl.runs.starts import check_queue, enqueue, write_start
+from agentctl.runs.checkpoints import write_start_checkpoint
+from agentctl.runs.queue import check_queue, enqueue
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_session_data
@@ -211,7 +212,7 @@ def _admit_run(
     )
     if turn is None and not spec.durable:
         return AdmittedRun(spec, state, is_first)
-    yield from write_start(spec, component.name, is_first=is_first)
+    yield from write_start_checkpoint(spec, component.name, is_first=is_first)
     if turn is None:
         return AdmittedRun(spec, state, is_first, has_start=True)
     may_begin = yield from enqueue(spec, component.name, row.created_at)
@@ -320,7 +321,7 @@ def admit_durable_member(
     if not (yield from step):
         raise RunLost
     admitted = yield from admit_child_run(spec, worker_id)
-    yield from write_start(spec, component_name, is_first=False)
+    yield from write_start_checkpoint(spec, component_name, is_first=False)
     return replace(admitted, has_start=True)
 
 

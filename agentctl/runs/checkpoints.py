@@ -1,4 +1,8 @@
-"""Checkpoints: from what a run begins, or goes on, in any process."""
+"""Checkpoints: from what a run begins, or goes on, in any process.
+
+A run that waits in the queue has a start checkpoint, and so has a durable run. Its attempt is 0: it
+was written before the first leg. It has no transcript and no state.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,26 @@ from typing import Any
 
 import orjson
 
+from agentctl.records.run_spec import RunSpec
+from agentctl.store.database import Work
+from agentctl.store.repositories import approvals
 from agentctl.store.repositories.approvals import Checkpoint
 from agentctl.store.repositories.steps import StepRow
 
-PAUSE = "pause"
-"""The kind of a checkpoint that a pause has written."""
+START, PAUSE = "start", "pause"
+"""The kinds of checkpoints: those of an admission, and those of a pause."""
+
+
+def write_start_checkpoint(spec: RunSpec, component_name: str, *, is_first: bool) -> Work[None]:
+    """Store the checkpoint from which any server can begin a run.
+
+    Args:
+        component_name: the name in the events of the run.
+        is_first: True if its session was created with the run.
+    """
+    body = {"spec": spec.to_json(), "component_name": component_name, "is_first": is_first}
+    checkpoint = Checkpoint(spec.run_id, 0, START, orjson.dumps(body).decode())
+    return approvals.keep_checkpoint(checkpoint)
 
 
 def is_durable(checkpoint: Checkpoint) -> bool:

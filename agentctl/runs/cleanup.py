@@ -11,9 +11,14 @@ import logging
 from collections import Counter
 
 from agentctl.records.audit import EXPIRE
-from agentctl.records.times import format_rfc3339, now
+from agentctl.records.times import DAY, HOUR, format_rfc3339, now
 from agentctl.runs import process
-from agentctl.runs.retention import DAY, Ages, delete_decided_approvals, delete_idle_sessions
+from agentctl.runs.retention import (
+    Ages,
+    append_cleanup_entry,
+    delete_decided_approvals,
+    delete_idle_sessions,
+)
 from agentctl.runs.usage import KEEP_HOURS
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
@@ -26,7 +31,6 @@ from agentctl.store.repositories import (
     webhooks,
     workers,
 )
-from agentctl.store.repositories.usage import HOUR
 
 CLEANUP_SECONDS = 60.0
 """Time between two cleanups."""
@@ -138,17 +142,6 @@ def _delete_and_record(before: int) -> Steps[int]:
     last = audit.LAST_NUMBER if head is None else head.expired_seq
     deleted = yield from audit.delete_older(before, last)
     if deleted:
-        entry = audit.NewAuditEntry(
-            at=now(),
-            principal="system:cleanup",
-            via="local",
-            operation=EXPIRE,
-            resource=None,
-            outcome="allowed",
-            status=None,
-            reason=f"older than {format_rfc3339(before)}",
-            request_id=None,
-            count=deleted,
-        )
-        yield from audit.append_entry(entry)
+        reason = f"older than {format_rfc3339(before)}"
+        yield from append_cleanup_entry(EXPIRE, deleted, reason)
     return deleted

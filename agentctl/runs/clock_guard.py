@@ -1,16 +1,16 @@
-"""The doubt about the clock of this process, before it deletes data by its age."""
+"""Detection of a wrong wall clock, before a process deletes data by its age (decision 40)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-from agentctl.records.times import now
+from agentctl.records.times import DAY, HOUR, now
 
-JUMP = 60 * 60 * 1_000_000
-"""Microseconds that the wall clock may advance beyond the steady clock between two looks."""
+JUMP = HOUR
+"""Microseconds that the wall clock may advance beyond the steady clock between two observations."""
 
-HOLD = 24 * 60 * 60 * 1_000_000
+HOLD = DAY
 """Microseconds of the steady clock for which a doubtful clock must run on before it is trusted, and
 the age of the newest row from which the clock of a new process is doubtful."""
 
@@ -60,7 +60,7 @@ class ClockGuard:
             self._trusted_from = self._seen
 
     def observe(self) -> bool:
-        """Look at the clocks; call it every few seconds. Return True if a jump ahead was found."""
+        """Read both clocks, every few seconds. Return True if the wall clock has jumped ahead."""
         steady, self.present = self._steady(), self._wall()
         offset, passed = self.present - steady, steady - self._seen
         self._seen = steady

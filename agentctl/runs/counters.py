@@ -6,8 +6,8 @@ from collections import Counter
 from typing import cast
 
 from agentctl.records.approvals import ApprovalStatus
+from agentctl.records.durations import DurationHistogram
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.numbers import DurationHistogram
 from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs.states import Ending

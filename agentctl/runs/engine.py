@@ -40,11 +40,11 @@ from agentctl.runs.claims import WORKER_LOST, Claims
 from agentctl.runs.counters import RunCounters
 from agentctl.runs.live import Continuation, LiveRun, ReportedRun
 from agentctl.runs.members import Members
+from agentctl.runs.starts import Starts
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, Pause
 from agentctl.runs.supervision import Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.tracing import RunTracer
-from agentctl.runs.turns import Starts
 from agentctl.runs.worker import Worker
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
@@ -421,9 +421,7 @@ class Engine:
         return await self._start_background_run(spec, component)
 
     def handle_worker_lost(self, worker_id: str) -> None:
-        """Stop the runs of a worker id that other processes declared dead and whose runs they
-        ended.
-        """
+        """Stop the runs of a worker id that other processes declared dead."""
         for run in self.root_runs():
             if run.worker_id == worker_id:
                 run.stop(WORKER_LOST)

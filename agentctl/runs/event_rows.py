@@ -132,7 +132,7 @@ class Piece(NamedTuple):
 
 @lru_cache(maxsize=KNOWN_FRAMES)
 def find_frame(run: RunIdentity, kind: EventKind, members: Members) -> TextFrame:
-    """Return the frame of a text that is not the content of a run, or has more members."""
+    """Return the frame of a text; that of plain content is `RunIdentity.content_frame`."""
     return TextFrame(run, kind, members)
 
 
@@ -198,7 +198,7 @@ def _decode_texts(
 ) -> list[StreamEvent]:
     try:
         source, times, texts = orjson.loads(data)
-        frame = _find_source(row.run_id, row.session_id, kind, tuple(source))
+        frame = _find_source_frame(row.run_id, row.session_id, kind, tuple(source))
         pieces = zip(accumulate(times), texts, strict=True)
         return [
             StreamEvent(number, name, frame.format(text, at))
@@ -209,7 +209,7 @@ def _decode_texts(
 
 
 @lru_cache(maxsize=KNOWN_FRAMES)
-def _find_source(
+def _find_source_frame(
     root_id: str, session_id: str, kind: EventKind, source: tuple[Any, ...]
 ) -> TextFrame:
     """Return the frame for the result of `TextFrame.list_source`."""

@@ -55,9 +55,7 @@ class RunJournal:
         next_step: number of the next step.
     """
 
-    def __init__(
-        self, run: JournaledRun, stored: Sequence[StepRow] = (), first_step: int = 0
-    ) -> None:
+    def __init__(self, run: JournaledRun, stored: Sequence[StepRow], first_step: int) -> None:
         self.is_parking = False
         self.next_step = stored[-1].seq + 1 if stored else 0
         self._run = run

@@ -19,11 +19,10 @@ from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import event_format
-from agentctl.runs.checkpoints import PAUSE
+from agentctl.runs.checkpoints import PAUSE, START
 from agentctl.runs.facts import publish_run
 from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.results import to_json
-from agentctl.runs.starts import KIND as START
 from agentctl.runs.states import Pause, is_final, is_settled
 from agentctl.runs.stream import Batch
 from agentctl.runs.waiting import lock_queue

@@ -68,7 +68,7 @@ class MemberRunner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The start of a leg that this process has claimed.
+    """The start of a leg that this process has claimed; the defaults are those of a first leg.
 
     Attributes:
         attempt: the attempt of the leg.
@@ -147,9 +147,9 @@ class LiveRun:
         budgets: Budgets,
         continuation: Continuation | None = None,
     ) -> None:
-        first_event = 0 if continuation is None else continuation.first_event
-        self.attempt = 1 if continuation is None else continuation.attempt
-        self.leg = None if continuation is None else continuation.leg
+        start = continuation or Continuation(attempt=1, leg=None, transcript=Transcript())
+        self.attempt = start.attempt
+        self.leg = start.leg
         self.has_checkpoint = continuation is not None
         self.lets_begin = False
         self.trace: LegTrace | None = None
@@ -159,11 +159,10 @@ class LiveRun:
         self.database = databases[component.database]
         self.limits = limits
         self.root: LiveRun = parent.root if parent is not None else self
-        self.stream: Stream = (
-            parent.stream
-            if parent
-            else Stream(spec.run_id, recorded=spec.recorded, first=first_event)
-        )
+        if parent is not None:
+            self.stream: Stream = parent.stream
+        else:
+            self.stream = Stream(spec.run_id, recorded=spec.recorded, first=start.first_event)
         self.identity = RunIdentity(
             spec.run_id,
             spec.session_id,
@@ -173,7 +172,7 @@ class LiveRun:
             component.name,
         )
         self.worker_id = ""
-        self.is_first = False
+        self.is_first = start.is_first
         self.recorder: Recorder | None = None
         self.children: list[LiveRun] = []
         self.reported: list[ReportedRun] = []
@@ -181,24 +180,17 @@ class LiveRun:
         self.is_handed_over = False
         self.has_ended = False
         self.finished_at: int | None = None
-        self.previous_instructions: str | None = None
-        self.earlier_runs: Sequence[EarlierRun] = ()
-        self.summary: str | None = None
+        self.previous_instructions = start.previous_instructions
+        self.earlier_runs = start.earlier_runs
+        self.summary = start.summary
         self.state: SessionState = parent.state if parent else SessionState(None, 0)
         self.state_changes: StateChanges | None = None
         loop = asyncio.get_running_loop()
         self.stop_requested: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[LegEnd] = loop.create_future()
-        self.transcript = Transcript()
-        if continuation is not None:
-            self.transcript = continuation.transcript
-            self.is_first = continuation.is_first
-            self.earlier_runs = continuation.earlier_runs
-            self.summary = continuation.summary
-            self.previous_instructions = continuation.previous_instructions
-        steps = () if continuation is None else (continuation.steps, continuation.first_step)
-        self.journal = RunJournal(self, *steps) if spec.durable else None
-        self._continuation = continuation
+        self.transcript = start.transcript
+        self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
+        self._start = start
         self._changed_at = 0
         self._effects: asyncio.Task[bool] | None = None
         self._members = members
@@ -246,9 +238,8 @@ class LiveRun:
             self.parent.children.append(self)
         else:
             self.state = SessionState(admitted.session_state, self.limits.state_bytes)
-        continued = self._continuation
-        if continued is not None and continued.session_changes is not None:
-            self.root.restore_state(continued.session_changes, continued.changed_at)
+        if self._start.session_changes is not None:
+            self.root.restore_state(self._start.session_changes, self._start.changed_at)
         if self.parent is None and self.stream.recorded:
             self.recorder = Recorder(self.run_id, self.attempt, self.stream, self.database)
 

@@ -20,9 +20,9 @@ from agentctl.run_scope import outside_run
 from agentctl.runs import legs
 from agentctl.runs.admission import AdmittedRun, RunLost, admit_child_run, admit_durable_member
 from agentctl.runs.live import Continuation, LiveRun, ReportedRun
+from agentctl.runs.member_slots import MemberSlots
 from agentctl.runs.states import Ending, Pause
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
-from agentctl.runs.turns import MemberSlots
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import MemberResult, MemberStatus
 from agentctl.runtime.spans import SPAN_STATUSES, CurrentCall, Span

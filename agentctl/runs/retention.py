@@ -18,15 +18,12 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.audit import EXPIRE_APPROVALS, EXPIRE_SESSIONS
 from agentctl.records.kinds import KINDS
 from agentctl.records.retention import hash_ids
-from agentctl.records.times import format_rfc3339, now
+from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import approvals, audit, retention
 from agentctl.store.repositories.retention import IdleRow, IdleSessions
-
-DAY = 24 * 60 * 60 * 1_000_000
-"""Microseconds of a day."""
 
 PAGE_SESSIONS = 100
 """Idle sessions that one read finds."""
@@ -170,19 +167,34 @@ class _Record:
 
     def append(self, ids: Sequence[str], database: str | None = None) -> Work[None]:
         resource = f"{self.noun}:{hash_ids(ids)}"
-        entry = audit.NewAuditEntry(
-            at=now(),
-            principal="system:cleanup",
-            via="local",
-            operation=self.operation,
-            resource=resource if database is None else f"{resource},database:{database}",
-            outcome="allowed",
-            status=None,
-            reason=f"not used since {format_rfc3339(self.before)}",
-            request_id=None,
-            count=len(ids),
-        )
-        return audit.append_entry(entry)
+        if database is not None:
+            resource += f",database:{database}"
+        reason = f"not used since {format_rfc3339(self.before)}"
+        return append_cleanup_entry(self.operation, len(ids), reason, resource)
+
+
+def append_cleanup_entry(
+    operation: str, count: int, reason: str, resource: str | None = None
+) -> Work[None]:
+    """Add an entry about a deletion by age to the audit log.
+
+    Args:
+        operation: such as `records.audit.EXPIRE_SESSIONS`.
+        count: number of deleted rows.
+    """
+    entry = audit.NewAuditEntry(
+        at=now(),
+        principal="system:cleanup",
+        via="local",
+        operation=operation,
+        resource=resource,
+        outcome="allowed",
+        status=None,
+        reason=reason,
+        request_id=None,
+        count=count,
+    )
+    return audit.append_entry(entry)
 
 
 async def _write(

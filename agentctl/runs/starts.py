@@ -1,73 +1,57 @@
-"""Start checkpoints: what a server needs to begin a run that another one has admitted.
+"""The starts of runs: the work of a run waits for the starts that began before it.
 
-A run that waits in the queue has one, and so has a durable run. Its attempt is 0: it was written
-before the first leg. It has no transcript and no state.
+When very many runs start at once, each caller would otherwise wait for the model calls of the runs
+before its own. So the work of a run waits until the starts that began before it are complete: all
+callers have their first event, or the row of a run without events, before the first model call. The
+row is committed before that, and a cancel ends this wait as it ends work (docs/decisions/0067).
 """
 
 from __future__ import annotations
 
-import orjson
+import asyncio
+from collections import OrderedDict, deque
+from typing import NamedTuple
 
-from agentctl import errors
-from agentctl.config.settings import Limits
-from agentctl.records.run_spec import RunSpec
-from agentctl.runs import event_format
-from agentctl.runs.event_rows import RunIdentity, encode_event
-from agentctl.store.database import Steps, Work, unit
-from agentctl.store.repositories import approvals, events, queue
-from agentctl.store.repositories.approvals import Checkpoint
+CROWD = 32
+"""Number of incomplete starts up to which work begins at once: they delay each other little."""
 
-KIND = "start"
-"""The kind of a checkpoint that an admission has written."""
+LIMIT_SECONDS = 5.0
+"""Maximum wait of work, and the time after which an incomplete start no longer counts."""
 
 
-def write_start(spec: RunSpec, component_name: str, *, is_first: bool) -> Work[None]:
-    """Store the checkpoint from which any server can begin a run.
-
-    Args:
-        component_name: the name in the events of the run.
-        is_first: True if its session was created with the run.
-    """
-    body = {"spec": spec.to_json(), "component_name": component_name, "is_first": is_first}
-    checkpoint = Checkpoint(spec.run_id, 0, KIND, orjson.dumps(body).decode())
-    return approvals.keep_checkpoint(checkpoint)
+class _Start(NamedTuple):
+    number: int
+    began: float
 
 
-@unit
-def check_queue(spec: RunSpec, limits: Limits) -> Steps[None]:
-    """Check that a run may wait in the queue of its session, whose row is locked.
+class Starts:
+    """The incomplete starts of a process, by the ids of their runs, in order."""
 
-    Raises:
-        Conflict: the request has dependencies: another process may begin the run, and they are
-            never stored.
-        TooManyRequests: the queue is full.
-    """
-    if spec.dependencies is not None:
-        raise errors.Conflict(
-            "The run would have to wait, and dependencies are not stored",
-            hint="send the request without dependencies, or when the session is idle",
-        )
-    maximum = limits.queue_per_session
-    if (yield from queue.count_in_session(spec.session_id, maximum)) >= maximum:
-        raise errors.TooManyRequests("Too many runs wait in the queue of the session")
-    if (yield from queue.count(limits.queued_runs)) >= limits.queued_runs:
-        raise errors.TooManyRequests("Too many runs wait in the queue")
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, _Start] = OrderedDict()
+        self._number = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
+    def begin(self, run_id: str) -> None:
+        self._number += 1
+        self._open[run_id] = _Start(self._number, asyncio.get_running_loop().time())
 
-@unit
-def enqueue(spec: RunSpec, component_name: str, at: int) -> Steps[bool]:
-    """Store the first event of a new run that waits, and let it begin if it may.
+    def end(self, run_id: str) -> None:
+        """Complete a start. Work that waits for no other start continues."""
+        if self._open.pop(run_id, None) is None:
+            return
+        oldest = next(iter(self._open.values())).number if self._open else self._number + 1
+        while self._waiting and self._waiting[0][0] < oldest:
+            _, turn = self._waiting.popleft()
+            turn.set_result(None)
 
-    Args:
-        at: the time at which it began to wait, in microseconds UTC.
-
-    Returns:
-        True if a server may claim a run of the session now.
-    """
-    places = yield from queue.list_positions([spec.run_id])
-    identity = RunIdentity(
-        spec.run_id, spec.session_id, None, spec.component_type, spec.component_id, component_name
-    )
-    event, data = event_format.format_queued(identity, places[spec.run_id], at)
-    yield from events.append_batch(spec.run_id, 1, 0, 0, encode_event(event, data))
-    return (yield from queue.add(spec.session_id, at))
+    async def wait_for_earlier(self) -> None:
+        """Wait until the starts that are incomplete now are complete, if they are many."""
+        latest = asyncio.get_running_loop().time() - LIMIT_SECONDS
+        while self._open and next(iter(self._open.values())).began < latest:
+            self._open.popitem(last=False)
+        if len(self._open) <= CROWD:
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._number, turn))
+        await asyncio.wait({turn}, timeout=LIMIT_SECONDS)

@@ -26,10 +26,10 @@ from agentctl.runs.counters import RunCounters
 from agentctl.runs.finish import store_end, store_pause
 from agentctl.runs.handover import store_hand_over
 from agentctl.runs.live import LiveRun, ReportedRun
+from agentctl.runs.starts import Starts
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver, LegEnd, Pause
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.tracing import RunTracer
-from agentctl.runs.turns import Starts
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError

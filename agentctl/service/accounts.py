@@ -21,7 +21,7 @@ from agentctl.records.accounts import (
 )
 from agentctl.records.document import Document, build_document
 from agentctl.records.ids import new_id
-from agentctl.records.times import format_rfc3339, now
+from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.records.validation import check_text
 from agentctl.requests.accounts import (
     DEFAULT_ACCOUNT_DAYS,
@@ -46,7 +46,6 @@ LAST_USE_INTERVAL = 60 * 1_000_000
 _MAXIMUM_TRACKED = 4_096
 """Accounts whose last write is remembered."""
 
-_DAY = 24 * 60 * 60 * 1_000_000
 _NAME = re.compile(ACCOUNT_NAME)
 
 
@@ -80,7 +79,7 @@ class AccountOperations(OperationFamily):
                 scopes=orjson.dumps(scopes).decode(),
                 created_by=self.principal.identity,
                 created_at=moment,
-                expires_at=None if days is None else moment + days * _DAY,
+                expires_at=None if days is None else moment + days * DAY,
                 last_used_at=None,
                 revoked_at=None,
             )

@@ -17,7 +17,7 @@ from agentctl.auth.audit_chain import sign_head
 from agentctl.auth.statements import StatementKey
 from agentctl.config.settings import Audit
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.records.times import format_rfc3339, now
+from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.service.audit import build_entry
 from agentctl.store.database import Database
 from agentctl.store.repositories import audit_heads
@@ -35,7 +35,6 @@ END_BYTES = 4_000_000
 PAGE_HEADS = 100
 """Heads of one read."""
 
-_DAY = 24 * 60 * 60 * 1_000_000
 
 _rate_limited = RateLimitedLog(logging.getLogger("agentctl.service"), level=logging.ERROR)
 
@@ -110,7 +109,7 @@ class HeadSigner:
         return head if await self._database.write(audit_heads.append(head)) else None
 
     async def _find_expired_seq(self, newest: HeadRow | None, moment: int) -> int:
-        before = min(moment, await self._database.clock()) - self._table.keep_days * _DAY
+        before = min(moment, await self._database.clock()) - self._table.keep_days * DAY
         found = await self._database.read(audit_heads.find_expired_seq(before))
         return max(found, 0 if newest is None else newest.expired_seq)
 

@@ -1,4 +1,4 @@
-"""The index of a search: texts that it lacks, and the work of `agentctl db index`."""
+"""The index of texts for search: what it lacks, and the work of `agentctl db index`."""
 
 from __future__ import annotations
 

@@ -39,6 +39,7 @@ from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.backups import BackupSchedule
 from agentctl.service.budgets import BudgetOperations
 from agentctl.service.components import ComponentOperations
+from agentctl.service.conversations import ConversationOperations
 from agentctl.service.hosting import Hosting, Readiness
 from agentctl.service.memories import MemoryOperations
 from agentctl.service.personal_data import PersonalDataOperations
@@ -47,7 +48,6 @@ from agentctl.service.repeats import RepeatOperations
 from agentctl.service.retention import RetentionOperations
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.sessions import SessionOperations
-from agentctl.service.threads import ThreadOperations
 from agentctl.service.usage import UsageOperations
 from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
@@ -66,7 +66,7 @@ class ServiceOperations(
     ApprovalOperations,
     SessionOperations,
     RetentionOperations,
-    ThreadOperations,
+    ConversationOperations,
     MemoryOperations,
     PersonalDataOperations,
     AccountOperations,

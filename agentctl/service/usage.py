@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 from agentctl import errors
 from agentctl.records.document import Document, build_document
 from agentctl.records.durations import find_percentile
-from agentctl.records.times import format_rfc3339, now
+from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.records.usage import (
     OverviewCounts,
     OverviewGroup,
@@ -26,15 +26,7 @@ from agentctl.requests.usage import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, Value, unit
 from agentctl.store.repositories import usage_reads
-from agentctl.store.repositories.usage import (
-    COUNTERS,
-    DAY,
-    NANODOLLARS,
-    PERIODS,
-    CostOf,
-    SumKey,
-    Sums,
-)
+from agentctl.store.repositories.usage import COUNTERS, NANODOLLARS, PERIODS, CostOf, SumKey, Sums
 from agentctl.store.repositories.usage_reads import UsageScope, WaitingApprovals
 
 DEFAULT_DAYS = 30

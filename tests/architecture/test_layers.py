@@ -147,7 +147,7 @@ def test_one_module_converts_values_by_their_annotations() -> None:
     assert {module.name for module in modules() if "get_origin" in module.text} == {
         "agentctl.records.value_types",
         "agentctl.auth.keys.fetch",  # the origin of a URL
-        "agentctl.runtime.runners.output_stream",  # the types of a union that pydantic-ai declares
+        "agentctl.runtime.runners.pydantic_ai_output",  # the types of a union of pydantic-ai
         "agentctl.declarations",  # documents and streams
         "agentctl.remote.client",  # lists are JSON arrays
         "agentctl.runtime.context",  # annotations of code of users

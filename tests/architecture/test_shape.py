@@ -13,7 +13,7 @@ LONGEST_FUNCTION = 80
 
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
-    "agentctl.runs.checkpoints": "what modules of starts, legs and recovery have in common",
+    "agentctl.runs.checkpoints": "what admission, legs and recovery have in common",
     "agentctl.runs.tracing": "an interface",
     "agentctl.config.search": "a table of the configuration",
     "agentctl.cli.commands.db.check": "one command per module",
@@ -31,6 +31,8 @@ SHORT = {
     "agentctl.cli.commands.audit.group": "the table of a group",
     "agentctl.cli.commands.audit.heads": "one command per module",
     "agentctl.cli.commands.audit.list": "one command per module",
+    "agentctl.cli.commands.keys.group": "the table of a group",
+    "agentctl.cli.commands.keys.jwks": "one command per module",
     "agentctl.cli.commands.runs.group": "the table of a group",
     "agentctl.cli.commands.sessions.group": "the table of a group",
     "agentctl.cli.commands.sessions.hold": "one command per module",
@@ -47,7 +49,6 @@ SHORT = {
     "agentctl.records.budgets": "one record per resource",
     "agentctl.store.repositories.causes": "one topic of the store",
     "agentctl.records.authorization": "one record per resource",
-    "agentctl.records.durations": "the buckets of times, which the store and the service share",
     "agentctl.records.document": "one record per resource",
     "agentctl.records.log_context": "context variables, used by every part",
     "agentctl.records.rate_limited_log": "a logger that several parts use",

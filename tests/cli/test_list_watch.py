@@ -15,7 +15,7 @@ import pytest
 from agentctl.cli.io import IO, using_io
 from agentctl.cli.show.columns import RUNS
 from agentctl.cli.show.output import Format
-from agentctl.cli.show.watch import WatchedList, cut_lines, find_changes, watch_list
+from agentctl.cli.show.watched_list import WatchedList, cut_lines, find_changes, watch_list
 from agentctl.cli.target import Target
 from agentctl.errors import Unavailable
 from agentctl.operations import Operations

@@ -16,12 +16,12 @@ import pytest
 from agentctl.config import load_settings, settings
 from agentctl.config.retention import Retention
 from agentctl.records.retention import hash_ids
-from agentctl.records.times import now
+from agentctl.records.times import DAY, now
 from agentctl.requests.audit import AuditFilter
 from agentctl.runs.cleanup import delete_expired
 from agentctl.runs.counters import RunCounters
 from agentctl.runs.liveness import WorkerMonitor
-from agentctl.runs.retention import DAY, UNIT_RUNS, UNIT_SESSIONS, Ages
+from agentctl.runs.retention import UNIT_RUNS, UNIT_SESSIONS, Ages
 from agentctl.runs.sweep import watch_workers
 from agentctl.runs.worker import Worker
 from agentctl.store.database import Database, Sql, Steps, unit

@@ -15,12 +15,11 @@ import pytest
 
 from agentctl.auth.principal import Principal
 from agentctl.errors import Forbidden, ValidationFailed
-from agentctl.records.times import parse_rfc3339
+from agentctl.records.times import HOUR, parse_rfc3339
 from agentctl.requests import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.requests.usage import OverviewFilter, UsageFilter
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit
-from agentctl.store.repositories.usage import HOUR
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until

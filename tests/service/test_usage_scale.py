@@ -12,12 +12,11 @@ from typing import Any
 import apsw
 import pytest
 
-from agentctl.records.times import now
+from agentctl.records.times import HOUR, now
 from agentctl.requests import RunFilter
 from agentctl.requests.usage import OverviewFilter, UsageFilter
 from agentctl.service.service import Service
 from agentctl.store.repositories import usage
-from agentctl.store.repositories.usage import HOUR
 from tests.deployment import Deployment
 from tests.service.callers import admin, open_service
 

@@ -38,17 +38,17 @@ from agentctl.runtime.models.conversion import extract_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.runners.default_values import find_default
-from agentctl.runtime.runners.deferred_calls import (
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.library_failures import ToolCalls
+from agentctl.runtime.runners.owner import OwnerTask
+from agentctl.runtime.runners.pydantic_ai_nested import NestedUsage
+from agentctl.runtime.runners.pydantic_ai_output import OutputStream, streams_json
+from agentctl.runtime.runners.pydantic_ai_pauses import (
     DeferredCalls,
     allow_deferred_calls,
     check_patterns,
     list_function_tools,
 )
-from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.library_failures import ToolCalls
-from agentctl.runtime.runners.nested_agents import NestedUsage
-from agentctl.runtime.runners.output_stream import OutputStream, streams_json
-from agentctl.runtime.runners.owner import OwnerTask
 from agentctl.runtime.unstopped import install_executor
 
 _log = logging.getLogger("agentctl.runtime")

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from agentctl.records.numbers import DurationHistogram
+from agentctl.records.durations import DurationHistogram
 
 SAMPLE_SECONDS = 0.25
 WARNING_SECONDS = 1.0

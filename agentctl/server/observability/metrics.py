@@ -22,8 +22,8 @@ from prometheus_client.registry import Collector
 from agentctl import __version__
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalStatus
+from agentctl.records.durations import DurationHistogram
 from agentctl.records.kinds import KINDS
-from agentctl.records.numbers import DurationHistogram
 from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs.engine import Engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from agentctl.records.numbers import DurationHistogram
+from agentctl.records.durations import DurationHistogram
 from agentctl.server.observability.log import FinishedRequest
 
 DURATION_BUCKETS = (

@@ -12,7 +12,7 @@ from pathlib import Path
 from agentctl.config.databases import sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import InvalidConfiguration, Unavailable
-from agentctl.records.numbers import format_bytes
+from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span
 from agentctl.service.doctor.finding import Finding, note, ok, wrong
 from agentctl.store.sqlite.backup import read_creation_time

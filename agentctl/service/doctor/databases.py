@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 from agentctl.config.databases import display_url, is_loopback_host, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError
-from agentctl.records.numbers import format_bytes
+from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span, now
 from agentctl.service.doctor.files import NETWORK_FILESYSTEMS, check_permissions, detect_filesystem
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong

@@ -43,13 +43,14 @@ GROUPS = 50
 """Groups of sessions whose texts are indexed in one transaction."""
 
 FEW_CHANGES = 500
-"""Recorded changes at which no run may start any more: more are copied before."""
+"""Number of recorded changes below which a finishing copy stops the start of runs."""
 
 ROUNDS = 20
-"""Maximum number of attempts to come so far: a server may write faster than the copy."""
+"""Maximum number of attempts to get below `FEW_CHANGES`: servers may write faster than the copy."""
 
 DRAIN_SECONDS = 5.0
-"""Time for which one request lets no run start: if the process ends, it ends with it."""
+"""Time for which one request stops the start of runs. It is repeated until the copy is finished, so
+runs start again if this process dies."""
 
 POLL_SECONDS = 0.1
 

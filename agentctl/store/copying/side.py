@@ -126,7 +126,7 @@ class Side(Protocol):
         ...
 
     async def set_counters(self, counters: dict[str, int]) -> None:
-        """Let no table give a number again."""
+        """Set these values, so that no table uses a number twice."""
         ...
 
     async def record_changes(self, tables: Sequence[Table]) -> None:

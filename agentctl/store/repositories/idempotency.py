@@ -7,9 +7,10 @@ other (docs/decisions/0015).
 from __future__ import annotations
 
 from agentctl.light_dataclass import dataclass
+from agentctl.records.times import DAY
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit, unit
 
-KEY_LIFETIME = 24 * 60 * 60 * 1_000_000
+KEY_LIFETIME = DAY
 """Lifetime of a key, in microseconds."""
 
 DELETE_BATCH = 500

@@ -16,16 +16,13 @@ import orjson
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.durations import find_bucket
-from agentctl.records.times import parse_rfc3339
+from agentctl.records.times import DAY, HOUR, parse_rfc3339
 from agentctl.records.usage import Step
 from agentctl.store.database import OVERWRITE_DELETED, Row, Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.repositories.sessions import parse_counters
 
-HOUR = 3_600_000_000
-DAY = 24 * HOUR
-"""Microseconds of the periods."""
-
 PERIODS: Mapping[Step, int] = {"hour": HOUR, "day": DAY}
+"""Microseconds of the periods."""
 
 FOLD_ROWS = 500
 """Ended runs that one transaction adds to the sums."""

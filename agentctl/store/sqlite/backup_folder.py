@@ -25,7 +25,7 @@ import apsw
 from agentctl import errors
 from agentctl.config.backup import KeepRule
 from agentctl.light_dataclass import dataclass
-from agentctl.records.numbers import format_bytes
+from agentctl.records.text import format_bytes
 from agentctl.records.times import format_rfc3339
 from agentctl.store.sqlite.backup import Backup, flush, hash_rows, is_damaged
 from agentctl.store.threads import call_in_thread

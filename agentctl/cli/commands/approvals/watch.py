@@ -13,7 +13,7 @@ from agentctl.cli.show.approvals import APPROVAL, describe_call
 from agentctl.cli.show.output import Format, resolve_format, write_line, write_value
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
-from agentctl.cli.show.watch import DEFAULT_SECONDS, read_again
+from agentctl.cli.show.watched_list import DEFAULT_SECONDS, read_again
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError
 from agentctl.requests import MAXIMUM_LIMIT, Page

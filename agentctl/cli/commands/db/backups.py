@@ -15,7 +15,7 @@ from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import run_until_done
 from agentctl.errors import SomethingWrong
-from agentctl.records.numbers import format_bytes
+from agentctl.records.text import format_bytes
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database, Settings

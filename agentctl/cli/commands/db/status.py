@@ -11,7 +11,7 @@ from agentctl.cli.show.output import resolve_format, show_list
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import adding_config, run_until_done
-from agentctl.records.numbers import format_bytes
+from agentctl.records.text import format_bytes
 
 if TYPE_CHECKING:
     from agentctl.service.databases import DatabaseStatus

@@ -23,7 +23,7 @@ from agentctl.cli.options import (
 )
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import choose_view, resolve_format
-from agentctl.cli.show.watch import check_watch
+from agentctl.cli.show.watched_list import check_watch
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 from agentctl.requests import RunFilter

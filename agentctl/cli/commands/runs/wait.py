@@ -9,7 +9,6 @@ import typer
 
 from agentctl.cli.approvals import build_waiting
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
-from agentctl.cli.commands.runs.watch import WatchedRun
 from agentctl.cli.options import (
     AgentId,
     DbId,
@@ -20,6 +19,7 @@ from agentctl.cli.options import (
     WorkflowId,
     resolve_component,
 )
+from agentctl.cli.run_streams import WatchedRun
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import choose_view, resolve_format, show_list
 from agentctl.cli.show.progress import (

@@ -21,7 +21,7 @@ from agentctl.cli.options import (
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import resolve_format, show_page
 from agentctl.cli.show.terminal import note
-from agentctl.cli.show.watch import check_watch
+from agentctl.cli.show.watched_list import check_watch
 from agentctl.cli.target import Target, with_target
 from agentctl.requests import Page, SessionFilter
 

@@ -27,7 +27,7 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
-from agentctl.records.numbers import format_bytes
+from agentctl.records.text import format_bytes
 from agentctl.requests import SessionLocator
 from agentctl.requests.retention import IdleFilter, PruneRequest
 

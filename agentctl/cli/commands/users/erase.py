@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 NAMED_SESSIONS = 10
 """Maximum number of held sessions in the command of the hint."""
 
-_DAY = 24 * 60 * 60 * 1_000_000
-
 _COLUMNS = plain_columns("db_id", "table", "rows", "erasure")
 
 _KEPT = {
@@ -114,9 +112,9 @@ async def _erase(target: Target, erasure: Erasure) -> dict[str, Any]:
 def _build_report(
     data: PersonalDataRecord, rows: list[Any], files: list[Any], *, dry_run: bool
 ) -> dict[str, Any]:
-    from agentctl.records.times import format_rfc3339, now
+    from agentctl.records.times import DAY, format_rfc3339, now
 
-    audit_until = format_rfc3339(now() + data["audit_days"] * _DAY)
+    audit_until = format_rfc3339(now() + data["audit_days"] * DAY)
     kept: list[dict[str, Any]] = [
         {
             "what": row["table"],

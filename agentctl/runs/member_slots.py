@@ -1,9 +1,4 @@
-"""Turns: bounds of what begins at the same time, the work of root runs and the runs of members.
-
-When very many runs start at once, each caller would otherwise wait for the model calls of the runs
-before its own. So the work of a run waits until the starts that began before it are complete: all
-callers have their first event, or the row of a run without events, before the first model call. The
-row is committed before that, and a cancel ends this wait as it ends work (docs/decisions/0067).
+"""Slots of members: bounds of the members that execute at the same time.
 
 A leader may call 128 members at once, and each of them may be a team that does the same. Without a
 bound one root run would become thousands of live runs. So a member waits for a slot before its row
@@ -11,71 +6,27 @@ is written: of its root (`limits.members_per_run`) and of the process
 (`limits.concurrent_members`).
 
 Members that wait for their own members keep their slots. So that this is never a deadlock, each run
-can always execute one child without a slot: the child uses the turn of its parent, which waits for
-it (docs/decisions/0039).
+can always execute one child without a slot: the child takes the place of its parent, which waits
+for it (docs/decisions/0039).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from agentctl.config.settings import Limits
 from agentctl.runs.live import LiveRun
 
-CROWD = 32
-"""Number of incomplete starts up to which work begins at once: they delay each other little."""
-
-LIMIT_SECONDS = 5.0
-"""Maximum wait of work, and the time after which an incomplete start no longer counts."""
-
-
-class _Start(NamedTuple):
-    number: int
-    began: float
-
-
-class Starts:
-    """The incomplete starts of a process, by the ids of their runs, in order."""
-
-    def __init__(self) -> None:
-        self._open: OrderedDict[str, _Start] = OrderedDict()
-        self._number = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-
-    def begin(self, run_id: str) -> None:
-        self._number += 1
-        self._open[run_id] = _Start(self._number, asyncio.get_running_loop().time())
-
-    def end(self, run_id: str) -> None:
-        """Complete a start. Work that waits for no other start continues."""
-        if self._open.pop(run_id, None) is None:
-            return
-        oldest = next(iter(self._open.values())).number if self._open else self._number + 1
-        while self._waiting and self._waiting[0][0] < oldest:
-            _, turn = self._waiting.popleft()
-            turn.set_result(None)
-
-    async def wait_for_earlier(self) -> None:
-        """Wait until the starts that are incomplete now are complete, if they are many."""
-        latest = asyncio.get_running_loop().time() - LIMIT_SECONDS
-        while self._open and next(iter(self._open.values())).began < latest:
-            self._open.popitem(last=False)
-        if len(self._open) <= CROWD:
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((self._number, turn))
-        await asyncio.wait({turn}, timeout=LIMIT_SECONDS)
-
 
 class _Slot(NamedTuple):
     """A slot of a member's run.
 
     Attributes:
-        root: the root run, if the slot counts for the limits; None for the turn of the parent.
+        root: the root run, if the slot counts for the limits; None for the place of the parent.
     """
 
     parent: LiveRun

@@ -18,7 +18,7 @@ from agentctl.store.repositories import approvals, run_reads, sessions
 from agentctl.store.repositories.approvals import ApprovalRow
 
 
-class ThreadOperations(OperationFamily):
+class ConversationOperations(OperationFamily):
     """Reads of sessions by callers who run their component. They are parts of other operations."""
 
     async def find_waiting(

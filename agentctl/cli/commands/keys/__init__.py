@@ -1,0 +1,1 @@
+"""`agentctl keys`: one module for each command, and the group."""
