@@ -68,6 +68,11 @@ def sqlite_path(url: str) -> Path:
     return Path(url.removeprefix(SQLITE_SCHEME))
 
 
+def build_url(place: str) -> str:
+    """Return the value of `url` in the configuration for a result of `display_url`."""
+    return f"{SQLITE_SCHEME}{place}" if place.startswith("/") else place
+
+
 def display_url(url: str) -> str:
     """Return a checked URL for messages: the path of a file, or the URL without a password."""
     return str(sqlite_path(url)) if is_sqlite_url(url) else url

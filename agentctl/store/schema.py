@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from agentctl import errors
+from agentctl.config.databases import build_url
 
 Engine = Literal["sqlite", "postgres"]
 
@@ -172,7 +173,7 @@ def check_newer(version: StoredVersion, where: str) -> None:
         raise errors.DatabaseMoved(
             "The database has moved",
             cause=f"{where} was copied to {version.moved_to}, and refuses writes since then",
-            hint=f"name the new place in [[databases]] url: {version.moved_to}",
+            hint=f"name the new place in [[databases]] url: {build_url(version.moved_to)}",
         )
     if version.copied_from is not None:
         raise errors.Unavailable(

@@ -117,6 +117,8 @@ def test_held_session_is_left_with_its_exit_code(agentctl: Agentctl, tmp_path: P
         "--as-user", "ada", *local,
     )  # fmt: skip
     assert agentctl("sessions", "hold", "s1", "--reason", "claim", *local).code == 0
+    unknown = agentctl("users", "erase", "adda", "--yes", *local)
+    assert "user adda has no rows to erase" in unknown.stderr
     ended = agentctl("users", "erase", "ada", "--yes", *local, "-o", "json")
     assert ended.code == 6
     assert json.loads(ended.stdout)["held"] == ["s1"]

@@ -77,7 +77,7 @@ def _parse_pem(pem: str, kind: str, spec: AlgorithmSpec, label: str) -> PublicKe
     if kind.endswith(_PRIVATE_LABEL):
         raise InvalidKey(
             f"{label} is a private key",
-            hint="configure the public key here, and the private key in [signing]",
+            hint="name the public key here; [signing] and [audit] have the private one",
         )
     if kind not in _PUBLIC_LABELS:
         raise InvalidKey(

@@ -26,7 +26,7 @@ LOCK_ATTEMPT_SECONDS = 1.5
 """Maximum duration of one attempt, for which writers wait as well. PostgreSQL cancels an automatic
 vacuum that is in the way after 1 s (`deadlock_timeout`)."""
 
-RECORDER, GUARD, DRAIN = "agentctl_copy", "agentctl_moved", "agentctl_drain"
+TRIGGERS = RECORDER, GUARD, DRAIN = "agentctl_copy", "agentctl_moved", "agentctl_drain"
 """Beginnings of the names of triggers: they record changes, refuse writes, refuse new runs."""
 
 LOCAL_TABLES = ("workers", "leases")

@@ -36,11 +36,15 @@ def back_up(
     PostgreSQL, prints the pg_dump command instead.
     """
     output_format = resolve_format(output)
-    entry = select_databases(config, db)[0]
+    entries = select_databases(config, db)
+    entry = entries[0]
     from agentctl.config.databases import is_sqlite_url
 
     if is_sqlite_url(entry.url):
         run_until_done(_back_up(entry, file, output_format))
+        if db is None and len(entries) > 1:
+            others = ", ".join(each.id for each in entries[1:])
+            note(f"it has one database; back up the others with --db: {others}")
     else:
         from agentctl.service.databases import format_dump_command, format_restore_command
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Database, Settings
     from agentctl.store.search import Tokenizer
 
+WAIT_SECONDS = 30.0
+
 _STATUS = [
     *plain_columns("stage", "source", "target", "rows", "copied", "changes", "live_runs"),
     *plain_columns("started_at", "finished_at"),
@@ -40,10 +42,17 @@ def copy(
         bool, typer.Option("--finish", help="Close the source and let the target take its place")
     ] = False,
     wait: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Maximum wait for live runs")
-    ] = 30,
+        float | None,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            help="With --finish: maximum wait for live runs (default: 30)",
+        ),
+    ] = None,
     interrupt: Annotated[
-        bool, typer.Option("--interrupt", help="Finish even if runs are live after the wait")
+        bool,
+        typer.Option("--interrupt", help="With --finish: even if runs are live after the wait"),
     ] = False,
     status: Annotated[
         bool, typer.Option("--status", "--dry-run", help="Show the status, change nothing")
@@ -61,6 +70,8 @@ def copy(
     output_format = resolve_format(output)
     if finish + status + abandon > 1:
         raise UsageError("give one of --finish, --status and --abandon")
+    if (interrupt or wait is not None) and not finish:
+        raise UsageError("--wait and --interrupt need --finish")
     settings = load_settings_quietly(config)
     entry = find_databases(settings, source)[0]
     if abandon:
@@ -71,7 +82,8 @@ def copy(
     other = _find_target(settings, target)
     tokenizer = settings.search.tokenizer if settings.search.enabled else None
     if finish:
-        run_until_done(_finish(entry, other, tokenizer, wait, interrupt, output_format))
+        seconds = WAIT_SECONDS if wait is None else wait
+        run_until_done(_finish(entry, other, tokenizer, seconds, interrupt, output_format))
     elif status:
         run_until_done(_show_status(entry, other, output_format))
     else:
@@ -121,6 +133,7 @@ async def _finish(
     interrupt: bool,
     output_format: Format,
 ) -> None:
+    from agentctl.config.databases import build_url
     from agentctl.service.database_copy import finish_copy
 
     counter = Counter("rows copied")
@@ -129,7 +142,8 @@ async def _finish(
             source, target, wait=wait, interrupt=interrupt, report=counter.show, tokenizer=tokenizer
         )
     show_record(facts, _FINISHED, output_format, id_field="to")
-    note(f"moved to {facts['to']}: name it in [[databases]] url, and start the servers again")
+    url = build_url(str(facts["to"]))
+    note(f"moved to {url}: name it in [[databases]] url, and start the servers again")
 
 
 async def _abandon(source: Database) -> None:

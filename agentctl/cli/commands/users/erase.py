@@ -158,6 +158,8 @@ def _build_report(
 def _note_rest(report: dict[str, Any]) -> None:
     if report["dry_run"]:
         note("nothing was erased")
+    if not report["erased"]:
+        note(f"user {report['user_id']} has no rows to erase: check the id if that is unexpected")
     if report["open_runs"]:
         note(f"{report['open_runs']} live or paused runs: they are cancelled only with --cancel")
     for kept in report["kept"]:
