@@ -127,7 +127,8 @@ def _report_usage(failure: typer.TyperException) -> int:
         guess = ", ".join(near)
     context = getattr(failure, "ctx", None)
     command = context.command_path if context is not None else "agentctl"
-    hint = f"did you mean {guess}?" if guess else f"`{command} --help` lists its parameters"
+    content = "commands" if detail.lower().startswith("no such command") else "parameters"
+    hint = f"did you mean {guess}?" if guess else f"`{command} --help` lists its {content}"
     if _ROOT_OPTION.match(detail):
         hint = "give it before the command, directly after agentctl"
     if command == "agentctl" and detail.lower().startswith("no such option") and not guess:

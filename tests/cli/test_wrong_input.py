@@ -282,6 +282,11 @@ def run_in_shell(
     )
 
 
+def test_unknown_command_without_a_near_name_is_explained(agentctl: Agentctl) -> None:
+    hint = "`agentctl keys --help` lists its commands"
+    check(agentctl("keys", "publish"), 2, "no such command 'publish'", hint=hint)
+
+
 @pytest.mark.parametrize("option", ["--url", "--context", "--config", "-o", "-v"])
 def test_option_before_its_command_is_explained(agentctl: Agentctl, option: str) -> None:
     finished = agentctl(option, "x", "sessions", "list")
