@@ -100,6 +100,10 @@ class InvalidToken(Unauthenticated):
         return {"WWW-Authenticate": 'Bearer realm="agentctl", error="invalid_token"'}
 
 
+INSUFFICIENT_SCOPES = "Insufficient scopes for this operation"
+"""The detail of each denial by the policy."""
+
+
 class Forbidden(AgentctlError):
     """An authenticated caller without the required scopes (403, RFC 6750 3.1)."""
 
@@ -108,7 +112,11 @@ class Forbidden(AgentctlError):
     exit_code = 4
 
     def __init__(self, detail: str, *, required_scopes: tuple[str, ...] = ()) -> None:
-        hint = f"use a token with one of: {', '.join(required_scopes)}" if required_scopes else None
+        hint = None
+        if required_scopes:
+            hint = f"use a token with one of: {', '.join(required_scopes)}"
+        elif detail == INSUFFICIENT_SCOPES:  # of an operation for operators
+            hint = "use a token with the admin scope"
         super().__init__(detail, hint=hint)
         self.required_scopes = required_scopes
 

@@ -22,7 +22,14 @@ from agentctl.auth.scopes import (
     is_well_formed,
     sufficient_scopes,
 )
-from agentctl.errors import Forbidden, MethodNotAllowed, NotFound, Unauthenticated, Unavailable
+from agentctl.errors import (
+    INSUFFICIENT_SCOPES,
+    Forbidden,
+    MethodNotAllowed,
+    NotFound,
+    Unauthenticated,
+    Unavailable,
+)
 from agentctl.light_dataclass import dataclass
 from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -302,10 +309,7 @@ def _path_identifier(rule: NeedsScope, path_params: Mapping[str, str]) -> str | 
 
 
 def _denial(operation: str, path_params: Mapping[str, str]) -> Forbidden:
-    return Forbidden(
-        "Insufficient scopes for this operation",
-        required_scopes=required_scopes(operation, path_params),
-    )
+    return Forbidden(INSUFFICIENT_SCOPES, required_scopes=required_scopes(operation, path_params))
 
 
 AuthenticationFailure = Unauthenticated | Unavailable | None

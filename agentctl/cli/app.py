@@ -43,9 +43,9 @@ def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
 def _open_closed_streams() -> None:
     """Open the null device for each standard stream that the caller has closed.
 
-    stdin is at its end, and what is written to stderr is lost. Data must not be lost without an
-    error, so stdout is open for reading only and each write fails. Otherwise the next file or
-    socket that the command opens has the number of the stream.
+    stdin is at its end then, and stderr accepts texts that nobody reads. Data must not be lost
+    without an error: stdout is open for reading only, so that each write fails. Without this, the
+    next file that the command opens gets the number of the stream.
     """
     streams = (
         ("stdin", os.O_RDONLY, "r"),

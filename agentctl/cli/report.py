@@ -56,17 +56,32 @@ class RootGroup(Group):
 
 @contextmanager
 def reporting_errors() -> Iterator[None]:
-    """Report an exception of the block on stderr and raise `typer.Exit` with its exit code."""
+    """Report an exception of the block on stderr and raise `typer.Exit` with its exit code.
+
+    The output is written completely, so that the interpreter has nothing left to write at its end.
+    """
     try:
         yield
         current_io().out.flush()
-    except typer.Exit:
-        raise
+    except typer.Exit as ended:
+        raise typer.Exit(_write_rest(ended.exit_code)) from None
     except BrokenPipeError:
-        _discard_stdout()
+        _discard_output()
         raise typer.Exit(0) from None
     except Exception as failure:
-        raise typer.Exit(report_error(failure)) from None
+        raise typer.Exit(_write_rest(report_error(failure))) from None
+
+
+def _write_rest(code: int) -> int:
+    """Write the output of a command that has ended early; return its exit code."""
+    try:
+        current_io().out.flush()
+    except BrokenPipeError:
+        _discard_output()
+    except OSError as failure:
+        _discard_output()
+        return code or report_error(failure)
+    return code
 
 
 def report_error(failure: Exception) -> int:
@@ -79,7 +94,7 @@ def report_error(failure: Exception) -> int:
     if isinstance(failure, typer.Abort | EOFError):
         return _write_error("the input ended before an answer", None, None, USAGE_EXIT_CODE)
     if isinstance(failure, OSError) and failure.errno is not None:
-        _discard_stdout()
+        _discard_output()
         cause = os.strerror(failure.errno).lower()
         if isinstance(failure.filename, str):
             cause = f"{failure.filename}: {cause}"
@@ -112,10 +127,13 @@ def _report_usage(failure: typer.TyperException) -> int:
         guess = ", ".join(near)
     context = getattr(failure, "ctx", None)
     command = context.command_path if context is not None else "agentctl"
-    hint = f"did you mean {guess}?" if guess else f"`{command} --help` lists its parameters"
+    content = "commands" if detail.lower().startswith("no such command") else "parameters"
+    hint = f"did you mean {guess}?" if guess else f"`{command} --help` lists its {content}"
     if _ROOT_OPTION.match(detail):
         hint = "give it before the command, directly after agentctl"
-    if _SERVER_OPTION.match(detail):
+    if command == "agentctl" and detail.lower().startswith("no such option") and not guess:
+        hint = "give the options of a command after it: agentctl COMMAND --option"
+    elif _SERVER_OPTION.match(detail):
         hint = "this works only locally: run it on the machine of the server, with --config FILE"
     return _write_error(detail.removesuffix("."), None, hint, failure.exit_code)
 
@@ -139,14 +157,21 @@ def _write_error(detail: str, cause: str | None, hint: str | None, code: int = 1
     if hint:
         lines += ["", f"hint: {escape_controls(hint)}"]
     err = current_io().err
-    err.write("\n".join(lines) + "\n")
-    err.flush()
+    try:
+        err.write("\n".join(lines) + "\n")
+        err.flush()
+    except OSError:  # the exit code reports the error
+        _discard_output()
     return code
 
 
-def _discard_stdout() -> None:
-    with suppress(OSError):
-        stdout = current_io().out.fileno()
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stdout)
-        os.close(null)
+def _discard_output() -> None:
+    """Redirect the streams that cannot be written to the null device: they are flushed at exit."""
+    for stream in (current_io().out, current_io().err):
+        try:
+            stream.flush()
+        except OSError:
+            with suppress(OSError):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream.fileno())
+                os.close(null)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sqlite3
@@ -347,10 +348,16 @@ def test_a_damaged_backup_changes_nothing(
     old_file(file)
     assert agentctl("db", "backup", str(backup), *where).code == 0
     before = file.read_bytes()
-    for damaged in (backup.read_bytes()[:5_000], b"not a database" * 100, b""):
+    foreign = tmp_path / "foreign.db"
+    with contextlib.closing(apsw.Connection(str(foreign))) as store:
+        store.execute("CREATE TABLE notes (text)")
+    parts = (backup.read_bytes()[:5_000], foreign.read_bytes(), b"not a database" * 100, b"")
+    for damaged in parts:
         backup.write_bytes(damaged)
         ended = agentctl("db", "restore", str(backup), "--replace", *where)
         assert (ended.code, ended.stdout, file.read_bytes()) == (7, "", before), ended.stderr
+        assert f"  cause: {backup}; nothing was changed" in ended.stderr
+        assert "hint: restore another one" in ended.stderr
     ended = agentctl("db", "restore", str(tmp_path / "none.db"), "--replace", *where)
     assert (ended.code, file.read_bytes()) == (7, before)
     assert not list(tmp_path.rglob("*.restoring*"))

@@ -248,6 +248,11 @@ def test_output_that_cannot_be_written_is_reported(
     assert len(ended.stderr.splitlines()) == 2
 
 
+def test_error_that_cannot_be_written_keeps_the_exit_code(environment: dict[str, str]) -> None:
+    ended = run_in_shell("context use missing 2>/dev/full", environment)
+    assert (ended.returncode, ended.stdout) == (2, "")
+
+
 def test_closed_stderr_and_stdin_do_not_stop_a_command(environment: dict[str, str]) -> None:
     ended = run_in_shell("context list 2>&- <&-", environment)
     assert (ended.returncode, ended.stdout) == (0, "name\tcurrent\turl\ttoken_file\n")
@@ -276,3 +281,21 @@ def run_in_shell(
     return subprocess.run(
         shell, env=environment, cwd=folder, capture_output=True, check=False, encoding="utf-8"
     )
+
+
+def test_unknown_command_without_a_near_name_is_explained(agentctl: Agentctl) -> None:
+    hint = "`agentctl keys --help` lists its commands"
+    check(agentctl("keys", "publish"), 2, "no such command 'publish'", hint=hint)
+
+
+@pytest.mark.parametrize("option", ["--url", "--context", "--config", "-o", "-v"])
+def test_option_before_its_command_is_explained(agentctl: Agentctl, option: str) -> None:
+    finished = agentctl(option, "x", "sessions", "list")
+    check(finished, 2, "no such option", hint="give the options of a command after it")
+
+
+def test_denial_of_an_operation_for_operators_is_explained(agentctl: Agentctl, demo: Demo) -> None:
+    mint = ("token", "mint", "--sub", "me", "--scope", "user", "--config", str(demo.config))
+    token = {"AGENTCTL_TOKEN": agentctl(*mint).stdout.strip()}
+    finished = agentctl("auth", "explain", "GET", "/sessions", "--url", demo.url, env=token)
+    check(finished, 4, "insufficient scopes", hint="use a token with the admin scope")

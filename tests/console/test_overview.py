@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Locator
+from playwright.sync_api import Browser, Locator, Route
 
 from tests.console.browser import (
     ConsolePage,
@@ -148,8 +148,8 @@ def test_brush_leads_to_the_runs_behind_a_bar_and_a_span(
         cost.evaluate("each => each.scrollIntoView({block: 'center'})")
         box = cost.bounding_box()
         assert box is not None
-        slot, middle = (box["width"] - 62) / len(points), box["y"] + 60
-        left = box["x"] + 58 + (len(points) - 2.5) * slot
+        slot, middle = (box["width"] - 68) / len(points), box["y"] + 60
+        left = box["x"] + 64 + (len(points) - 2.5) * slot
         shown.page.mouse.move(left, middle)
         shown.page.mouse.down()
         shown.page.mouse.move(box["x"] + box["width"] - 10, middle, steps=4)
@@ -224,6 +224,29 @@ def test_overview_holds_at_any_width_and_in_both_schemes(
         for width in (360, 640, 1280):
             shown.page.set_viewport_size({"width": width, "height": 800})
             check_layout(shown)
+
+
+def test_labels_of_the_axes_are_whole(server: ThreadedServer, browser: Browser, seer: str) -> None:
+    def serve_extremes(route: Route) -> None:
+        headers = route.request.headers
+        headers.pop("if-none-match", None)
+        answer = route.fetch(headers=headers)
+        body = answer.json()
+        for number, point in enumerate(body["points"]):
+            duration = 0.002 if number % 2 else 86_400
+            point["duration"] = dict.fromkeys(point["duration"], duration) | {"count": 1}
+            point |= {"cost": 0.000_021, "total_tokens": 123_456_789}
+        route.fulfill(response=answer, json=body)
+
+    with open_console(browser, server.url, "#/sessions", token=seer) as shown:
+        shown.page.route("**/usage/overview?*", serve_extremes)
+        shown.go("#/overview")
+        shown.see("100,000 s", "1 ms")
+        cut = shown.evaluate(
+            """() => [...document.querySelectorAll(".plot text")]
+            .filter(each => each.getBBox().x < 0).map(each => each.textContent)"""
+        )
+        assert cut == []
 
 
 def test_period_and_place_are_part_of_the_link(

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from tests.console.browser import ConsolePage, expect, needs_browser, open_console
 from tests.console.deployed import READS, RUNS, start, token
@@ -103,6 +103,21 @@ def test_lists_hold_with_many_rows(
                 check_layout(shown, minimum=110)
                 shown.evaluate("document.getElementById('main').scrollTo(0, 2000)")
                 shown.page.wait_for_selector("tr.space", state="attached")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_top_holds_with_a_long_name_of_the_server(
+    server: ThreadedServer, browser: Browser, width: int
+) -> None:
+    def rename(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"name": "Agents of the Company " * 3})
+
+    with _open(browser, server, "#/access", server.deployment.token("boss", ADMIN), width) as shown:
+        shown.page.route("**/info", rename)
+        shown.page.reload()
+        shown.see("Agents of the Company", "Who am I")
+        check_layout(shown)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -16,6 +16,7 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import format_rfc3339, now
+from agentctl.store.schema import TABLES
 from agentctl.store.sqlite.backup import CopiedRows, flush, hash_rows, is_damaged
 from agentctl.store.sqlite.file import get_file_size, get_wal_path
 from agentctl.store.sqlite.thread import run_on_thread
@@ -60,7 +61,15 @@ async def restore(
     _check_log(backup)
     _copy_file(backup, copy)
     try:
-        rows = await run_on_thread(copy, lambda connection, _: _check(connection, backup, report))
+        try:
+            rows = await run_on_thread(copy, lambda connection, _: _check(connection, report))
+        except errors.Unavailable as failure:
+            # The failure names the copy, which the user does not know.
+            raise errors.Unavailable(
+                "The backup is damaged, or not an agentctl database",
+                cause=f"{backup}; nothing was changed",
+                hint="restore another one",
+            ) from failure
         await prepare(copy, rows)
         await run_on_thread(copy, lambda connection, _: _close_log(connection), writes=True)
         flush(copy)
@@ -100,15 +109,14 @@ def _copy_file(backup: Path, copy: Path) -> None:
         name = backup if isinstance(error, FileNotFoundError) else error.filename or copy
         copy.unlink(missing_ok=True)
         raise errors.Unavailable(
-            "The backup cannot be copied", cause=f"{name}: {os.strerror(error.errno or 0)}"
+            "The backup cannot be copied", cause=f"{name}: {os.strerror(error.errno or 0).lower()}"
         ) from None
 
 
-def _check(connection: apsw.Connection, backup: Path, report: Callable[[int], None]) -> CopiedRows:
-    if is_damaged(connection):
-        raise errors.Unavailable(
-            "The backup is damaged", cause=f"{backup}", hint="restore another one"
-        )
+def _check(connection: apsw.Connection, report: Callable[[int], None]) -> CopiedRows:
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if not names >= TABLES or is_damaged(connection):
+        raise errors.Unavailable("The backup is damaged")
     return hash_rows(connection, report)
 
 

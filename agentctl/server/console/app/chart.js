@@ -3,7 +3,7 @@
 import { formatNumber, html, useLayoutEffect, useMemo, useRef, useState } from "./ui.js";
 
 const TOP = 10;
-const LEFT = 58;
+const LEFT = 64;
 const HEIGHT = 132;
 const LABEL = 62;
 const MANY = 60;

@@ -20,6 +20,8 @@ const NOTHING = { points: [], data: [], groups: 0, total: null, waiting: null };
 const dollars = new Intl.NumberFormat("en", { style: "currency", currency: "USD", maximumFractionDigits: 6 });
 const formatCost = (cost) => dollars.format(cost);
 const formatTime = (seconds) => formatDuration(seconds * 1000);
+/** Return a power of ten of seconds in one unit: an axis has no room for two. */
+const formatTick = (seconds) => (seconds < 1 ? formatTime(seconds) : `${formatNumber(seconds)} s`);
 
 /** Return the cost of counts in words: a lower bound if some tokens have no known price. */
 const costOf = (counts) => (counts.cost === null ? "not known" : `${counts.unpriced_tokens ? "at least " : ""}${formatCost(counts.cost)}`);
@@ -153,7 +155,7 @@ function Nothing({ query }) {
 }
 
 function Times({ title, name, shared }) {
-  return html`<${Figure} title=${title} note="logarithmic" ...${shared} lines=${true} format=${formatTime}
+  return html`<${Figure} title=${title} note="logarithmic" ...${shared} lines=${true} format=${formatTime} short=${formatTick}
     series=${PERCENTILES.map(([percentile, look]) => ({ name: percentile, look, value: (point) => point[name][percentile] }))}
     more=${[{ name: "runs", value: (point) => formatNumber(point[name].count) }]} />`;
 }
