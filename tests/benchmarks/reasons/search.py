@@ -197,7 +197,7 @@ def build_search(
 @unit
 def write_one(session_id: str) -> Steps[None]:
     """Create a session, and index its name."""
-    named = a_session(session_id, now=now(), user_id="user7", session_name="everyone has a name")
+    named = a_session(session_id, now=now(), session_name="everyone has a name")
     yield from sessions.create(named)
     yield from add_session(session_id, "words")
 
