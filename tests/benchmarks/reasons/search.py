@@ -135,8 +135,9 @@ class Meter:
 
     def _read_cpu(self) -> float:
         """Return seconds."""
-        texts = [Path(f"/proc/{each}/schedstat").read_text() for each in self._processes]
-        return time.process_time() + sum(int(text.split()[0]) for text in texts) / 1e9
+        paths = [Path(f"/proc/{each}/schedstat") for each in self._processes]
+        spent = [int(path.read_text().split()[0]) for path in paths if path.exists()]
+        return time.process_time() + sum(spent) / 1e9
 
 
 async def list_processes(database: Database, url: str) -> list[int]:
