@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from agentctl.service.search_index import count_unindexed, index_texts
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories import search_pages
+from agentctl.store.search import Search, Snippet
 from tests.contract.engines import Engine, empty
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -158,6 +160,24 @@ async def test_snippet_begins_before_a_word_in_quotes(searched: Deployment) -> N
             match = page["data"][0]["match"]
             start, end = match["highlights"][0]
             assert match["snippet"][start:end] == marked
+
+
+async def test_snippets_are_not_cut_on_the_event_loop(
+    searched: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, cut = list[threading.Thread](), Search.cut
+
+    def record(self: Search, text: str) -> Snippet:
+        threads.append(threading.current_thread())
+        return cut(self, text)
+
+    monkeypatch.setattr(Search, "cut", record)
+    async with opened(searched) as service:
+        me = user(service)
+        await say(me, "one", "some words")
+        assert await find(me, "words") == ["one"]
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 async def test_every_time_of_a_session_has_a_place(searched: Deployment) -> None:

@@ -327,7 +327,7 @@ def _compare(
 
     Args:
         size: number of texts.
-        extends: True to compare more texts if so many are of sessions of one millisecond.
+        extends: True to compare more texts if all of them are of sessions of one millisecond.
     """
     start, end = part.end, None
     assert start is not None

@@ -135,8 +135,9 @@ class Meter:
 
     def _read_cpu(self) -> float:
         """Return seconds."""
-        texts = [Path(f"/proc/{each}/schedstat").read_text() for each in self._processes]
-        return time.process_time() + sum(int(text.split()[0]) for text in texts) / 1e9
+        paths = [Path(f"/proc/{each}/schedstat") for each in self._processes]
+        spent = [int(path.read_text().split()[0]) for path in paths if path.exists()]
+        return time.process_time() + sum(spent) / 1e9
 
 
 async def list_processes(database: Database, url: str) -> list[int]:
@@ -197,7 +198,7 @@ def build_search(
 @unit
 def write_one(session_id: str) -> Steps[None]:
     """Create a session, and index its name."""
-    named = a_session(session_id, now=now(), user_id="user7", session_name="everyone has a name")
+    named = a_session(session_id, now=now(), session_name="everyone has a name")
     yield from sessions.create(named)
     yield from add_session(session_id, "words")
 
