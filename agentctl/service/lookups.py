@@ -169,8 +169,8 @@ class Lookups:
             NotFound: it does not exist, is not visible, or does not match `where`.
         """
         found = yield from sessions.get_with_history(session_id, self.visibility, maximum)
-        row, history, origin = found or (None, None, None)
-        return _require_match(row, where), history, origin
+        row, history, identity = found or (None, None, None)
+        return _require_match(row, where), history, identity
 
     async def read_run(
         self, database: Database, run_id: str, view: RunView = FULL_VIEW

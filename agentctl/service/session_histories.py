@@ -41,13 +41,13 @@ class _Kept(NamedTuple):
     """The history of the first runs of a session.
 
     Attributes:
-        origin: that of the session, which a later one with the same id does not have.
+        identity: that of the session, which a later one with the same id does not have.
         last_seq: the number of the last run.
         stored_bytes: bytes of the stored histories, with their brackets.
         text: the joined histories, without brackets.
     """
 
-    origin: str | None
+    identity: str | None
     last_seq: int
     stored_bytes: int
     text: bytes
@@ -63,20 +63,20 @@ class SessionHistories:
         self._timer: asyncio.TimerHandle | None = None
 
     async def read(
-        self, database: Database, row: SessionRow, origin: str | None = None
+        self, database: Database, row: SessionRow, identity: str | None = None
     ) -> list[bytes]:
         """Return the history of a session that was just read, in pieces without brackets.
 
         Args:
-            origin: that of the session, if it was read with the row (`sessions.get_with_history`).
+            identity: that of the session, if it was read with the row (`get_with_history`).
 
         Raises the errors of `Database.read`.
         """
-        if origin is None:
-            origin = await database.read(sessions.get_origin(row.session_id))
+        if identity is None:
+            identity = await database.read(sessions.get_identity(row.session_id))
         key = database.id, row.session_id
         kept = self._kept.get(key)
-        if kept is not None and kept.origin == origin:
+        if kept is not None and kept.identity == identity:
             missing = row.history_bytes - kept.stored_bytes
             if missing == 0:
                 return [await self._keep(key, row, (), kept)]
@@ -88,7 +88,7 @@ class SessionHistories:
         if _count_bytes(runs) != row.history_bytes or row.history_bytes > MAXIMUM_BYTES:
             # A run has ended since the row was read, or the history is too long.
             return [run.text for run in runs]
-        return [await self._keep(key, row, runs, _Kept(origin, 0, 0, b""))]
+        return [await self._keep(key, row, runs, _Kept(identity, 0, 0, b""))]
 
     async def _keep(
         self, key: tuple[str, str], row: SessionRow, runs: Sequence[StoredHistory], before: _Kept
@@ -100,7 +100,7 @@ class SessionHistories:
             text = await convert(partial(b",".join, pieces), row.history_bytes, JOIN_BYTES)
         self._drop(key)
         self._kept[key] = _Kept(
-            before.origin, runs[-1].seq if runs else before.last_seq, row.history_bytes, text
+            before.identity, runs[-1].seq if runs else before.last_seq, row.history_bytes, text
         )
         self._size += ENTRY_BYTES + len(text)
         self._used.add(key)

@@ -158,8 +158,8 @@ class SessionOperations(OperationFamily):
             if view == "summary":
                 row = await database.read(self.lookups.session(session_id, where))
                 return await self._detail(database, row, view)
-            row, history, origin = await self._read_with_history(database, session_id, where)
-            return await self._detail(database, row, history=history, origin=origin)
+            row, history, identity = await self._read_with_history(database, session_id, where)
+            return await self._detail(database, row, history=history, identity=identity)
 
     async def get_changed_session(
         self, session_id: str, where: SessionLocator, known: Container[str]
@@ -167,10 +167,12 @@ class SessionOperations(OperationFamily):
         async with self.audit("get_session_by_id", session_id=session_id):
             database = self.lookups.session_database(where)
             if not known:
-                row, history, origin = await self._read_with_history(database, session_id, where)
+                row, history, identity = await self._read_with_history(database, session_id, where)
                 row = self._show_hold(row)
                 version = session_documents.build_session_version(row)
-                return version, await self._detail(database, row, history=history, origin=origin)
+                return version, await self._detail(
+                    database, row, history=history, identity=identity
+                )
             row = await database.read(self.lookups.session(session_id, where))
             row = self._show_hold(row)
             version = session_documents.build_session_version(row)
@@ -188,14 +190,14 @@ class SessionOperations(OperationFamily):
         row: SessionRow,
         view: SessionView = "full",
         history: bytes | None = None,
-        origin: str | None = None,
+        identity: str | None = None,
     ) -> Document[SessionDetail]:
         row = self._show_hold(row)
         if view == "summary":
             return Document(await database.read(session_documents.read_session_head(row)))
         histories = [] if history is None else [history]
         if not histories and row.session_type != "workflow" and row.history_bytes:
-            histories = await self.hosting.histories.read(database, row, origin)
+            histories = await self.hosting.histories.read(database, row, identity)
         build = partial(session_documents.build_session_document, row, histories)
         return Document(await convert(build, row.history_bytes, JOIN_BYTES))
 

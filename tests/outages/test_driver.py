@@ -345,6 +345,23 @@ async def test_the_schema_of_a_user_may_have_any_name(server: PostgresServer) ->
         await admin.close()
 
 
+async def test_a_database_that_cannot_store_every_text_gets_no_tables(
+    server: PostgresServer,
+) -> None:
+    admin = await asyncpg.connect(server.url)
+    await admin.execute(
+        "CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    await admin.close()
+    entry = settings.Database("main", server.url.replace("/postgres?", "/latin?"))
+    database = PostgresDatabase(entry, create=True)
+    with pytest.raises(errors.InvalidConfiguration) as raised:
+        await database.check()
+    await database.close()
+    assert raised.value.detail == "The encoding of database 'main' is LATIN1"
+    assert "createdb --encoding UTF8" in str(raised.value.hint)
+
+
 async def test_notifications_wake_only_those_whom_they_concern(server: PostgresServer) -> None:
     async with faulty(server) as there:
         await there.create("s1")

@@ -16,6 +16,7 @@ from agentctl.service.doctor.checks import list_steps, run_step
 from agentctl.service.doctor.databases import (
     _check_clock,
     _check_durability,
+    _check_encoding,
     _check_encryption,
     _check_version,
     _check_writable,
@@ -125,7 +126,9 @@ async def test_missing_database_is_reported_once(postgres_url: str) -> None:
         assert text in texts_of(about, verdict)
 
 
-GOOD = ServerFacts("17.2", 170_002, 0, False, False, True, True, True, 97, 0, None, True, [])
+GOOD = ServerFacts(
+    "17.2", 170_002, 0, False, False, True, True, True, 97, 0, None, True, "UTF8", []
+)
 
 FAULTS = (
     (_check_version, GOOD._replace(version="12.9", number=120_009), "12.9 is older"),
@@ -140,6 +143,7 @@ FAULTS = (
         "ahead of the clock of this machine -> synchronize both: timedatectl",
     ),
     (_check_writable, GOOD._replace(standby=True, read_only=True), "read-only standby"),
+    (_check_encoding, GOOD._replace(encoding="LATIN1"), "its encoding is LATIN1"),
     (_check_durability, GOOD._replace(fsync=False), "ALTER SYSTEM SET fsync = on"),
     (_check_durability, GOOD._replace(full_pages=False), "ALTER SYSTEM SET full_page_writes = on"),
     (

@@ -19,6 +19,7 @@ from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wro
 from agentctl.store.databases import open_database
 from agentctl.store.migrating import read_version
 from agentctl.store.postgres.inspect import ServerFacts, read_server_facts, receives_notifications
+from agentctl.store.postgres.schema import CREATE_DATABASE, ENCODING
 from agentctl.store.repositories.workers import get_newest_time
 from agentctl.store.schema import SCHEMA_VERSION, StoredVersion, describe_newer
 from agentctl.store.sqlite import inspect
@@ -176,7 +177,7 @@ async def check_postgres_server(
         InvalidConfiguration: its password or certificates are missing.
     """
     facts = await read_server_facts(entry)
-    for run_check in (_check_version, _check_clock, _check_writable, _check_durability):
+    for run_check in SERVER_CHECKS:
         for finding in run_check(check, facts):
             yield finding
     needed = processes * (entry.pool_size + EXTRA_CONNECTIONS)
@@ -237,6 +238,17 @@ def _check_durability(check: str, facts: ServerFacts) -> Iterator[Finding]:
         yield wrong(check, f"{name} is off: {what}", remedy)
     if not off:
         yield ok(check, "committed data survives a crash")
+
+
+def _check_encoding(check: str, facts: ServerFacts) -> Iterator[Finding]:
+    if facts.encoding == ENCODING:
+        yield ok(check, "it stores every text")
+    else:
+        text = f"its encoding is {facts.encoding}: it cannot store every text of a model"
+        yield wrong(check, text, f"copy it into a new one: {CREATE_DATABASE} NAME")
+
+
+SERVER_CHECKS = (_check_version, _check_clock, _check_writable, _check_encoding, _check_durability)
 
 
 def _check_connections(check: str, facts: ServerFacts, needed: int) -> Iterator[Finding]:

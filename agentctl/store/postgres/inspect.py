@@ -31,7 +31,8 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
         SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user
         UNION ALL SELECT datconnlimit FROM pg_database WHERE datname = current_database()
      ) AS bounds (bound) WHERE bound >= 0),
-    coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false)
+    coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false),
+    current_setting('server_encoding')
 """
 
 _MISSING_PRIVILEGES = """
@@ -57,6 +58,7 @@ class ServerFacts(NamedTuple):
         user_connection_limit: maximum number of connections of the user or of the database; None if
             neither has a limit.
         encrypted: True if the connection is encrypted.
+        encoding: the encoding of the database.
         missing_privileges: privileges that the user lacks, by table.
     """
 
@@ -72,6 +74,7 @@ class ServerFacts(NamedTuple):
     connections_in_use: int
     user_connection_limit: int | None
     encrypted: bool
+    encoding: str
     missing_privileges: list[str]
 
 

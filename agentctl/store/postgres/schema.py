@@ -40,9 +40,16 @@ _IDENTITY = """
 SELECT pg_postmaster_start_time(), current_database(), current_schema(),
     to_regclass('schema_version')::oid
 """
+_ENCODING = "SELECT current_setting('server_encoding')"
 _VERSION = "SELECT max(version) FROM schema_version"
 _COMPATIBLE_FROM = "SELECT max(compatible_from) FROM schema_version"
 _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES ($1, $2)"
+
+
+ENCODING = "UTF8"
+"""The encoding of a database that stores every text."""
+
+CREATE_DATABASE = f"createdb --encoding {ENCODING} --template template0"
 
 
 async def prepare_schema(entry: Entry, *, create: bool) -> StoredVersion:
@@ -118,6 +125,7 @@ async def apply_pending(
     Raises:
         Unavailable: the database has the tables of another program.
         SchemaMismatch: the schema is newer than this code, and not compatible with it.
+        InvalidConfiguration: an empty database cannot store every text.
     """
     # IF NOT EXISTS requires the privilege on the database even if the schema exists.
     if entry.search_path and await connection.fetchval("SELECT current_schema() IS NULL"):
@@ -131,6 +139,8 @@ async def apply_pending(
             await connection.execute("SET LOCAL statement_timeout = 0")
             await connection.execute(_LOCK)
             exists = await has_tables(connection, entry)
+            if not exists:
+                await _check_encoding(connection, entry)
             version = await read_version(connection) if exists else StoredVersion(0, 0)
             todo = list_pending("postgres", version)[: 1 if version.number else None]
             for migration in todo:
@@ -143,6 +153,16 @@ async def apply_pending(
             return
         for migration in todo:
             applied(migration)
+
+
+async def _check_encoding(connection: Connection, entry: Entry) -> None:
+    encoding = await connection.fetchval(_ENCODING)
+    if encoding != ENCODING:
+        raise errors.InvalidConfiguration(
+            f"The encoding of database {entry.id!r} is {encoding}",
+            cause="it cannot store every text that a model may write",
+            hint=f"create it with: {CREATE_DATABASE} NAME",
+        )
 
 
 async def read_version(connection: Connection) -> StoredVersion:

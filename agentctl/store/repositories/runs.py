@@ -227,7 +227,7 @@ def restore(run: RunRow, at: int, *, counted: bool) -> Steps[None]:
 
     Args:
         run: the run; it gets another `seq`, and an owner that no other row has had
-            (`sessions.get_origin`).
+            (`sessions.get_identity`).
         at: the time of the change of the session, in microseconds UTC.
         counted: True if the tokens in the session include those of the run.
     """

@@ -97,12 +97,12 @@ _HOLD = Sql(f"{_GET} FOR UPDATE")
 
 # An import may bring back a deleted session with the same times, ids and sizes. `runs.restore`
 # gives its runs an owner that no other row has had.
-_ORIGIN = (
+_IDENTITY = (
     "SELECT run_id || ' ' || coalesce(owner, '') FROM runs WHERE session_id = sessions.session_id"
     " AND parent_run_id IS NULL ORDER BY seq LIMIT 1"
 )
 
-_GET_ORIGIN = Sql(f"SELECT ({_ORIGIN}) FROM sessions WHERE session_id = :session_id")
+_GET_IDENTITY = Sql(f"SELECT ({_IDENTITY}) FROM sessions WHERE session_id = :session_id")
 
 # One statement: on PostgreSQL a second one costs as much as the rest of a short read. The runs are
 # those of the row and not those of the parameter, of whose value PostgreSQL would know the number
@@ -113,7 +113,7 @@ _GET_WITH_HISTORY = Sql(
     "SELECT string_agg(substr(history, 2, length(history) - 2), ',' ORDER BY seq) AS joined"
     " FROM runs WHERE runs.session_id = sessions.session_id AND parent_run_id IS NULL"
     " AND history IS NOT NULL AND history <> '[]') AS histories) END, CASE WHEN history_bytes"
-    f" > cast(:maximum as bigint) THEN ({_ORIGIN}) END"
+    f" > cast(:maximum as bigint) THEN ({_IDENTITY}) END"
     f" FROM sessions WHERE session_id = :session_id AND {IS_VISIBLE}"
 )
 
@@ -210,22 +210,22 @@ def get(session_id: str, visibility: Visibility) -> Work[SessionRow | None]:
 def get_with_history(
     session_id: str, visibility: Visibility, maximum: int
 ) -> Steps[tuple[SessionRow, bytes | None, str | None] | None]:
-    """Return the session, its history and its origin; None if no visible session has the id.
+    """Return the session, its history and its identity; None if no visible session has the id.
 
     The history is that of `run_reads.list_histories`, joined by commas; None if there is none, or
-    if it is larger than `maximum` bytes. Only then there is an origin, as `get_origin` returns it.
+    if it is larger than `maximum` bytes. Only then there is an identity, that of `get_identity`.
     """
     values: dict[str, Value] = {"session_id": session_id, "maximum": maximum}
     rows = yield Statement(_GET_WITH_HISTORY, {**values, **visibility.parameters()})
     return (SessionRow(*rows[0][:-2]), rows[0][-2], rows[0][-1]) if rows else None
 
 
-def get_origin(session_id: str) -> Work[str | None]:
+def get_identity(session_id: str) -> Work[str | None]:
     """Return a text that differs between a deleted session and one with its id and times.
 
     None if the session has no runs, or does not exist.
     """
-    return _GET_ORIGIN.value(session_id=session_id)
+    return _GET_IDENTITY.value(session_id=session_id)
 
 
 def get_for_update(session_id: str, visibility: Visibility) -> Work[SessionRow | None]:
