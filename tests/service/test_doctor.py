@@ -36,6 +36,7 @@ from agentctl.service.doctor.files import check_permissions, check_private, dete
 from agentctl.service.doctor.finding import Finding
 from agentctl.store.databases import open_database
 from agentctl.store.sqlite import inspect
+from tests.loops import wait_until
 
 DAY = 86_400_000_000
 
