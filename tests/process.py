@@ -30,7 +30,7 @@ __all__ = [
 AGENTCTL = (sys.executable, "-m", "agentctl")
 
 START_SECONDS = 180.0
-STOP_SECONDS = 60.0
+STOP_SECONDS = 180.0
 
 _LISTENS = re.compile(r"listens on (http://[^\s,]+)")
 _PASSED_ON = ("PATH", "LANG", "LC_ALL")
