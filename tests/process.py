@@ -70,7 +70,7 @@ def run_agentctl(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     typed: bytes = b"",
-    seconds: float = 60.0,
+    seconds: float = 180.0,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run `agentctl ARGUMENTS` to its end, with the bytes `typed` on stdin."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
