@@ -150,7 +150,7 @@ def test_port_in_use_is_reported(deployment: Deployment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = [*AGENTCTL, "serve", "--config", str(deployment.path), "--port", str(port)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"error: port {port} on 127.0.0.1 is in use" in done.stderr
     assert "hint:" in done.stderr
