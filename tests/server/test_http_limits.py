@@ -27,8 +27,8 @@ SECONDS = 0.5
 """Deadline of the tests."""
 
 STALLED_SECONDS = 2.0
-"""Time after which a client that reads nothing is disconnected. A slow reader on a busy machine reads
-more often.
+"""Time after which a client that reads nothing is disconnected. A slow reader reads more often,
+also on a busy machine.
 """
 
 LATE = 60.0
