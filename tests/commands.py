@@ -18,7 +18,7 @@ from agentctl.cli.app import main
 from agentctl.cli.io import IO
 from tests.user_modules import forget_user_modules
 
-__all__ = ["Result", "run_command", "shift_clock"]
+__all__ = ["Result", "run_command", "shift_clock", "stay_in_hour"]
 
 
 # A process runs one command. Typer takes as long to build it from its function as to run it.
@@ -81,6 +81,14 @@ def shift_clock(seconds: int) -> Iterator[None]:
         patch.object(time, "time_ns", lambda: time_ns() + seconds * 1_000_000_000),
         patch.object(time, "time", lambda: time_ns() / 1e9 + seconds),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def stay_in_hour() -> Iterator[None]:
+    """Let no hour or day begin: set the clock of this process ahead if the hour ends soon."""
+    ends_soon = time.time() % 3_600 > 3_300
+    with shift_clock(600) if ends_soon else contextlib.nullcontext():
         yield
 
 

@@ -80,9 +80,9 @@ class Deployment:
         return _load_settings(self.path, state.st_mtime_ns, state.st_size, state.st_ino)
 
     def token(
-        self, subject: str | None, *scopes: str, session_id: str | None = None, seconds: int = 600
+        self, subject: str | None, *scopes: str, session_id: str | None = None, seconds: int = 7_200
     ) -> str:
-        """Mint a token with the signing key of the folder."""
+        """Mint a token with the signing key of the folder; a module may need it for long."""
         lifetime = timedelta(seconds=seconds)
         return mint.mint_token(self.settings, subject, scopes, lifetime, session_id=session_id)
 

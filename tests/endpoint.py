@@ -24,7 +24,7 @@ from tests.endpoint_server import Body
 
 __all__ = ["ModelEndpoint", "model_endpoint", "start_endpoint", "vendor_endpoint"]
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 
 
 class ModelEndpoint:

@@ -22,7 +22,7 @@ import asyncpg
 
 __all__ = ["PostgresServer", "execute", "list_children", "run_postgres_server", "run_standby"]
 
-START_SECONDS = 60
+START_SECONDS = 180
 
 _USER = "pgserver"
 """The user of the server if the tests run as root, which PostgreSQL refuses."""
@@ -117,7 +117,7 @@ class PostgresServer:
         return int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
 
     def _control(self, *arguments: str) -> None:
-        line = ("-w", "-D", str(self._data), *arguments)
+        line = ("-w", "-t", str(START_SECONDS), "-D", str(self._data), *arguments)
         self._run("pg_ctl", line, timeout=START_SECONDS, **self._as)
 
 

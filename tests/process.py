@@ -30,7 +30,7 @@ __all__ = [
 AGENTCTL = (sys.executable, "-m", "agentctl")
 
 START_SECONDS = 180.0
-STOP_SECONDS = 60.0
+STOP_SECONDS = 180.0
 
 _LISTENS = re.compile(r"listens on (http://[^\s,]+)")
 _PASSED_ON = ("PATH", "LANG", "LC_ALL")
@@ -70,7 +70,7 @@ def run_agentctl(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     typed: bytes = b"",
-    seconds: float = 60.0,
+    seconds: float = 180.0,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run `agentctl ARGUMENTS` to its end, with the bytes `typed` on stdin."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)

@@ -169,7 +169,7 @@ def test_fifos_and_folders_are_rejected_at_once(tmp_path: Path, make: object) ->
     for private in (True, False):
         with pytest.raises(InvalidKey):
             read_key_file(path, private=private)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
 
 
 @pytest.mark.parametrize("path", ["/dev/null", "/dev/zero"])

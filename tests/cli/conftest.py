@@ -18,7 +18,7 @@ from tests.commands import Result, run_command
 from tests.forking import ForkedProcess, is_forkable
 from tests.process import AGENTCTL, base_environment
 
-TIMEOUT = 60
+TIMEOUT = 180
 CTRL_C = b"\x03"
 
 

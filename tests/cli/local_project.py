@@ -42,7 +42,7 @@ model = "leader"
 members = ["slow"]
 """
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 def write_config(folder: Path) -> Path:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import pytest
 
 from agentctl.requests import RunRequest
-from tests.commands import Result, run_command
+from tests.commands import Result, run_command, stay_in_hour
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.service.callers import open_service, user
@@ -39,7 +39,9 @@ model = "dear"
 
 
 @pytest.fixture(scope="module")
-def usage(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Usage:
+def usage(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[Usage]:
     """`agentctl usage` on a local database with some runs."""
     folder = tmp_path_factory.mktemp("usage")
     url = model_endpoint.base_url
@@ -50,8 +52,6 @@ def usage(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoin
             for kind, component_id, caller in STARTED:
                 request = RunRequest("one two three")
                 await user(service, caller).create_run(kind, component_id, request)
-
-    asyncio.run(start())
 
     def run(*arguments: str, screen: bool = False, encoding: str = "utf-8") -> Result:
         environment = {
@@ -65,7 +65,9 @@ def usage(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoin
             "usage", *arguments, environment=environment, folder=folder, screen=screen
         )
 
-    return run
+    with stay_in_hour():
+        asyncio.run(start())
+        yield run
 
 
 def read(result: Result) -> Any:

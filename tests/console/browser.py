@@ -140,7 +140,7 @@ def open_browser() -> Iterator[Browser]:
     expect.set_options(timeout=SECONDS * 1000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=_ARGUMENTS, timeout=SECONDS * 1000
+            executable_path=CHROMIUM, args=_ARGUMENTS, timeout=3 * SECONDS * 1000
         )
         try:
             yield browser

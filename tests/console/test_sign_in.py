@@ -55,8 +55,8 @@ def test_sign_out_forgets_the_kept_token(server: ThreadedServer, browser: Browse
 
 
 def test_reload_does_not_outlive_the_token(server: ThreadedServer, browser: Browser) -> None:
-    short = server.deployment.token("me", *READS, seconds=8)
-    with open_console(browser, server.url, "#/access", token=short) as shown:
+    with open_console(browser, server.url, "#/access") as shown:
+        shown.sign_in(server.deployment.token("me", *READS, seconds=12))
         expect(shown.page.locator(FORM)).to_contain_text("The token has expired")
         shown.page.reload()
         expect(shown.page.locator(FORM)).to_have_count(1)

@@ -13,7 +13,7 @@ from types import TracebackType
 
 __all__ = ["Shell"]
 
-TIMEOUT = 60.0
+TIMEOUT = 180.0
 _END = re.compile(rb"\x1e(\d+)\x1e")
 
 

@@ -34,7 +34,7 @@ ANSWERS = {
     "mcp": "note 1: hello",
 }
 BINARIES = str(Path(sys.executable).parent)
-DEADLINE = 60.0
+DEADLINE = 180.0
 
 
 def read_steps(printed: str) -> tuple[list[str], list[str]]:

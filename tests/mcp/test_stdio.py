@@ -197,9 +197,9 @@ async def test_silent_server_is_given_up_and_ended() -> None:
 
 
 async def test_call_has_a_time_limit_and_notifies_the_server() -> None:
-    async with host(stdio_spec(call_seconds=2)) as hosted:
+    async with host(stdio_spec(call_seconds=4)) as hosted:
         assert await hosted.call("hang") == (
-            "The tool files_hang did not end within 2 seconds",
+            "The tool files_hang did not end within 4 seconds",
             True,
         )
         assert (await hosted.received()).count("notifications/cancelled") == 1
@@ -208,7 +208,7 @@ async def test_call_has_a_time_limit_and_notifies_the_server() -> None:
 async def test_cancel_is_forwarded_and_known_as_stopped_after_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(actions, "STOP_SECONDS", 0.3)
+    monkeypatch.setattr(actions, "STOP_SECONDS", 2.0)
     async with host(stdio_spec()) as hosted:
         context = await hosted.cancel_call("hang")
         stopped: list[bool] = []
@@ -222,7 +222,7 @@ async def test_cancel_is_forwarded_and_known_as_stopped_after_the_bound(
 async def test_late_result_of_a_cancelled_call_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actions, "STOP_SECONDS", 60.0)
     async with host(stdio_spec()) as hosted:
-        context = await hosted.cancel_call("stubborn", seconds=0.5)
+        context = await hosted.cancel_call("stubborn", seconds=2)
         stopped: list[bool] = []
         context.transcript.unstopped.notify_when_empty(stopped.append)
         await wait_until(lambda: stopped)
@@ -302,9 +302,9 @@ async def test_flood_of_lines_leaves_turns_to_other_runs(
     caplog.set_level(logging.INFO, "agentctl.mcp")
     async with host(stdio_spec(call_seconds=60)) as hosted:
         await hosted.text("flood", to=pipe)
-        used = time.thread_time()
+        began, used = time.monotonic(), time.thread_time()
         await asyncio.sleep(3)
-        used = time.thread_time() - used
-    assert used < 1.5, "most of the time is left to other work"
+        share = (time.thread_time() - used) / (time.monotonic() - began)
+    assert share < 0.5, "most of the time is left to other work"
     logged = [record for record in caplog.records if "stderr:" in record.msg]
     assert len(logged) <= 6 * stdio.LOGGED_LINES

@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parents[2] / ".peers" / "pgbouncer"
 
 MISSING = "requires PgBouncer 1.21 or later: `make .peers/pgbouncer/pgbouncer`, or the package"
 
-START_SECONDS = 30
+START_SECONDS = 180
 
 
 @functools.cache

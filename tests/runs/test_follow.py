@@ -301,17 +301,23 @@ async def collect_events(found: AsyncIterator[StreamEvent]) -> list[StreamEvent]
     return [event async for event in found]
 
 
+def follow_from_start(service: Service, run_id: str) -> AsyncIterator[StreamEvent]:
+    return user(service).resume_run("agent", "hang", run_id, ResumeRequest("s1"))
+
+
 async def test_shutdown_releases_followers_of_other_processes(deployment: Deployment) -> None:
     async with open_service(deployment) as owner, start_hanging_run(owner) as run_id:
         async with open_service(deployment) as other:
             hosting = other.hosting
-            following = asyncio.create_task(resume(user(other), run_id, component_id="hang"))
+            following = follow_from_start(other, run_id)
+            assert (await anext(following)).name == "RunStarted"
+            rest = asyncio.create_task(collect_events(following))
             waiting = asyncio.create_task(
                 wait_until_final(hosting.engine, main_database(other), hosting.changes, run_id)
             )
             await asyncio.sleep(0.05)
             await other.hosting.engine.close()
-            assert [event.name for event in await following] == ["RunStarted"]
+            assert await rest == []
             with pytest.raises(errors.Unavailable):
                 await waiting
         assert owner.hosting.engine.find_run(run_id) is not None
@@ -319,14 +325,12 @@ async def test_shutdown_releases_followers_of_other_processes(deployment: Deploy
 
 async def test_shutdown_sends_the_last_event_to_followers(deployment: Deployment) -> None:
     async with two_services(deployment) as (owner, other), start_hanging_run(owner) as run_id:
-        follows = [
-            asyncio.create_task(resume(user(service), run_id, component_id="hang"))
-            for service in (owner, other)
-        ]
-        await asyncio.sleep(0.05)
+        follows = [follow_from_start(service, run_id) for service in (owner, other)]
+        for found in follows:
+            assert (await anext(found)).name == "RunStarted"
         await owner.hosting.engine.close()
-        for found in await asyncio.gather(*follows):
-            assert [event.name for event in found] == ["RunStarted", "RunCancelled"]
+        for found in follows:
+            assert [event.name async for event in found] == ["RunCancelled"]
 
 
 async def test_leaving_a_resumed_stream_does_not_stop_the_run(deployment: Deployment) -> None:

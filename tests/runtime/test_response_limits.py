@@ -31,7 +31,7 @@ from tests.runtime.fake_context import FakeContext, attempt, settings, with_cata
 from tests.runtime.loop_steps import STEP_LIMIT, measure_steps
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds within which a refused answer has ended on a busy machine; without limits, 8,000 calls
 take a minute and a half on an idle one."""
 

@@ -101,7 +101,7 @@ def test_many_calls_are_closed_in_linear_time() -> None:
         for name in ids:
             transcript.close_call(name, name, error=False)
 
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     assert all(call["result"] == call["tool_call_id"] for call in transcript.tools)
     tools = [item for item in transcript.messages if item["role"] == "tool"]
     assert [item["content"] for item in tools] == [call["result"] for call in transcript.tools]

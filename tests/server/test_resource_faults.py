@@ -203,7 +203,7 @@ def test_every_request_waits_once_for_a_foreign_lock(place: Place) -> None:
         holder.execute("BEGIN IMMEDIATE")
         waits = list(pool.map(time_request, range(4)))
         holder.execute("ROLLBACK")
-    assert max(waits) < 9, waits
+    assert max(waits) < 15, waits  # One after another, the last one would wait 18 s.
 
 
 def test_server_recovers_from_missing_file_descriptors(place: Place) -> None:
@@ -211,10 +211,10 @@ def test_server_recovers_from_missing_file_descriptors(place: Place) -> None:
     with ExitStack() as crowd:
         for _ in range(300):
             crowd.enter_context(socket.create_connection((url.host, url.port), timeout=60))
+        until(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 250)
         before = _cpu(pid)
         time.sleep(1)
         assert _cpu(pid) - before < 0.5
-        assert len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 250
     with calling(place.server, place.deployment) as client:
         until(lambda: _answers(client))
         assert create(client, "crowd").status_code == 201

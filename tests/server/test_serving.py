@@ -146,11 +146,26 @@ def test_idle_connection_does_not_delay_the_end(deployment: Deployment) -> None:
         assert idle.recv(1) == b""
 
 
+def test_idle_connection_outlives_that_of_its_client(deployment: Deployment) -> None:
+    """httpx drops a connection after 5 idle seconds: the server must not be the first."""
+    with (
+        serve_config(deployment.path) as served,
+        httpx2.Client(base_url=served.url, limits=httpx2.Limits(keepalive_expiry=60)) as client,
+    ):
+        first = client_address(client.get("/health"))
+        time.sleep(6.5)
+        assert client_address(client.get("/health")) == first
+
+
+def client_address(answer: httpx2.Response) -> Any:
+    return answer.extensions["network_stream"].get_extra_info("client_addr")
+
+
 def test_port_in_use_is_reported(deployment: Deployment) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = [*AGENTCTL, "serve", "--config", str(deployment.path), "--port", str(port)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"error: port {port} on 127.0.0.1 is in use" in done.stderr
     assert "hint:" in done.stderr

@@ -19,8 +19,8 @@ from tests.deployment import Deployment
 
 __all__ = ["ThreadedServer", "serve_in_thread"]
 
-START_SECONDS = 60.0
-STOP_SECONDS = 60.0
+START_SECONDS = 180.0
+STOP_SECONDS = 180.0
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import metadata
@@ -37,6 +36,7 @@ from agentctl.service.doctor.files import check_permissions, check_private, dete
 from agentctl.service.doctor.finding import Finding
 from agentctl.store.databases import open_database
 from agentctl.store.sqlite import inspect
+from tests.loops import wait_until
 
 DAY = 86_400_000_000
 
@@ -528,16 +528,18 @@ def test_long_check_ends_when_cancelled(tmp_path: Path) -> None:
     )
     connection.close()
 
-    async def cancelled() -> float:
-        began = time.monotonic()
+    async def is_cancelled() -> bool:
         task = asyncio.ensure_future(inspect.check_integrity(path))
         await asyncio.sleep(0.005)
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return time.monotonic() - began
+        await asyncio.wait([task])
+        return task.cancelled()
 
-    assert asyncio.run(cancelled()) < 10
+    async def check() -> None:
+        # On a busy machine, a check may end before its cancel.
+        await wait_until(is_cancelled)
+
+    asyncio.run(check())
 
 
 def test_failed_step_is_a_finding() -> None:

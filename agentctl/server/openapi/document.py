@@ -19,6 +19,7 @@ from typing import Annotated, Any, cast, get_args, get_origin
 
 import fastapi
 import orjson
+from fastapi.openapi.docs import get_swagger_ui_oauth2_redirect_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
@@ -75,6 +76,11 @@ _DESCRIPTION = """Runs agents, teams and workflows, stores their sessions, and c
 Callers authenticate with a JWT or the token of a service account, as a bearer token. Errors are
 `{"detail", "error_code"}`; a 403 also lists `required_scopes`. Every response has the header
 `X-Request-ID`."""
+
+
+def build_redirect_page() -> bytes:
+    """Return the page that an authorization server redirects Swagger UI to."""
+    return bytes(get_swagger_ui_oauth2_redirect_html().body)
 
 
 def build_document(operations: Iterable[Operation], *, authorization: bool = True) -> bytes:

@@ -16,6 +16,12 @@ from agentctl.config.settings import Limits
 from agentctl.runtime.started_work import build_loop_class
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
 
+KEEP_ALIVE_SECONDS = 75
+"""Time until an idle connection is closed: longer than the 5 seconds of httpx and of clients that
+use it, and the 60 of most proxies. A request on a connection that the server closes at the same
+time fails, and a client cannot repeat it safely.
+"""
+
 DATE_SECONDS = 1.0
 """Interval of the updates of the header `Date`."""
 
@@ -45,6 +51,7 @@ class HttpServer(uvicorn.Server):
                 proxy_headers=False,
                 server_header=False,
                 timeout_graceful_shutdown=graceful_seconds,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
             )
         )
         self._exit_requested = asyncio.Event()
