@@ -21,7 +21,7 @@ from agentctl.service.search_index import count_unindexed, index_texts
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories import search_pages
-from agentctl.store.search import Search, Snippet
+from agentctl.store.search import MAXIMUM_TERMS, Search, Snippet
 from tests.contract.engines import Engine, empty
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -310,7 +310,7 @@ async def test_beginnings_of_few_and_of_many_words_find_the_same(searched: Deplo
         assert few == ["few4", "few3", "few2", "few1", "few0", "accent"]
         assert await find(me, "Countri* AND*") == few[:5]
         assert await find(me, "count* nothing*") == []
-        many = " ".join(f"count{number}x" for number in range(search_pages.MAXIMUM_TERMS + 1))
+        many = " ".join(f"count{number}x" for number in range(MAXIMUM_TERMS + 1))
         await say(me, "many", many)
         assert await find(me, "count*") == ["many", *few]
         await me.delete_session("few0")
