@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
 def _open_closed_streams() -> None:
     """Open the null device for each standard stream that the caller has closed.
 
-    stdin is at its end then, and stderr accepts texts that nobody reads. Data must not be lost
+    stdin is at its end then, and texts for stderr are dropped. Data must not be lost
     without an error: stdout is open for reading only, so that each write fails. Without this, the
     next file that the command opens gets the number of the stream.
     """
