@@ -207,7 +207,7 @@ class Held(Conflict):
 
     error_code = "HELD"
 
-    def __init__(self, detail: str, *, session_ids: Iterable[str]) -> None:
+    def __init__(self, detail: str, *, session_ids: Iterable[str] = ()) -> None:
         super().__init__(detail, hint="an administrator can end the hold of a session")
         self.session_ids = list(session_ids)
 
