@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import aclosing
 from typing import Any
 
 from agents import Agent as OpenAIAgent
@@ -182,6 +183,29 @@ def two_models() -> Any:
 def synchronous_node() -> Any:
     model = langchain.ChatModel(model="half")
     return build_graph(lambda state: {"messages": [model.invoke(state["messages"])]})
+
+
+def left_calls() -> Any:
+    """A graph whose node cancels one call after its first piece, and reads no more of another."""
+    model = langchain.ChatModel(model="half")
+
+    async def answer(state: MessagesState) -> dict[str, Any]:
+        arrived = asyncio.Event()
+
+        async def read() -> None:
+            async for _ in model.astream(state["messages"]):
+                arrived.set()
+
+        reading = asyncio.create_task(read())
+        await arrived.wait()
+        reading.cancel()
+        await asyncio.wait({reading})
+        async with aclosing(model.astream(state["messages"])) as pieces:
+            async for _ in pieces:
+                break
+        return {"messages": [AIMessage("enough")]}
+
+    return build_graph(answer)
 
 
 def roles() -> Any:

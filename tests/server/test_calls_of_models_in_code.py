@@ -46,6 +46,7 @@ OTHERS = (
     "native_output",
     "schema_output",
     "synchronous_node",
+    "left_calls",
     "roles",
     "token_count",
     "cut_arguments",
@@ -196,6 +197,14 @@ def test_synchronous_node_streams_and_ends_with_its_run(
     model_endpoint.wait_for_open(before, 60)
     record = client.get(f"/agents/synchronous_node/runs/{run_id}").json()
     assert (record["status"], record["content"]) == ("CANCELLED", "one two three")
+
+
+def test_calls_that_their_code_ends_are_cancelled_and_have_not_failed(
+    client: httpx2.Client,
+) -> None:
+    record = run(client, "left_calls", "hello")
+    assert record["status"] == "COMPLETED", record
+    assert list_calls(record) == [("half", "cancelled"), ("half", "cancelled")]
 
 
 @pytest.mark.parametrize("agent", ["native_output", "schema_output"])
