@@ -291,6 +291,20 @@ def retry_of_agno() -> Any:
     return AgnoAgent(model=model, telemetry=False)
 
 
+def json_mode_of_agno() -> Any:
+    model = agno.Model(id="plan")
+    return AgnoAgent(model=model, output_schema=Order, use_json_mode=True, telemetry=False)
+
+
+def json_mode_of_langchain() -> Any:
+    model = langchain.ChatModel(model="plan").bind(response_format={"type": "json_object"})
+
+    async def answer(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    return build_graph(answer)
+
+
 def schema_of_agno() -> Any:
     schema = {"name": "order", "schema": Order.model_json_schema()}
     asked = {"type": "json_schema", "json_schema": schema}

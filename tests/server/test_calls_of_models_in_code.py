@@ -37,6 +37,7 @@ ASKING = (
     ("asking_openai_agents", "ask_openai_agents"),
     ("configured", "ask"),
 )
+JSON_MODES = ("json_mode_of_agno", "json_mode_of_langchain")
 OPTIONS = ("options_langgraph", "options_pydantic_ai", "options_openai_agents")
 OTHERS = (
     "call_again",
@@ -76,7 +77,7 @@ def client(
         f'[[models]]\nid = "{name}"\nmodel = "{model}"\n{place}' for name, model in MODELS.items()
     )
     extra += f'[[models]]\nid = "fallback"\nmodel = "http-503"\n{place}fallbacks = ["fast"]\n'
-    agents = {*COUNTED, *IN_LOOPS, *OPTIONS, *OTHERS, *(agent for agent, _ in ASKING)}
+    agents = {*COUNTED, *IN_LOOPS, *JSON_MODES, *OPTIONS, *OTHERS, *(agent for agent, _ in ASKING)}
     extra += "".join(
         f'[[agents]]\nid = "{agent}"\nobject = "calling_agents:{agent}"\n'
         for agent in sorted(agents - {"configured"})
@@ -227,6 +228,18 @@ def test_schema_of_agno_is_sent_to_the_provider(
     run(client, "schema_of_agno", "hello")
     (sent,) = model_endpoint.requests()
     assert sent["response_format"]["json_schema"]["name"] == "order"
+
+
+@pytest.mark.parametrize("agent", JSON_MODES)
+def test_json_mode_is_sent_to_the_provider(
+    client: httpx2.Client, model_endpoint: ModelEndpoint, agent: str
+) -> None:
+    model_endpoint.forget()
+    order = {"article": "tea", "amount": 2}
+    record = run(client, agent, [{"content": json.dumps(order)}])
+    assert record["status"] == "COMPLETED", record
+    (sent,) = model_endpoint.requests()
+    assert sent["response_format"] == {"type": "json_object"}
 
 
 @pytest.mark.parametrize("agent", OPTIONS)
