@@ -24,6 +24,7 @@ from agentctl.runtime.models.answering import (
     Request,
     fetch_answer,
     fetch_to_thread,
+    select_options,
     select_tools,
     stream_answer,
     stream_to_thread,
@@ -131,6 +132,7 @@ class Model(BaseModel):  # type: ignore[misc]
             settings,
             choice,
             _read_format(options.get("response_format")),
+            select_options(options),
             is_reported=_is_reported(options.get("run_response")),
         )
 

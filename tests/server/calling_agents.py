@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import aclosing
 from typing import Any
 
 from agents import Agent as OpenAIAgent
@@ -184,6 +185,29 @@ def synchronous_node() -> Any:
     return build_graph(lambda state: {"messages": [model.invoke(state["messages"])]})
 
 
+def left_calls() -> Any:
+    """A graph whose node cancels one call after its first piece, and reads no more of another."""
+    model = langchain.ChatModel(model="half")
+
+    async def answer(state: MessagesState) -> dict[str, Any]:
+        arrived = asyncio.Event()
+
+        async def read() -> None:
+            async for _ in model.astream(state["messages"]):
+                arrived.set()
+
+        reading = asyncio.create_task(read())
+        await arrived.wait()
+        reading.cancel()
+        await asyncio.wait({reading})
+        async with aclosing(model.astream(state["messages"])) as pieces:
+            async for _ in pieces:
+                break
+        return {"messages": [AIMessage("enough")]}
+
+    return build_graph(answer)
+
+
 def roles() -> Any:
     model = langchain.ChatModel(model="history")
 
@@ -237,9 +261,21 @@ def options_langgraph() -> Any:
     return build_graph(answer)
 
 
-def options_pydantic_ai() -> Any:
+def build_pydantic_ai(model: str) -> Any:
     settings: Any = {"parallel_tool_calls": False, "frequency_penalty": 0.5}
-    return PydanticAgent(pydantic_ai.Model("plan"), tools=[add], model_settings=settings)
+    return PydanticAgent(pydantic_ai.Model(model), tools=[add], model_settings=settings)
+
+
+def options_pydantic_ai() -> Any:
+    return build_pydantic_ai("plan")
+
+
+def options_anthropic() -> Any:
+    return build_pydantic_ai("anthropic")
+
+
+def options_google() -> Any:
+    return build_pydantic_ai("google")
 
 
 def options_openai_agents() -> Any:
@@ -265,6 +301,20 @@ def no_fallback_of_pydantic_ai() -> Any:
 def retry_of_agno() -> Any:
     model = agno.Model(id="flaky", retries=1, delay_between_retries=0)
     return AgnoAgent(model=model, telemetry=False)
+
+
+def json_mode_of_agno() -> Any:
+    model = agno.Model(id="plan")
+    return AgnoAgent(model=model, output_schema=Order, use_json_mode=True, telemetry=False)
+
+
+def json_mode_of_langchain() -> Any:
+    model = langchain.ChatModel(model="plan").bind(response_format={"type": "json_object"})
+
+    async def answer(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    return build_graph(answer)
 
 
 def schema_of_agno() -> Any:

@@ -14,8 +14,10 @@ import httpx2
 import pytest
 
 from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.endpoint import ModelEndpoint, vendor_endpoint
 from tests.process import serve_config
+
+__all__ = ["vendor_endpoint"]
 
 COUNTED = (
     "call_langchain",
@@ -37,6 +39,8 @@ ASKING = (
     ("asking_openai_agents", "ask_openai_agents"),
     ("configured", "ask"),
 )
+JSON_MODES = ("json_mode_of_agno", "json_mode_of_langchain")
+VENDORS = ("anthropic", "google")
 OPTIONS = ("options_langgraph", "options_pydantic_ai", "options_openai_agents")
 OTHERS = (
     "call_again",
@@ -46,6 +50,7 @@ OTHERS = (
     "native_output",
     "schema_output",
     "synchronous_node",
+    "left_calls",
     "roles",
     "token_count",
     "cut_arguments",
@@ -65,17 +70,27 @@ MODELS = {
 
 
 @pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("calls")
+
+
+@pytest.fixture(scope="module")
 def client(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+    folder: Path, model_endpoint: ModelEndpoint, vendor_endpoint: ModelEndpoint
 ) -> Iterator[httpx2.Client]:
-    folder = tmp_path_factory.mktemp("calls")
     shutil.copy(Path(__file__).with_name("calling_agents.py"), folder)
     place = f'provider = "openai"\nbase_url = "{model_endpoint.base_url}"\nretries = 0\n'
     extra = "".join(
         f'[[models]]\nid = "{name}"\nmodel = "{model}"\n{place}' for name, model in MODELS.items()
     )
+    extra += "".join(
+        f'[[models]]\nid = "{vendor}"\nprovider = "{vendor}"\nmodel = "echo"\n'
+        f'base_url = "{vendor_endpoint.root_url}"\n'
+        for vendor in VENDORS
+    )
     extra += f'[[models]]\nid = "fallback"\nmodel = "http-503"\n{place}fallbacks = ["fast"]\n'
-    agents = {*COUNTED, *IN_LOOPS, *OPTIONS, *OTHERS, *(agent for agent, _ in ASKING)}
+    agents = {*COUNTED, *IN_LOOPS, *JSON_MODES, *OPTIONS, *OTHERS}
+    agents |= {agent for agent, _ in ASKING} | {f"options_{vendor}" for vendor in VENDORS}
     extra += "".join(
         f'[[agents]]\nid = "{agent}"\nobject = "calling_agents:{agent}"\n'
         for agent in sorted(agents - {"configured"})
@@ -198,6 +213,14 @@ def test_synchronous_node_streams_and_ends_with_its_run(
     assert (record["status"], record["content"]) == ("CANCELLED", "one two three")
 
 
+def test_calls_that_their_code_ends_are_cancelled_and_have_not_failed(
+    client: httpx2.Client,
+) -> None:
+    record = run(client, "left_calls", "hello")
+    assert record["status"] == "COMPLETED", record
+    assert list_calls(record) == [("half", "cancelled"), ("half", "cancelled")]
+
+
 @pytest.mark.parametrize("agent", ["native_output", "schema_output"])
 def test_schema_of_langchain_is_sent_to_the_provider(
     client: httpx2.Client, model_endpoint: ModelEndpoint, agent: str
@@ -220,6 +243,18 @@ def test_schema_of_agno_is_sent_to_the_provider(
     assert sent["response_format"]["json_schema"]["name"] == "order"
 
 
+@pytest.mark.parametrize("agent", JSON_MODES)
+def test_json_mode_is_sent_to_the_provider(
+    client: httpx2.Client, model_endpoint: ModelEndpoint, agent: str
+) -> None:
+    model_endpoint.forget()
+    order = {"article": "tea", "amount": 2}
+    record = run(client, agent, [{"content": json.dumps(order)}])
+    assert record["status"] == "COMPLETED", record
+    (sent,) = model_endpoint.requests()
+    assert sent["response_format"] == {"type": "json_object"}
+
+
 @pytest.mark.parametrize("agent", OPTIONS)
 def test_options_of_the_code_are_sent(
     client: httpx2.Client, model_endpoint: ModelEndpoint, agent: str
@@ -231,6 +266,22 @@ def test_options_of_the_code_are_sent(
     assert (sent["parallel_tool_calls"], sent["frequency_penalty"]) == (False, 0.5)
     if agent == "options_openai_agents":
         assert (sent["seed"], sent["stop"]) == (3, ["END"])
+
+
+def test_providers_get_the_options_that_they_have(
+    client: httpx2.Client, vendor_endpoint: ModelEndpoint, folder: Path
+) -> None:
+    sent = []
+    for vendor in VENDORS:
+        vendor_endpoint.forget()
+        record = run(client, f"options_{vendor}", "hello")
+        assert (record["status"], record["content"]) == ("COMPLETED", "hello"), record
+        sent += vendor_endpoint.requests()
+    anthropic, google = sent
+    assert anthropic["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
+    assert "frequency_penalty" not in anthropic
+    assert google["generationConfig"]["frequencyPenalty"] == 0.5
+    assert "Warning" not in (folder / "server.log").read_text()
 
 
 def test_roles_of_chat_messages_are_kept(client: httpx2.Client) -> None:

@@ -17,7 +17,7 @@ from tests.docs.pages import Block, page
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
 
-MODELS = ("plan", "script", "hang", "fallback", "refuse", "missing", "settings", "invalid")
+MODELS = ("plan", "script", "hang", "fallback", "refuse", "missing", "settings", "invalid", "demo")
 LIBRARIES = ("langgraph", "pydantic_ai", "agno", "openai_agents")
 
 CONFIGURATION = """
@@ -59,6 +59,11 @@ id = "fast"
 provider = "openai"
 model = "echo"
 base_url = "{url}"
+
+[[models]]
+id = "demo"
+provider = "demo"
+model = "echo"
 
 [[models]]
 id = "invalid"
@@ -221,6 +226,13 @@ def test_settings_of_the_code_override_those_of_the_model(
     assert record["status"] == "COMPLETED", record
     (sent,) = model_endpoint.requests("settings")
     assert (sent["temperature"], sent["max_completion_tokens"], sent["seed"]) == (0.5, 77, 7)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_demo_model_answers_and_its_tokens_are_counted(client: httpx2.Client, library: str) -> None:
+    record = run(client, f"{library}_demo", "hello there")
+    assert (record["status"], record["content"]) == ("COMPLETED", "hello there"), record
+    assert record["metrics"]["output_tokens"] == 2
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

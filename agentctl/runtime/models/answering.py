@@ -411,8 +411,17 @@ def select_tools(
 
 
 def select_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a call (`CALL_OPTIONS`) among the settings of a library."""
-    return {name: given[name] for name in CALL_OPTIONS if given.get(name) is not None}
+    """Return the options of a call among the settings of a library.
+
+    These are `CALL_OPTIONS`, and a `response_format` that asks for any JSON object.
+    """
+    chosen = {name: given[name] for name in CALL_OPTIONS if given.get(name) is not None}
+    if given.get("response_format") == _JSON_OBJECT:
+        chosen["response_format"] = _JSON_OBJECT
+    return chosen
+
+
+_JSON_OBJECT = {"type": "json_object"}
 
 
 def write_arguments(arguments: Mapping[str, Any]) -> str:

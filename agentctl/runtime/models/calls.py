@@ -65,7 +65,7 @@ class ModelCall:
             to call; None for its own choice.
         output: the schema of the answer; None for text.
         options: further members of a request by their names in the interface of OpenAI. A provider
-            with another interface gets those of `CALL_OPTIONS`.
+            with another interface gets those of `CALL_OPTIONS` that it has.
     """
 
     instructions: str

@@ -125,7 +125,9 @@ class LibraryConnection(ModelConnection):
         if call.tool_choice is not None:
             choice = REQUIRED if call.tool_choice == REQUIRED else [call.tool_choice]
             settings = cast("ModelSettings", {**(settings or {}), "tool_choice": choice})
-        if options := {name: call.options[name] for name in CALL_OPTIONS if name in call.options}:
+        # The library ignores others too, with a warning on stderr.
+        taken = [name for name in CALL_OPTIONS if name not in self.model.unsupported_settings]
+        if options := {name: call.options[name] for name in taken if name in call.options}:
             settings = cast("ModelSettings", {**(settings or {}), **options})
         request = model_request_stream(
             self.model,

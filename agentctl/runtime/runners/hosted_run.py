@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.journal import Journal
     from agentctl.runtime.pauses import Leg
-    from agentctl.runtime.spans import Span, Spans
+    from agentctl.runtime.spans import Span, Spans, SpanStatus
     from agentctl.runtime.transcript import Transcript
 
 
@@ -75,18 +75,17 @@ class ModelSpan:
         """Name the call after the model that answers, such as a fallback; None changes nothing."""
         self._span.name = model or self._span.name
 
-    def end(self, usage: Mapping[str, int] | None = None, *, failed: bool = False) -> None:
+    def end(self, usage: Mapping[str, int] | None = None, status: SpanStatus = "completed") -> None:
         """Record the end.
 
         Args:
             usage: the counters of this call; None, or all zeros, if the library reports none.
-            failed: True if the call failed.
         """
         if usage is not None and any(usage.values()):
             self._span.input_tokens = usage["input_tokens"]
             self._span.output_tokens = usage["output_tokens"]
             self._span.answer = {"metrics": usage}
-        self._span.end("failed" if failed else "completed")
+        self._span.end(status)
 
 
 class LateReport(asyncio.CancelledError):

@@ -17,6 +17,7 @@ from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.models.access import is_known_call
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.langgraph_messages import read_model, read_text, read_usage
+from agentctl.runtime.spans import SpanStatus
 
 _HIDDEN_TAG = "nostream"
 
@@ -204,7 +205,10 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         call = self._calls.pop(run_id, None)
         if call is not None:
             self.failed.add(f"{_PREFIX}{run_id}")
-            call.report(lambda run, span: span.end(failed=True))
+            # Code that reads no further closes the generator of the answer.
+            is_cancelled = isinstance(error, asyncio.CancelledError | GeneratorExit)
+            status: SpanStatus = "cancelled" if is_cancelled else "failed"
+            call.report(lambda run, span: span.end(status=status))
 
     def on_custom_event(self, name: str, data: Any, *, run_id: UUID, **more: Any) -> None:
         key, _, _ = (more.get("metadata") or {}).get("langgraph_checkpoint_ns", "").rpartition("|")

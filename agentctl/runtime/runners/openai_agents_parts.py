@@ -73,7 +73,7 @@ class Part:
         """Report that the call of the model that is open has failed."""
         self._end_known_call()
         if self._span is not None:
-            self._span.end(failed=True)
+            self._span.end(status="failed")
 
     def _begin_known_call(self, model: object) -> None:
         """Let a model of the configuration leave the report of its call to this runner."""

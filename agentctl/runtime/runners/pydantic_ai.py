@@ -222,7 +222,7 @@ class _Execution:
                         span.rename(response.model_name)
                     self._set_usage(stream.usage)
         except Exception:
-            span.end(failed=True)
+            span.end(status="failed")
             raise
         after = extract_usage(steps.usage)
         span.end({name: count - before[name] for name, count in after.items()})
