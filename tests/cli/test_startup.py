@@ -96,6 +96,10 @@ def test_completion_offers_commands_options_and_values(agentctl: Agentctl) -> No
     assert offered("agentctl", "se") == {"serve", "sessions"}
     assert offered("agentctl", "sessions", "list", "--sort-o") == {"--sort-order"}
     assert offered("agentctl", "sessions", "list", "--type", "") == {"agent", "team", "workflow"}
+    assert offered("agentctl", "help", "exi") == {"exit-codes"}
+    assert offered("agentctl", "help", "sess") == {"sessions"}
+    assert offered("agentctl", "help", "runs", "li") == {"list"}
+    assert offered("agentctl", "help", "nothing", "li") == set()
 
 
 def test_completion_can_be_installed(environment: dict[str, str]) -> None:
