@@ -6,9 +6,13 @@ so that the command line starts without them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+# The name of `typing`, which takes longer to import than all modules before `main` together. An
+# interrupt before `main` is a traceback of Python. Type checkers treat the name as true.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from agentctl.agents import (
         Decision,
         Memories,

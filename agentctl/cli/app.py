@@ -1,18 +1,20 @@
-"""The entry point of the command line; `--version` is answered before Typer is imported."""
+"""The entry point of the command line; `--version` is answered before Typer is imported.
+
+Until `main` is called, Ctrl-C ends in a traceback of Python. So this module, and `agentctl` itself,
+import only modules that Python has loaded or that load at once.
+"""
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from agentctl import __version__
+from agentctl import TYPE_CHECKING, __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agentctl.cli.io import IO
 
 
@@ -29,10 +31,13 @@ def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
             work of tools would delay its exit.
         io: the streams to use; None: those of this process.
     """
-    if arguments is None:
-        _open_closed_streams()
-        gc.set_threshold(COLLECTION_THRESHOLD)
-    code = _run_command(arguments, io)
+    try:
+        if arguments is None:
+            _open_closed_streams()
+            gc.set_threshold(COLLECTION_THRESHOLD)
+        code = _run_command(arguments, io)
+    except KeyboardInterrupt:
+        code = 130
     if arguments is None and "asyncio" in sys.modules:
         from agentctl.event_loop import finish_process
 
@@ -60,14 +65,15 @@ def _open_closed_streams() -> None:
 
 
 def _run_command(arguments: Sequence[str] | None, io: IO | None) -> int:
+    import functools
+    from contextlib import redirect_stderr, redirect_stdout, suppress
+
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words == ["--version"]:
         with suppress(OSError):  # the root command fails in the same way, and reports it
             print(f"agentctl {__version__}", file=io.out if io else sys.stdout, flush=True)
             return 0
     try:
-        from contextlib import redirect_stderr, redirect_stdout
-
         from agentctl.cli.io import IO, using_io
         from agentctl.cli.root import app
 
@@ -82,6 +88,4 @@ def _run_command(arguments: Sequence[str] | None, io: IO | None) -> int:
             run()
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0
-    except KeyboardInterrupt:
-        return 130
     return 0

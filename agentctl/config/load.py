@@ -100,7 +100,7 @@ def _read_file(file: Path) -> str:
     except IsADirectoryError:
         place.refuse("must be a file, not a directory")
     except OSError as error:
-        place.refuse(f"cannot be read: {os.strerror(error.errno or 0)}")
+        place.refuse(f"cannot be read: {os.strerror(error.errno or 0).lower()}")
 
 
 def _parse_toml(text: str, file: Path) -> dict[str, Any]:

@@ -144,7 +144,7 @@ class _Job:
         except errors.AgentctlError as error:
             self._report(": ".join(filter(None, [error.detail, error.cause])))
         except OSError as error:
-            self._report(f"{self.table.folder}: {os.strerror(error.errno or 0)}")
+            self._report(f"{self.table.folder}: {os.strerror(error.errno or 0).lower()}")
         except Exception as error:
             self._report("an internal error", error)
 
@@ -198,7 +198,7 @@ def prepare_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         problem = None if os.access(folder, os.R_OK | os.W_OK | os.X_OK) else "permission denied"
     except OSError as error:
-        problem = (os.strerror(error.errno or 0)).lower()
+        problem = os.strerror(error.errno or 0).lower()
     if problem is not None:
         raise errors.InvalidConfiguration(
             "backup.folder cannot be written",

@@ -84,7 +84,7 @@ def find_latest_backup(folder: Path, entry: Database) -> Path:
 
 
 def _build_unreadable_error(folder: Path, error: OSError) -> Unavailable:
-    cause = f"{folder}: {os.strerror(error.errno or 0)}"
+    cause = f"{folder}: {os.strerror(error.errno or 0).lower()}"
     return Unavailable("The folder of the backups cannot be read", cause=cause)
 
 

@@ -77,7 +77,7 @@ def load_signer(webhook: Webhook, where: str, environ: Mapping[str, str] = os.en
     try:
         key = load_pem_private_key(webhook.key_file.read_bytes(), None)
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
+        reason = os.strerror(error.errno or 0).lower()
         raise InvalidConfiguration(f"{place}: {webhook.key_file}: {reason}") from None
     except (ValueError, TypeError):
         key = None

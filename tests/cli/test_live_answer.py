@@ -18,6 +18,7 @@ from agentctl.cli.show.event_lines import EventLines, create_event_lines
 from agentctl.cli.show.terminal import display_width, note
 from agentctl.cli.show.transcript.markdown import draw_markdown
 from agentctl.records.events import parse_event
+from agentctl.transcripts.model import count_seconds
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.projects import make_project
 from tests.cli.test_pages import CONTROLS
@@ -54,6 +55,25 @@ def read_screen(written: str) -> list[str]:
     assert "\x1b[A" not in written  # the cursor stays in its line
     kept = re.sub(r"[^\n]*\r\x1b\[K", "", written)
     return [line.rstrip() for line in re.sub(r"\x1b\[[?0-9;]*[a-z]", "", kept).splitlines()]
+
+
+@pytest.mark.slow
+def test_reported_duration_is_that_of_the_run_without_imports(
+    agentctl: Agentctl, tmp_path: Path
+) -> None:
+    (tmp_path / "slow_code.py").write_text(f"import time\n\ntime.sleep(2)\n{AGENT}")
+    tables = '[[databases]]\nid = "main"\nurl = "sqlite:///runs.db"\n'
+    agent = '[[agents]]\nid = "slow"\nobject = "slow_code:answer"\n'
+    place = ("--config", str(make_project(tmp_path, rest=tables + agent)))
+    started = agentctl("runs", "start", "--agent", "slow", "-m", "go", *place)
+    reported = re.search(r" completed in (.+)$", started.stderr)
+    (run,) = json.loads(agentctl("runs", "list", *place, "-o", "json").stdout)["data"]
+    took = count_seconds(run["started_at"], run["finished_at"])
+    assert took is not None
+    assert reported is not None, started.stderr
+    number, unit = reported[1].split()
+    # The first event is written after the row; a second allows for the rounding of the text.
+    assert float(number) / (1_000 if unit == "ms" else 1) <= took + 1, (reported[1], run)
 
 
 @pytest.mark.slow

@@ -40,6 +40,8 @@ def test_earlier_texts_are_found_once_they_are_indexed(agentctl: Agentctl, home:
 
     config.write_text(CONFIG + SEARCH)
     assert "agentctl db index" in agentctl("doctor", *place).stdout
+    early = agentctl("sessions", "list", "--search", "refund", *place)
+    assert "are found after `agentctl db index`\n" in early.stderr
     for added in (4, 0):
         indexed = agentctl("db", "index", "-o", "json", *place)
         assert json.loads(indexed.stdout)[0]["added"] == added
@@ -48,7 +50,8 @@ def test_earlier_texts_are_found_once_they_are_indexed(agentctl: Agentctl, home:
     found = agentctl("sessions", "list", "--search", "REFU* 17", "-o", "json", *place)
     (session,) = json.loads(found.stdout)["data"]
     assert session["match"]["snippet"].startswith("please refund order 17")
-    assert "please refund" in agentctl("sessions", "list", "--search", "refund", *place).stdout
+    shown = agentctl("sessions", "list", "--search", "refund", *place)
+    assert ("please refund" in shown.stdout, "db index" in shown.stderr) == (True, False)
     assert agentctl("sessions", "list", "--search", "nothing", "-o", "name", *place).stdout == ""
     exported = agentctl("sessions", "export", "--all", "--format", "jsonl", *place).raw
     other = home / "other" / "agentctl.toml"

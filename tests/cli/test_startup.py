@@ -43,6 +43,22 @@ def test_local_command_imports_no_unused_library(environment: dict[str, str]) ->
     assert not loaded & (HEAVY - {"apsw"} | {"pydantic", "pydantic_core"})
 
 
+def test_interrupt_of_the_imports_is_exit_code_130(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    # `typing` is among the first modules that a command needs, and not yet loaded by Python.
+    (tmp_path / "typing.py").write_text("raise KeyboardInterrupt\n")
+    started = subprocess.run(
+        [*AGENTCTL, "agents", "list"],
+        env=without_coverage(environment) | {"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (started.returncode, started.stdout, started.stderr) == (130, "", "")
+
+
 def test_version_does_not_import_typer(environment: dict[str, str]) -> None:
     assert not _loaded(environment, "--version") & {"typer", "asyncio", "dataclasses"}
 
@@ -80,6 +96,10 @@ def test_completion_offers_commands_options_and_values(agentctl: Agentctl) -> No
     assert offered("agentctl", "se") == {"serve", "sessions"}
     assert offered("agentctl", "sessions", "list", "--sort-o") == {"--sort-order"}
     assert offered("agentctl", "sessions", "list", "--type", "") == {"agent", "team", "workflow"}
+    assert offered("agentctl", "help", "exi") == {"exit-codes"}
+    assert offered("agentctl", "help", "sess") == {"sessions"}
+    assert offered("agentctl", "help", "runs", "li") == {"list"}
+    assert offered("agentctl", "help", "nothing", "li") == set()
 
 
 def test_completion_can_be_installed(environment: dict[str, str]) -> None:

@@ -81,7 +81,7 @@ def test_folders_and_binary_files_are_rejected(tmp_path: Path, file: Path) -> No
     assert error_of(tmp_path).detail == f"{tmp_path}: must be a file, not a directory"
     file.write_bytes(b"\xff\xfe")
     assert error_of(file).detail == f"{file}: must be UTF-8 text"
-    assert error_of(file / "below").detail == f"{file / 'below'}: cannot be read: Not a directory"
+    assert error_of(file / "below").detail == f"{file / 'below'}: cannot be read: not a directory"
 
 
 def test_byte_order_mark_is_ignored(file: Path) -> None:

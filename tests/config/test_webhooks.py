@@ -93,7 +93,7 @@ def test_secret_that_cannot_be_used_is_named_but_not_shown(
 def test_key_file_must_have_an_ed25519_key(tmp_path: Path) -> None:
     file = write(tmp_path, secret_env="", key_file='"key.pem"')
     settings = load_settings(file, {})
-    with pytest.raises(InvalidConfiguration, match=r"key\.pem: No such file"):
+    with pytest.raises(InvalidConfiguration, match=r"key\.pem: no such file"):
         load_signer(settings.webhooks[0], "x")
     (tmp_path / "key.pem").write_text("no key")
     with pytest.raises(InvalidConfiguration, match="no private ed25519 key"):

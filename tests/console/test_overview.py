@@ -18,7 +18,7 @@ from tests.console.browser import (
     needs_browser,
     open_console,
 )
-from tests.console.deployed import READS, RUNS
+from tests.console.deployed import READS, RUNS, start
 from tests.console.sums import HOUR, open_sums
 from tests.console.test_widths import check_layout
 from tests.deployment import ADMIN
@@ -287,6 +287,21 @@ def test_caller_without_the_scope_sees_the_sessions(
         shown.see("question 0")
         assert not [url for url in shown.requests if "/usage" in url]
         check_accessibility(shown)
+
+
+def test_count_of_waiting_calls_links_to_a_list_that_the_caller_may_read(
+    server: ThreadedServer, browser: Browser
+) -> None:
+    run = start(server, "agents/refunds", "waits-for-a-person", '{"order": "7", "amount": 1}')
+    for scopes, links in ((SEER, 0), ((*SEER, "approvals:read"), 1)):
+        key = server.deployment.token("me", *scopes)
+        with open_console(browser, server.url, "#/overview", token=key) as shown:
+            tile = _tile(shown, "Waits for a person")
+            expect(tile).to_contain_text(re.compile(r"[1-9]\d* since"))
+            expect(tile.locator("a")).to_have_count(links)
+    cancel = f"/agents/refunds/runs/{run.json()['run_id']}/cancel?session_id=waits-for-a-person"
+    answer = server.client.post(cancel, headers=server.bearer("me", *READS, *RUNS))
+    assert answer.is_success, answer.text
 
 
 def _tile(shown: ConsolePage, name: str) -> Locator:

@@ -28,7 +28,7 @@ def test_typed_words_find_own_sessions_only(server: ThreadedServer, browser: Bro
         expect(rows.locator(".found")).to_contain_text("<b>say nothing</b>")
         assert "search=ARRIVED" in shown.evaluate("location.hash")
         words.fill("platypus")
-        shown.see("No sessions match.")
+        shown.see("No sessions match.", "are found after agentctl db index")
         shown.page.click("text=Clear filters")
         expect(rows.filter(has_text="The wombat arrived")).to_have_count(1)
 

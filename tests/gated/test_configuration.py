@@ -166,7 +166,7 @@ def test_keys_have_no_effect_on_agents_in_code(refuses: Refuses) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (None, "the file cannot be read: No such file or directory"),
+        (None, "the file cannot be read: no such file or directory"),
         ("{", "the file is not JSON"),
         ("[]", "the file is not a JSON object"),
         (json.dumps({**OPEN, "name": "open file"}), "its name must have at most 64 ASCII"),

@@ -157,20 +157,36 @@ def test_full_disk_fails_writes_until_there_is_space(place: Place) -> None:
     assert all_sessions(client) == kept | {"after", run.json()["session_id"]}
 
 
-def test_read_only_file_system_is_named_at_the_start(deployment: Deployment) -> None:
+def test_read_only_file_system_is_named_by_each_command(
+    deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     config = ("--config", str(deployment.path))
     assert run_agentctl("db", "migrate", *config).returncode == 0
     words = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
     mounted = ("unshare", "-m", "sh", "-c", words, str(deployment.folder))
     if subprocess.run([*mounted, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no mounts for this user")
-    command = [*mounted, *AGENTCTL, "serve", *config, "--port", "0"]
-    ended = subprocess.run(command, capture_output=True, check=False, timeout=60)
-    said = ended.stderr.decode()
-    assert ended.returncode == 7, said
-    assert "error: the database is read-only" in said
-    assert f"{deployment.folder} cannot be written" in said
-    assert "mounted read-only" in said
+
+    def run(*command: str) -> tuple[int, str]:
+        ended = subprocess.run(
+            [*mounted, *AGENTCTL, *command, *config], capture_output=True, check=False, timeout=300
+        )
+        return ended.returncode, (ended.stdout + ended.stderr).decode()
+
+    copy = tmp_path_factory.mktemp("writable") / "copy.db"
+    for command, expected in (
+        (("serve", "--port", "0"), 7),
+        (("db", "backup", str(copy)), 7),
+        (("db", "check"), 1),
+    ):
+        code, said = run(*command)
+        assert code == expected, said
+        assert "the database is read-only" in said.lower()
+        assert f"{deployment.folder} cannot be written" in said
+        assert "mounted read-only" in said
+    _, said = run("doctor")
+    assert "its file system is mounted read-only: mount it for writing" in said
+    assert "chmod u+wx" not in said
 
 
 def test_foreign_lock_is_reported_until_released(place: Place) -> None:

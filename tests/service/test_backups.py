@@ -124,7 +124,7 @@ async def test_failed_backup_is_reported_and_repeated(
         folder.rename(gone)
         await look_until(schedule, lambda: schedule.list_failures() == {"main": 1, "second": 1})
         assert "the backup of the database main failed" in caplog.text
-        assert "No such file or directory; next attempt in 30 s" in caplog.text
+        assert "no such file or directory; next attempt in 30 s" in caplog.text
         assert [finding.verdict for finding in check_backups(settings)] == ["wrong"]
         # The next attempt is later.
         schedule.look(has_lease=True, may_delete=True)

@@ -554,7 +554,7 @@ def test_failed_step_is_a_finding() -> None:
     assert (finding.check, finding.verdict) == ("keys", "wrong")
     assert finding.what == "the check failed (ValueError)"
     (finding,) = asyncio.run(run_step(DoctorStep("keys", missing)))
-    assert finding.what == "/nowhere: No such file or directory"
+    assert finding.what == "/nowhere: no such file or directory"
     broken = asyncio.run(
         run_step(next(list_steps(InvalidConfiguration("no", cause="c", hint="h"))))
     )

@@ -187,4 +187,4 @@ def link_old_file(path: Path, backup: Path) -> None:
 
 def build_file_error(detail: str, failure: OSError) -> InvalidKey:
     """Build the error of a failed operation on a file, with the text of the system as the cause."""
-    return InvalidKey(detail, cause=os.strerror(failure.errno or 0))
+    return InvalidKey(detail, cause=os.strerror(failure.errno or 0).lower())

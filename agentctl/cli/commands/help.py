@@ -13,10 +13,23 @@ from agentctl.errors import UsageError
 EXAMPLE = "agentctl help exit-codes"
 
 
+def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics and commands, or the commands of a group, that begin with a text."""
+    words = context.params.get("words") or []
+    command: Any = context.find_root().command
+    for word in words:
+        command = getattr(command, "commands", {}).get(word)
+    names = [*([] if words else TOPICS), *getattr(command, "commands", {})]
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
 def show_help(
     context: typer.Context,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="A topic, or a command: runs list")
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC", help="A topic, or a command: runs list", autocompletion=complete_topic
+        ),
     ] = None,
 ) -> None:
     """Show a help topic or the help of a command. Without a TOPIC it lists the topics."""

@@ -14,7 +14,7 @@ from agentctl.records.events import Event, EventKind
 from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.records.times import format_elapsed
 from agentctl.requests import SUMMARY_VIEW
-from agentctl.transcripts.model import find_tokens
+from agentctl.transcripts.model import count_seconds, find_tokens
 
 
 class RunOutput:
@@ -50,6 +50,7 @@ class RunOutput:
         self.end: Mapping[str, Any] = {}
         self.asked: list[Mapping[str, Any]] | None = None
         self._asked: list[Mapping[str, Any]] = []
+        self._started_at: str | None = None
         self._write_out = write
         self.has_members = False
         # The text can be long, and is needed only to find out how much of it was written.
@@ -58,6 +59,15 @@ class RunOutput:
         self.in_line = False
         # Only the last event of a workflow has its text.
         self._whole = whole or kind == "workflow"
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds from the first to the last event of the run; None if these have no times.
+
+        The work before the run is not included: a local run first loads the code of its agent.
+        """
+        ended_at = self.end.get("at")
+        return None if ended_at is None else count_seconds(self._started_at, ended_at)
 
     def take(self, event: Event) -> None:
         """Read one event; the first one names the run."""
@@ -69,7 +79,9 @@ class RunOutput:
             self._asked += event.data.get("approvals") or ()
         if not own:
             return
-        if event.kind is EventKind.CONTENT:
+        if event.kind is EventKind.STARTED:
+            self._started_at = event.at
+        elif event.kind is EventKind.CONTENT:
             self._write(event.text)
         elif event.kind is EventKind.PAUSED:
             self.asked = self._asked

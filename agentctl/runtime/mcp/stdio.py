@@ -133,7 +133,9 @@ async def run_program(program: Program, on_end: OnEnd) -> AsyncIterator[Streams]
             limit=_CHUNK_BYTES,
         )
     except (OSError, ValueError) as error:
-        reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else "invalid text"
+        reason = (
+            os.strerror(error.errno or 0).lower() if isinstance(error, OSError) else "invalid text"
+        )
         raise McpUnavailable(f"its program could not be started: {reason}") from error
     running = _RunningProgram(program, process, on_end)
     try:

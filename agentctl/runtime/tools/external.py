@@ -66,7 +66,8 @@ def _load(owner: str, file: Path) -> ToolRecord:
         data = file.read_bytes()
     except OSError as error:
         refuse(
-            f"the file cannot be read: {os.strerror(error.errno or 0)}", "correct external_tools"
+            f"the file cannot be read: {os.strerror(error.errno or 0).lower()}",
+            "correct external_tools",
         )
     if len(data) > MAXIMUM_BYTES:
         refuse(f"the file has more than {MAXIMUM_BYTES:_} bytes")

@@ -190,4 +190,6 @@ def _bind_error(error: OSError, host: str, port: int, key: str | None) -> Except
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return _unknown_host_error(host, key)
-    return Unavailable(f"cannot listen on {host}, port {port}", cause=os.strerror(error.errno or 0))
+    return Unavailable(
+        f"cannot listen on {host}, port {port}", cause=os.strerror(error.errno or 0).lower()
+    )

@@ -128,7 +128,7 @@ class _ReloadingSupervisor(Supervisor):
         except OSError as error:
             raise UsageError(
                 f"the files in {folder} cannot be watched",
-                cause=os.strerror(error.errno) if error.errno else None,
+                cause=os.strerror(error.errno).lower() if error.errno else None,
                 hint="set WATCHFILES_FORCE_POLLING=true, or serve without --reload",
             ) from None
 

@@ -118,7 +118,7 @@ class WorkerHandle:
                 ours.close()
                 our_metrics.close()
                 raise Unavailable(
-                    "No worker process can be started", cause=os.strerror(error.errno or 0)
+                    "No worker process can be started", cause=os.strerror(error.errno or 0).lower()
                 ) from None
         reader, writer = await asyncio.open_connection(sock=ours)
         writer.write(settings.encode() + b"\n")

@@ -14,6 +14,7 @@ from agentctl.config.settings import Database, Settings
 from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span
+from agentctl.service.doctor.files import suggest_write_access
 from agentctl.service.doctor.finding import Finding, note, ok, wrong
 from agentctl.store.sqlite.backup import read_creation_time
 from agentctl.store.sqlite.backup_folder import SPARE_BYTES, BackupFolder
@@ -35,7 +36,7 @@ def check_backups(settings: Settings) -> Iterator[Finding]:
         )
         return
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        remedy = f"chmod u+rwx {shlex.quote(str(folder))}, as its owner"
+        remedy = suggest_write_access(folder, "u+rwx")
         yield wrong(_CHECK, f"the folder {folder} cannot be written", remedy)
         return
     for entry in settings.databases:

@@ -121,7 +121,7 @@ async def run_step(step: DoctorStep) -> list[Finding]:
     except AgentctlError as failure:
         return [from_failure(step.name, failure)]
     except OSError as failure:
-        return [wrong(step.name, f"{failure.filename}: {os.strerror(failure.errno or 0)}")]
+        return [wrong(step.name, f"{failure.filename}: {os.strerror(failure.errno or 0).lower()}")]
     except Exception as failure:
         return [wrong(step.name, f"the check failed ({type(failure).__name__})")]
 

@@ -14,7 +14,12 @@ from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span, now
-from agentctl.service.doctor.files import NETWORK_FILESYSTEMS, check_permissions, detect_filesystem
+from agentctl.service.doctor.files import (
+    NETWORK_FILESYSTEMS,
+    check_permissions,
+    detect_filesystem,
+    suggest_write_access,
+)
 from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.store.databases import open_database
 from agentctl.store.migrating import read_version
@@ -131,7 +136,7 @@ def _check_location(check: str, path: Path) -> Iterator[Finding]:
         return
     if not os.access(folder, os.W_OK | os.X_OK):
         text = f"the folder {folder} is not writable; SQLite creates its log there"
-        yield wrong(check, text, f"chmod u+wx {shlex.quote(str(folder))}, as its owner")
+        yield wrong(check, text, suggest_write_access(folder, "u+wx"))
     yield from check_permissions(check, path, "the database")
     kind = detect_filesystem(path)
     if kind in NETWORK_FILESYSTEMS:

@@ -5,6 +5,7 @@ SQLite needs the locks and the shared memory of a local filesystem.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import stat
@@ -49,6 +50,13 @@ def _mode(path: Path) -> int | None:
         return stat.S_IMODE(path.stat().st_mode)
     except OSError:
         return None
+
+
+def suggest_write_access(folder: Path, mode: str) -> str:
+    """Return the remedy for a folder that cannot be written; `mode` is that for `chmod`."""
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return "its file system is mounted read-only: mount it for writing"
+    return f"{_format_chmod(mode, folder)}, as its owner"
 
 
 def _format_chmod(mode: str, path: Path) -> str:

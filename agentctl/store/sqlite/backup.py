@@ -249,5 +249,7 @@ def _not_writable(path: Path, error: OSError) -> errors.Unavailable:
     if isinstance(error, FileExistsError):
         hint = f"another backup writes it, or was killed: in that case remove {path}"
     return errors.Unavailable(
-        "The backup cannot be written", cause=f"{path}: {os.strerror(error.errno or 0)}", hint=hint
+        "The backup cannot be written",
+        cause=f"{path}: {os.strerror(error.errno or 0).lower()}",
+        hint=hint,
     )

@@ -44,7 +44,7 @@ async def back_up_in_child(source: Path, target: Path) -> Backup:
             start_new_session=True,
         )  # fmt: skip
     except OSError as error:
-        cause = os.strerror(error.errno or 0)
+        cause = os.strerror(error.errno or 0).lower()
         raise errors.Unavailable("The backup cannot be started", cause=cause) from None
     assert process.stdout is not None
     try:

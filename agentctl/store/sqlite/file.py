@@ -172,7 +172,7 @@ def _check_header(path: Path) -> None:
     except OSError as error:
         raise errors.Unavailable(
             "The database cannot be opened",
-            cause=f"{path}: {os.strerror(error.errno or 0)}",
+            cause=f"{path}: {os.strerror(error.errno or 0).lower()}",
             hint="check the permissions of the file",
         ) from None
     if header and header[: len(_MAGIC)] != _MAGIC:
@@ -269,7 +269,7 @@ def build_cannot_create(path: Path, error: OSError) -> errors.Unavailable:
     """Build the error for a file that cannot be created."""
     return errors.Unavailable(
         "The database cannot be created",
-        cause=f"{path}: {os.strerror(error.errno or 0)}",
+        cause=f"{path}: {os.strerror(error.errno or 0).lower()}",
         hint="check the permissions of the folder",
     )
 

@@ -141,7 +141,7 @@ def _put_in_place(copy: Path, path: Path) -> Path | None:
             copy.replace(path)
             flush(path.parent)
     except OSError as error:
-        cause = f"{path.parent}: {os.strerror(error.errno or 0)}"
+        cause = f"{path.parent}: {os.strerror(error.errno or 0).lower()}"
         raise errors.Unavailable("The database cannot be restored", cause=cause) from None
     return moved
 

@@ -12,6 +12,7 @@ import apsw
 
 from agentctl.event_loop import retrieve_exception
 from agentctl.store.sqlite.connection import connect_reader, connect_writer, to_public_error
+from agentctl.store.sqlite.file import add_path
 from agentctl.store.threads import call_in_thread
 
 T = TypeVar("T")
@@ -58,5 +59,7 @@ async def run_on_thread(
         stop.set()
         await asyncio.wait([running])
         raise
+    except apsw.CantOpenError as error:
+        raise add_path(to_public_error(error, str(path)), path) from None
     except apsw.Error as error:
         raise to_public_error(error, str(path)) from None

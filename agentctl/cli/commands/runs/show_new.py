@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -90,7 +89,6 @@ async def show_new_run(target: Target, new: NewRun, output_format: Format, *, st
 async def _stream_run(target: Target, new: NewRun, output_format: Format) -> None:
     import asyncio
 
-    began = time.monotonic()
     component = new.component
     lines = create_event_lines(component[0], output_format)
     run_output = lines.output
@@ -114,9 +112,8 @@ async def _stream_run(target: Target, new: NewRun, output_format: Format) -> Non
     if not run_output.end:
         look = target.get_run_command(run_output.run_id, run_output.session_id)
         raise Unavailable("the stream ended before the run did", hint=f"check the run with: {look}")
-    seconds = time.monotonic() - began
     end = await read_run_end(target, component, run_output)
-    report_run_end(target, run_output.run_id, end, seconds)
+    report_run_end(target, run_output.run_id, end, run_output.seconds)
 
 
 async def _show_stream(

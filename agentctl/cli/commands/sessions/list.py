@@ -78,6 +78,13 @@ async def list_sessions(
         if meta.get("searched") == "page" and meta["total_pages"] > 1:
             pages = f"page {meta['page']} of {meta['total_pages']}"
             note(f"only {pages} was searched for the name; --all searches every page")
+        if filter.search is not None and not document.value["data"]:
+            # Only `doctor` counts sessions that are not indexed: the count is slow.
+            place = "" if target.local is not None else " on the server"
+            note(
+                "no session matches; runs that ended before search was enabled are found after"
+                f" `agentctl db index`{place}"
+            )
         if target.product is not None:
             for session in document.value["data"]:
                 if session.get("problem"):

@@ -57,7 +57,8 @@ class ForeignFile:
                 header = file.read(len(_MAGIC))
         except OSError as error:
             raise errors.Unavailable(
-                "The database cannot be opened", cause=f"{path}: {os.strerror(error.errno or 0)}"
+                "The database cannot be opened",
+                cause=f"{path}: {os.strerror(error.errno or 0).lower()}",
             ) from None
         if header != _MAGIC:
             raise errors.Unavailable(

@@ -1,6 +1,6 @@
 // The overview: sums of ended runs by hour or day, what failed and what waits, with ways to the runs.
 
-import { can, withQuery } from "../app/api.js";
+import { can, canList, withQuery } from "../app/api.js";
 import { describeSpan, endOf, Figure, formatShort, Patterns, UNITS, useBrush } from "../app/chart.js";
 import {
   cut, Empty, Filter, formatAge, formatDuration, formatNumber, html, Loaded, Page, printable, Search, setQuery, Skeleton,
@@ -140,7 +140,8 @@ function Tiles({ overview, place, query }) {
     ["Tokens", total && formatNumber(total.total_tokens), total ? `${formatNumber(total.model_calls)} model calls` : ""],
     ["Cost", total && (total.cost === null ? "not known" : formatCost(total.cost)),
       total?.cost != null && total.unpriced_tokens ? "at least" : ""],
-    ["Waits for a person", waiting && link(waiting.approvals, () => toHash(["approvals"], { db: query.db })),
+    ["Waits for a person", waiting && (canList("approvals")
+      ? link(waiting.approvals, () => toHash(["approvals"], { db: query.db })) : formatNumber(waiting.approvals)),
       waiting?.oldest_at ? `since ${formatAge(waiting.oldest_at).replace(" ago", "")}` : ""],
   ];
   return html`<dl class="tiles">${tiles.map(([name, value, note]) => html`<div key=${name} data-tile=${name}><dt>${name}</dt>

@@ -49,7 +49,7 @@ export default function Sessions({ query }) {
     </div>
     <${Loaded} resource=${resource} place="/sessions">
       ${() => {
-        if (!rows.length && !more.available) return html`<${Nothing} filtered=${filtered} />`;
+        if (!rows.length && !more.available) return html`<${Nothing} filtered=${filtered} searched=${Boolean(query.search)} />`;
         return html`<${Table} rows=${rows} query=${query} marked=${marked} onMark=${mark} />
           <${LoadMore} more=${more} />
           ${marked.size
@@ -72,12 +72,13 @@ export default function Sessions({ query }) {
   <//>`;
 }
 
-function Nothing({ filtered }) {
+function Nothing({ filtered, searched }) {
   if (!filtered) {
     return html`<${Empty}>No sessions yet. <a href="#/agents">Start a run</a><//>`;
   }
   const clear = () => setQuery(Object.fromEntries(FILTERS.map((name) => [name, ""])));
-  return html`<${Empty}>No sessions match.
+  return html`<${Empty}>No sessions match.${searched
+    ? html` Runs that ended before search was enabled are found after <code>agentctl db index</code>.` : null}
     <button type="button" onClick=${clear}>Clear filters</button><//>`;
 }
 
