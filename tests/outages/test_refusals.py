@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from agentctl import errors
@@ -28,6 +29,10 @@ LARGE_SORT = Sql(
     "SELECT count(*) FROM (SELECT n FROM generate_series(1, 100000) n ORDER BY md5(n::text)) AS a"
 ).value()
 
+SLOW = Sql("SELECT set_config('transaction_timeout', '500', true), pg_sleep(4)")
+
+FILL = Sql("SELECT pg_notify('anything', repeat('x', 7000) || cast(:number as bigint))")
+
 
 @pytest.fixture(scope="module")
 def strict() -> Iterator[PostgresServer]:
@@ -40,7 +45,6 @@ def strict() -> Iterator[PostgresServer]:
             f"CREATE ROLE locked LOGIN SUPERUSER PASSWORD '{quoted}'",
             "CREATE ROLE unknown LOGIN",
             "CREATE ROLE hurried LOGIN SUPERUSER",
-            "ALTER ROLE hurried SET transaction_timeout = 1",
             "SELECT pg_reload_conf()",
         )
         yield server
@@ -82,9 +86,14 @@ async def test_refused_user_is_not_taken_for_a_wrong_password(strict: PostgresSe
 
 
 async def test_transaction_timeout_of_the_user_is_named(strict: PostgresServer) -> None:
-    detail, hint = await check(as_user(strict, "hurried"))
-    assert detail == "The database takes too long"
-    assert "transaction_timeout" in hint
+    database = PostgresDatabase(as_user(strict, "hurried"), create=True)
+    try:
+        with pytest.raises(errors.Unavailable) as raised:
+            await database.write(SLOW.execute())
+    finally:
+        await database.close()
+    assert raised.value.detail == "The database takes too long"
+    assert "transaction_timeout" in str(raised.value.hint)
 
 
 async def test_temp_file_limit_of_the_user_is_named(strict: PostgresServer) -> None:
@@ -102,6 +111,28 @@ async def test_temp_file_limit_of_the_user_is_named(strict: PostgresServer) -> N
     finally:
         await database.close()
     assert "temp_file_limit" in str(raised.value.hint)
+
+
+async def fill(database: PostgresDatabase) -> None:
+    for number in range(200):
+        await database.write(FILL.execute(number=number))
+
+
+async def test_full_queue_of_notifications_is_explained() -> None:
+    """A session that listens and never ends its transaction keeps all notifications."""
+    with run_postgres_server(settings=("max_notify_queue_pages=64",)) as server:
+        database = PostgresDatabase(Database("main", server.url, search_path="full"), create=True)
+        blocker = await asyncpg.connect(server.url)
+        try:
+            await blocker.execute("LISTEN anything")
+            await blocker.execute("BEGIN; SELECT 1")
+            with pytest.raises(errors.Unavailable) as raised:
+                await fill(database)
+        finally:
+            await blocker.close()
+            await database.close()
+    assert raised.value.detail == "The database has no space for notifications"
+    assert "idle in transaction" in str(raised.value.hint)
 
 
 @contextlib.asynccontextmanager

@@ -67,8 +67,12 @@ _WORDS: dict[str, tuple[str, str]] = {
         "The database takes too long",
         "raise transaction_timeout of its user, or set it to 0",
     ),
+    "too many notifications in the NOTIFY queue": (
+        "The database has no space for notifications",
+        "end the session that listens and is idle in transaction: see pg_stat_activity",
+    ),
 }
-"""Words in the error of a lost connection, for causes that have no class."""
+"""Words in the error of a lost connection or an exceeded limit, for causes without a class."""
 
 _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str, str]], ...] = (
     (CONFLICTS, ("The database is busy", "many requests change the same rows; try again")),
@@ -168,7 +172,7 @@ def _explain(error: Exception) -> tuple[str, str] | None:
     """Return the detail and the hint of a known failure."""
     if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _CERTIFICATES:
         return _INSECURE, _CERTIFICATES[error.verify_code]
-    if isinstance(error, CONNECTION_LOST):
+    if isinstance(error, (*CONNECTION_LOST, asyncpg.ProgramLimitExceededError)):
         for words, explained in _WORDS.items():
             if words in str(error):
                 return explained
