@@ -11,8 +11,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def create_certificate(folder: Path, *hosts: str) -> Path:
-    """Create a certificate of hosts that is its own authority; return the file with its key."""
+def create_certificate(
+    folder: Path, *hosts: str, lifetime: datetime.timedelta = datetime.timedelta(days=1)
+) -> Path:
+    """Create a certificate of hosts that is its own authority; return the file with its key.
+
+    Args:
+        lifetime: the time from now to its expiry; negative for one that has expired.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])])
     names = x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts])
@@ -23,8 +29,8 @@ def create_certificate(folder: Path, *hosts: str) -> Path:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
+        .not_valid_before(now - datetime.timedelta(days=30))
+        .not_valid_after(now + lifetime)
         .add_extension(names, critical=False)
         .sign(key, hashes.SHA256())
     )

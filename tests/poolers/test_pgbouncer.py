@@ -265,6 +265,17 @@ def test_wrong_setups_name_the_pooler_and_the_remedy(
     assert "the PostgreSQL server itself" in wrong.stderr
 
 
+def test_statement_mode_is_refused(tmp_path: Path, server: PostgresServer, roles: None) -> None:
+    program = find_pgbouncer()
+    if program is None:
+        pytest.skip(MISSING)
+    with running_pgbouncer(program, server.url, "pool_mode = statement", users=ROLES) as pooler:
+        config = f'url = "{as_role(pooler.url, ROLES[0])}"\n'
+        refused = run_with(tmp_path, config, "db", "migrate")
+    assert "the connection pooler does not support transactions" in refused.stderr
+    assert "set pool_mode = transaction" in refused.stderr
+
+
 @pytest.mark.skipif(find_old_pgbouncer() is None, reason="requires a PgBouncer before 1.21")
 def test_pgbouncer_without_prepared_statements_is_refused(
     tmp_path: Path, server: PostgresServer, roles: None

@@ -4,23 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from agentctl.config import settings
 from agentctl.records.times import now
+from agentctl.runs.claims import Claims
 from agentctl.runs.cleanup import delete_expired
+from agentctl.runs.decisions import expire_approvals
 from agentctl.runs.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
 from agentctl.runs.retention import Ages
 from agentctl.store.database import Sql
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import audit, workers
+from agentctl.store.repositories import approvals, audit, runs, sessions, workers
+from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.audit import NewAuditEntry
 from agentctl.store.repositories.workers import WorkerRow
 from tests.commands import shift_clock
 from tests.postgres import postgres_schemas, postgres_url
+from tests.store.rows import a_run, a_session
 
 __all__ = ["postgres_url"]
+
+MINUTE = 60_000_000
+"""Microseconds."""
+
+STATUSES = Sql(
+    "SELECT run_id || ' ' || status FROM runs UNION SELECT status FROM approvals ORDER BY 1"
+).column()
 
 FAR = WorkerRow("far", "far", "boot/1", 1, 1, beat=1, started_at=1)
 
@@ -31,6 +43,14 @@ def configured(postgres_url: str) -> Iterator[settings.Settings]:
         search_path = places["main"].partition('search_path = "')[2].rstrip('"')
         entry = settings.Database("main", postgres_url, search_path=search_path)
         yield settings.Settings(databases=(entry,))
+
+
+def an_approval(run_id: str, *, expires_at: int) -> ApprovalRow:
+    return ApprovalRow(
+        "a1", "approval", "pending", None, "user", run_id, run_id, "s1", "agent", "echo", "ann",
+        "ann", "c1", "pay", 0, "sha256:0", None, now(), expires_at, None, None, None, None, None,
+        None, None, "{}", None, None, None, None,
+    )  # fmt: skip
 
 
 async def test_command_compares_heartbeats_with_the_database_clock(
@@ -74,5 +94,32 @@ async def test_wrong_clock_of_one_server_deletes_no_shared_rows(
         with shift_clock(400 * 86_400):
             await delete_expired(databases, ages=Ages(365))
         assert await system.read(audit.get_newest_time()) == entry.at
+    finally:
+        await databases.close()
+
+
+async def test_server_with_a_fast_clock_ends_nothing_too_early(
+    configured: settings.Settings,
+) -> None:
+    """The deadlines of approvals and of the queue count on the clock of PostgreSQL as well."""
+    databases = Databases(configured, create=True)
+    unused: Any = None
+    claims = Claims(unused, databases, unused, unused, unused, queue_seconds=60)
+    try:
+        system = databases.system
+        await system.write(sessions.create(a_session()))
+        await system.write(runs.create(a_run("asks", created_at=now(), owner="w1")))
+        await system.write(runs.create(a_run("waits", created_at=now())._replace(queue_turn=1)))
+        await system.write(approvals.create([an_approval("asks", expires_at=now() + MINUTE)]))
+        with shift_clock(5 * 60):
+            await expire_approvals(system)
+            await claims.sweep_queue(system)
+        assert await system.read(STATUSES) == ["asks PENDING", "pending", "waits PENDING"]
+        await system.write(Sql("UPDATE approvals SET expires_at = 1").execute())
+        await system.write(Sql("UPDATE runs SET queued_at = 1 WHERE run_id = 'waits'").execute())
+        with shift_clock(5 * 60):
+            await expire_approvals(system)
+            await claims.sweep_queue(system)
+        assert await system.read(STATUSES) == ["asks PENDING", "expired", "waits ERROR"]
     finally:
         await databases.close()

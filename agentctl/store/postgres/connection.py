@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import secrets
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache
@@ -25,6 +24,7 @@ from agentctl.store.database import (
     compile_for_postgres,
 )
 from agentctl.store.postgres.failures import CONFLICTS, CONNECTION_LOST, to_public_error
+from agentctl.store.postgres.tls import build_tls
 
 T = TypeVar("T")
 
@@ -337,7 +337,7 @@ def build_connect_arguments(entry: Entry) -> dict[str, Any]:
         "statement_cache_size": STATEMENTS,
         "max_cached_statement_lifetime": 0,
         "server_settings": settings,
-        "ssl": _tls(entry),
+        "ssl": build_tls(entry),
         "connection_class": PooledConnection,
     }
     if entry.password_env:
@@ -353,20 +353,6 @@ def _password(entry: Entry) -> str:
             cause=f"the environment variable {entry.password_env} is not set",
         )
     return password
-
-
-def _tls(entry: Entry) -> ssl.SSLContext | str:
-    if not entry.tls.startswith("verify"):
-        return entry.tls
-    try:
-        context = ssl.create_default_context(cafile=entry.tls_ca_file)
-    except OSError:
-        raise errors.InvalidConfiguration(
-            f"The certificates of database {entry.id!r} cannot be read",
-            cause=f"tls_ca_file is {entry.tls_ca_file}",
-        ) from None
-    context.check_hostname = entry.tls == "verify-full"
-    return context
 
 
 @lru_cache(MAXIMUM_COMPILED)

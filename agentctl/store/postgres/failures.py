@@ -39,6 +39,40 @@ MOVED_STATE, MOVING_STATE = "AG001", "AG002"
 
 _BUSY = ("The database is busy", "try again; see pool_size of [[databases]]")
 _AWAY = ("The database does not answer", "check that the server runs and that the url is right")
+_INSECURE = "The connection to the database is not secure"
+
+_UNKNOWN_AUTHORITY = "name the file with the authority of the server's certificate in tls_ca_file"
+
+_CERTIFICATES = {
+    9: "the certificate of the server is not valid yet: check the clocks",
+    10: "the certificate of the server has expired: renew it",
+    18: _UNKNOWN_AUTHORITY,
+    19: _UNKNOWN_AUTHORITY,
+    20: _UNKNOWN_AUTHORITY,
+    62: "the certificate of the server is for another host than that of the url",
+    64: "the certificate of the server is for another address than that of the url",
+}
+"""Hints for the `verify_code` of OpenSSL (x509_vfy.h)."""
+
+_WORDS: dict[str, tuple[str, str]] = {
+    "rejected SSL upgrade": (
+        _INSECURE,
+        "the server does not offer TLS: set ssl = on there, or another value of tls",
+    ),
+    "statement pooling mode": (
+        "The connection pooler does not support transactions",
+        "set pool_mode = transaction in pgbouncer.ini",
+    ),
+    "terminating connection due to transaction timeout": (
+        "The database takes too long",
+        "raise transaction_timeout of its user, or set it to 0",
+    ),
+    "too many notifications in the NOTIFY queue": (
+        "The database has no space for notifications",
+        "end the session that listens and is idle in transaction: see pg_stat_activity",
+    ),
+}
+"""Words in the error of a lost connection or an exceeded limit, for causes without a class."""
 
 _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str, str]], ...] = (
     (CONFLICTS, ("The database is busy", "many requests change the same rows; try again")),
@@ -55,6 +89,10 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
         asyncpg.PostgresSystemError,
         ("The database cannot use its files", "see the log of the database server"),
     ),
+    (
+        asyncpg.ConfigurationLimitExceededError,
+        ("A limit of the database user is too low", "raise its temp_file_limit"),
+    ),
     (asyncpg.InsufficientResourcesError, _BUSY),
     (asyncpg.LockNotAvailableError, _BUSY),
     (
@@ -65,8 +103,16 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
         ),
     ),
     (
+        asyncpg.InvalidPasswordError,
+        ("The database refuses the password", "check the user of the url, and password_env"),
+    ),
+    (
         asyncpg.InvalidAuthorizationSpecificationError,
-        ("The database refuses the user", "check the user of the url, and password_env"),
+        (
+            "The database refuses the user",
+            "check the user of the url; pg_hba.conf of the server may require another value of tls,"
+            " a client certificate or another address",
+        ),
     ),
     (
         asyncpg.InvalidCatalogNameError,
@@ -82,13 +128,7 @@ _FAILURES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], tuple[str,
     ),
     (asyncpg.DataCorruptedError, ("The database is damaged", "restore it from a backup")),
     (asyncpg.IndexCorruptedError, ("The database is damaged", "restore it from a backup")),
-    (
-        ssl.SSLError,
-        (
-            "The connection to the database is not secure",
-            "see tls and tls_ca_file of [[databases]]",
-        ),
-    ),
+    (ssl.SSLError, (_INSECURE, "see tls and tls_ca_file of [[databases]]")),
     (
         (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError),
         (
@@ -118,10 +158,22 @@ def to_public_error(error: Exception, name: str) -> errors.AgentctlError:
     state = getattr(error, "sqlstate", None)
     if state in (MOVED_STATE, MOVING_STATE):
         return build_moved() if state == MOVED_STATE else build_moving()
+    explained = _explain(error)
+    if explained is None:
+        log.error("database %s: %s: %s", name, type(error).__name__, error)
+        return errors.InternalError()
     # The cause of an outage fails every request: the log must not repeat it for each.
-    for kinds, (detail, hint) in _FAILURES:
-        if isinstance(error, kinds):
-            _limited_log.log("database %s: %s: %s", name, type(error).__name__, error)
-            return errors.Unavailable(detail, cause=f"database {name!r}", hint=hint)
-    log.error("database %s: %s: %s", name, type(error).__name__, error)
-    return errors.InternalError()
+    _limited_log.log("database %s: %s: %s", name, type(error).__name__, error)
+    detail, hint = explained
+    return errors.Unavailable(detail, cause=f"database {name!r}", hint=hint)
+
+
+def _explain(error: Exception) -> tuple[str, str] | None:
+    """Return the detail and the hint of a known failure."""
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _CERTIFICATES:
+        return _INSECURE, _CERTIFICATES[error.verify_code]
+    if isinstance(error, (*CONNECTION_LOST, asyncpg.ProgramLimitExceededError)):
+        for words, explained in _WORDS.items():
+            if words in str(error):
+                return explained
+    return next((explained for kinds, explained in _FAILURES if isinstance(error, kinds)), None)
