@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual import on
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, ScreenStackError
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.css.query import NoMatches
@@ -155,7 +155,7 @@ class TopApp(App[None]):
         return True
 
     async def _until_closed(self, work: Callable[[], Awaitable[None]]) -> None:
-        with suppress(NoMatches):
+        with suppress(NoMatches, ScreenStackError):
             await work()
 
     # Reading

@@ -176,6 +176,7 @@ def test_numbers_lead_to_lists_with_the_same_count(
             link.click()
             _expect_runs(shown, number, {"parent": ["none"]})
             shown.page.go_back()
+        expect(_tile(shown, "Runs")).to_contain_text(str(COUNT))
         _open_table(shown, "Runs").locator("tfoot a").first.click()
         _expect_runs(shown, 5, {"status": ["COMPLETED"]})
         shown.page.go_back()

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 CALLERS, RUNS = 8, 24
 
-ROLES = ("pooled_one", "pooled_two")
+ROLES = ("pooled_one", "pooled_two", "pooled_empty")
 """Users with a schema of the same name, each of a deployment."""
 
 
@@ -270,7 +270,7 @@ def test_statement_mode_is_refused(tmp_path: Path, server: PostgresServer, roles
     if program is None:
         pytest.skip(MISSING)
     with running_pgbouncer(program, server.url, "pool_mode = statement", users=ROLES) as pooler:
-        config = f'url = "{as_role(pooler.url, ROLES[0])}"\n'
+        config = f'url = "{as_role(pooler.url, ROLES[2])}"\n'
         refused = run_with(tmp_path, config, "db", "migrate")
     assert "the connection pooler does not support transactions" in refused.stderr
     assert "set pool_mode = transaction" in refused.stderr

@@ -219,7 +219,7 @@ def read_only(folder: Path) -> None:
 def test_a_read_only_folder_is_reported(closed: Path) -> None:
     read_only(closed.parent)
     told = as_nobody(closed)
-    assert told.startswith(f"Unavailable | The database cannot be created | {closed}: Permission")
+    assert told.startswith(f"Unavailable | The database cannot be created | {closed}: permission")
     assert not closed.exists()
 
 
@@ -228,7 +228,7 @@ def test_a_file_of_another_user_is_reported(closed: Path) -> None:
     before = closed.read_bytes()
     closed.chmod(0o000)
     assert as_nobody(closed).startswith(
-        f"Unavailable | The database cannot be opened | {closed}: Permission"
+        f"Unavailable | The database cannot be opened | {closed}: permission"
     )
     closed.chmod(0o600)
     assert closed.read_bytes() == before
