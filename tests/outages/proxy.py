@@ -80,9 +80,11 @@ class Proxy:
         """Forward one connection until either side ends it."""
         link = asyncio.create_task(self._link(reader, writer))
         self._links.add(link)
-        await asyncio.wait({link})
-        self._links.discard(link)
-        writer.transport.abort()
+        try:
+            await asyncio.wait({link})
+        finally:
+            self._links.discard(link)
+            writer.transport.abort()
 
     async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -99,8 +101,8 @@ class Proxy:
         finally:
             for way in ways:
                 way.cancel()
-            await asyncio.wait(ways)
             server.transport.abort()
+            await asyncio.wait(ways)
 
     async def _there(
         self,
@@ -179,6 +181,9 @@ async def proxied(target: Path) -> AsyncIterator[Proxy]:
         yield proxy
     finally:
         server.close()
+        # The loop takes some turns from the acceptance of a connection to its `take`.
+        for _ in range(10):
+            await asyncio.sleep(0)
         proxy.cut()
         while proxy.connections:
             await asyncio.sleep(0.005)
