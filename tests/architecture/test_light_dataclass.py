@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import pickle
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,33 +14,33 @@ import pytest
 from agentctl import light_dataclass
 
 
-class Light:
-    """Classes of the light decorator."""
+def define_classes(name: str, dataclass: Any) -> SimpleNamespace:
+    """Define classes with a decorator; `name` is that of the returned namespace in this module."""
 
-    @light_dataclass.dataclass(frozen=True, slots=True)
+    @dataclass(frozen=True, slots=True)
     class Point:
         x: int
         y: int = 2
         secret: str = dataclasses.field(default="s", repr=False)
         note: str = dataclasses.field(default="n", compare=False)
 
-    @light_dataclass.dataclass(frozen=True, slots=True)
+    @dataclass(frozen=True, slots=True)
     class Point3(Point):
         z: int = 3
 
-    @light_dataclass.dataclass(frozen=True)
+    @dataclass(frozen=True)
     class Empty:
         pass
 
-    @light_dataclass.dataclass(slots=True)
+    @dataclass(slots=True)
     class Mutable:
         items: list[int] = dataclasses.field(default_factory=list)
 
-    @light_dataclass.dataclass(slots=True, eq=False)
+    @dataclass(slots=True, eq=False)
     class Identity:
         x: int = 1
 
-    @light_dataclass.dataclass(frozen=True, slots=True, kw_only=True)
+    @dataclass(frozen=True, slots=True, kw_only=True)
     class Own:
         x: int = 1
 
@@ -49,42 +50,14 @@ class Light:
         def __eq__(self, other: object) -> bool:
             return isinstance(other, type(self))
 
+    defined = (Point, Point3, Empty, Mutable, Identity, Own)
+    for each in defined:
+        each.__qualname__ = f"{name}.{each.__name__}"  # pickle finds a class by it.
+    return SimpleNamespace(**{each.__name__: each for each in defined})
 
-class Standard:
-    """The same classes of the standard decorator."""
 
-    @dataclasses.dataclass(frozen=True, slots=True)
-    class Point:
-        x: int
-        y: int = 2
-        secret: str = dataclasses.field(default="s", repr=False)
-        note: str = dataclasses.field(default="n", compare=False)
-
-    @dataclasses.dataclass(frozen=True, slots=True)
-    class Point3(Point):
-        z: int = 3
-
-    @dataclasses.dataclass(frozen=True)
-    class Empty:
-        pass
-
-    @dataclasses.dataclass(slots=True)
-    class Mutable:
-        items: list[int] = dataclasses.field(default_factory=list)
-
-    @dataclasses.dataclass(slots=True, eq=False)
-    class Identity:
-        x: int = 1
-
-    @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-    class Own:
-        x: int = 1
-
-        def __repr__(self) -> str:
-            return "own"
-
-        def __eq__(self, other: object) -> bool:
-            return isinstance(other, type(self))
+Light = define_classes("Light", light_dataclass.dataclass)
+Standard = define_classes("Standard", dataclasses.dataclass)
 
 
 class Case(NamedTuple):

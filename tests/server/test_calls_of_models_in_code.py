@@ -13,9 +13,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint, vendor_endpoint
-from tests.process import serve_config
+from tests.server.agents_in_code import run_agent, serve_agents
 
 __all__ = ["vendor_endpoint"]
 
@@ -99,20 +98,8 @@ def client(
     extra += 'tokens = 3\non_exceed = "stop"\n'
     extra += '[[agents]]\nid = "configured"\nmodel = "plan"\n'
     extra += 'tools = ["calling_agents:ask"]\n'
-    deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
-    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
-    with (
-        serve_config(deployment.path) as server,
-        httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client,
-    ):
+    with serve_agents(folder, model_endpoint, extra) as client:
         yield client
-
-
-def run(client: httpx2.Client, agent: str, message: Any, **body: Any) -> dict[str, Any]:
-    text = message if isinstance(message, str) else json.dumps(message)
-    form = {"message": text, "stream": False, **body}
-    record: dict[str, Any] = client.post(f"/agents/{agent}/runs", json=form).json()
-    return record
 
 
 def build_call(name: str, **arguments: Any) -> dict[str, Any]:
@@ -135,7 +122,7 @@ def test_call_of_a_function_counts_once(
     client: httpx2.Client, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
     model_endpoint.forget()
-    record = run(client, agent, "hello there you")
+    record = run_agent(client, agent, "hello there you")
     assert record["status"] == "COMPLETED", record
     assert record["content"] == "hello there you"
     assert list_calls(record) == [("fast", "completed")]
@@ -148,7 +135,9 @@ def test_call_of_a_tool_counts_with_those_of_its_agent(
     client: httpx2.Client, model_endpoint: ModelEndpoint, agent: str, tool: str
 ) -> None:
     model_endpoint.forget()
-    record = run(client, agent, [build_call(tool, question="what is it"), {"content": "done"}])
+    record = run_agent(
+        client, agent, [build_call(tool, question="what is it"), {"content": "done"}]
+    )
     assert record["status"] == "COMPLETED", record
     sent = model_endpoint.requests()
     assert [body["model"] for body in sent] == ["plan", "echo", "plan"]
@@ -158,7 +147,7 @@ def test_call_of_a_tool_counts_with_those_of_its_agent(
 
 def test_call_in_another_loop_leaves_the_connections_usable(client: httpx2.Client) -> None:
     for agent in (*IN_LOOPS, "call_langchain") * 3:
-        record = run(client, agent, "hello")
+        record = run_agent(client, agent, "hello")
         assert (record["status"], record["content"]) == ("COMPLETED", "hello"), record
 
 
@@ -167,7 +156,7 @@ def test_tokens_of_members_of_agno_count_once(
 ) -> None:
     model_endpoint.forget()
     call = build_call("delegate_task_to_member", member_id="member", task="hello")
-    record = run(client, "agno_team", [call, {"content": "done"}])
+    record = run_agent(client, "agno_team", [call, {"content": "done"}])
     assert record["status"] == "COMPLETED", record
     assert record["metrics"]["input_tokens"] == count_input(model_endpoint.requests("plan"))
 
@@ -176,13 +165,13 @@ def test_used_budget_ends_the_calls_of_a_function(
     client: httpx2.Client, model_endpoint: ModelEndpoint
 ) -> None:
     model_endpoint.forget()
-    record = run(client, "call_again", [{"content": "two words"}])
+    record = run_agent(client, "call_again", [{"content": "two words"}])
     assert record["error"]["code"] == "BUDGET_EXCEEDED", record
     assert len(model_endpoint.requests("plan")) == 1
 
 
 def test_tokens_of_models_at_the_same_time_count_for_each(client: httpx2.Client) -> None:
-    record = run(client, "two_models", [{"content": "x"}])
+    record = run_agent(client, "two_models", [{"content": "x"}])
     assert record["status"] == "COMPLETED", record
     query = {"by": "model", "component_type": "agent", "component_id": "two_models"}
     used = client.get("/usage", params=query).json()["data"]
@@ -191,7 +180,7 @@ def test_tokens_of_models_at_the_same_time_count_for_each(client: httpx2.Client)
 
 
 def test_attempts_of_a_call_have_the_names_of_their_models(client: httpx2.Client) -> None:
-    record = run(client, "call_fallback", "hello")
+    record = run_agent(client, "call_fallback", "hello")
     assert list_calls(record) == [("fallback", "failed"), ("fast", "completed")]
 
 
@@ -216,7 +205,7 @@ def test_synchronous_node_streams_and_ends_with_its_run(
 def test_calls_that_their_code_ends_are_cancelled_and_have_not_failed(
     client: httpx2.Client,
 ) -> None:
-    record = run(client, "left_calls", "hello")
+    record = run_agent(client, "left_calls", "hello")
     assert record["status"] == "COMPLETED", record
     assert list_calls(record) == [("half", "cancelled"), ("half", "cancelled")]
 
@@ -227,7 +216,7 @@ def test_schema_of_langchain_is_sent_to_the_provider(
 ) -> None:
     model_endpoint.forget()
     order = {"article": "tea", "amount": 2}
-    record = run(client, agent, [{"content": json.dumps(order)}])
+    record = run_agent(client, agent, [{"content": json.dumps(order)}])
     assert json.loads(record["content"]) == order, record
     (sent,) = model_endpoint.requests()
     assert sent["response_format"]["json_schema"]["schema"]["properties"].keys() == order.keys()
@@ -238,7 +227,7 @@ def test_schema_of_agno_is_sent_to_the_provider(
     client: httpx2.Client, model_endpoint: ModelEndpoint
 ) -> None:
     model_endpoint.forget()
-    run(client, "schema_of_agno", "hello")
+    run_agent(client, "schema_of_agno", "hello")
     (sent,) = model_endpoint.requests()
     assert sent["response_format"]["json_schema"]["name"] == "order"
 
@@ -249,7 +238,7 @@ def test_json_mode_is_sent_to_the_provider(
 ) -> None:
     model_endpoint.forget()
     order = {"article": "tea", "amount": 2}
-    record = run(client, agent, [{"content": json.dumps(order)}])
+    record = run_agent(client, agent, [{"content": json.dumps(order)}])
     assert record["status"] == "COMPLETED", record
     (sent,) = model_endpoint.requests()
     assert sent["response_format"] == {"type": "json_object"}
@@ -260,7 +249,7 @@ def test_options_of_the_code_are_sent(
     client: httpx2.Client, model_endpoint: ModelEndpoint, agent: str
 ) -> None:
     model_endpoint.forget()
-    record = run(client, agent, [{"content": "done"}])
+    record = run_agent(client, agent, [{"content": "done"}])
     assert record["status"] == "COMPLETED", record
     (sent,) = model_endpoint.requests()
     assert (sent["parallel_tool_calls"], sent["frequency_penalty"]) == (False, 0.5)
@@ -274,7 +263,7 @@ def test_providers_get_the_options_that_they_have(
     sent = []
     for vendor in VENDORS:
         vendor_endpoint.forget()
-        record = run(client, f"options_{vendor}", "hello")
+        record = run_agent(client, f"options_{vendor}", "hello")
         assert (record["status"], record["content"]) == ("COMPLETED", "hello"), record
         sent += vendor_endpoint.requests()
     anthropic, google = sent
@@ -285,29 +274,29 @@ def test_providers_get_the_options_that_they_have(
 
 
 def test_roles_of_chat_messages_are_kept(client: httpx2.Client) -> None:
-    record = run(client, "roles", "hello")
+    record = run_agent(client, "roles", "hello")
     assert json.loads(record["content"]) == [["system", "s"], ["assistant", "a"], ["user", "hello"]]
 
 
 def test_tokens_can_be_counted_without_a_tokenizer(client: httpx2.Client) -> None:
-    record = run(client, "token_count", "hello")
+    record = run_agent(client, "token_count", "hello")
     assert record["status"] == "COMPLETED", record
     assert 80 < int(record["content"]) < 200
 
 
 def test_arguments_that_were_cut_are_not_completed(client: httpx2.Client) -> None:
-    record = run(client, "cut_arguments", "hello")
+    record = run_agent(client, "cut_arguments", "hello")
     assert json.loads(record["content"]) == [{"INVALID_JSON": '{"half": '}]
 
 
 def test_fallback_model_of_pydantic_ai_falls_back(client: httpx2.Client) -> None:
-    record = run(client, "fallback_of_pydantic_ai", "hello")
+    record = run_agent(client, "fallback_of_pydantic_ai", "hello")
     assert (record["status"], record["content"]) == ("COMPLETED", "hello"), record
     assert list_calls(record) == [("fast", "completed")]
 
 
 def test_failure_of_all_models_has_the_code_of_the_last(client: httpx2.Client) -> None:
-    record = run(client, "no_fallback_of_pydantic_ai", "hello")
+    record = run_agent(client, "no_fallback_of_pydantic_ai", "hello")
     assert record["error"]["code"] == "MODEL_REJECTED"
 
 
@@ -315,6 +304,6 @@ def test_retries_of_agno_call_the_model_again(
     client: httpx2.Client, model_endpoint: ModelEndpoint
 ) -> None:
     model_endpoint.forget()
-    record = run(client, "retry_of_agno", "hello")
+    record = run_agent(client, "retry_of_agno", "hello")
     assert (record["status"], record["content"]) == ("COMPLETED", "hello"), record
     assert len(model_endpoint.requests("flaky")) == 2

@@ -12,10 +12,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.deployment import ADMIN, create_deployment
 from tests.docs.pages import Block, page
 from tests.endpoint import ModelEndpoint
-from tests.process import serve_config
+from tests.server.agents_in_code import run_agent, serve_agents
 
 MODELS = ("plan", "script", "hang", "fallback", "refuse", "missing", "settings", "invalid", "demo")
 LIBRARIES = ("langgraph", "pydantic_ai", "agno", "openai_agents")
@@ -114,20 +113,8 @@ def client(
     extra += "".join(
         f'[[agents]]\nid = "{agent}"\nobject = "{target}"\n' for agent, target in entries.items()
     )
-    deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
-    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
-    with (
-        serve_config(deployment.path) as server,
-        httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client,
-    ):
+    with serve_agents(folder, model_endpoint, extra) as client:
         yield client
-
-
-def run(client: httpx2.Client, agent: str, message: Any, **body: Any) -> dict[str, Any]:
-    text = message if isinstance(message, str) else json.dumps(message)
-    form = {"message": text, "stream": False, **body}
-    record: dict[str, Any] = client.post(f"/agents/{agent}/runs", json=form).json()
-    return record
 
 
 def call_add(a: int, b: int) -> dict[str, Any]:
@@ -146,7 +133,7 @@ def test_model_calls_tools_and_its_tokens_are_counted(
 ) -> None:
     model_endpoint.forget()
     plan = [call_add(1, 2), call_add(3, 4), {"content": "all done"}]
-    record = run(client, f"{library}_plan", plan)
+    record = run_agent(client, f"{library}_plan", plan)
     assert record["status"] == "COMPLETED", record
     assert record["content"] == "all done"
     assert [(tool["tool_name"], tool["result"]) for tool in record["tools"]] == [
@@ -202,7 +189,7 @@ def test_answer_that_was_cut_has_its_finish_reason(
     client: httpx2.Client, library: str, reason: str
 ) -> None:
     pieces = [build_chunk({"content": "half of"}), build_chunk({}, reason), "data: [DONE]\n\n"]
-    record = run(client, f"{library}_script", {"headers": {}, "pieces": pieces})
+    record = run_agent(client, f"{library}_script", {"headers": {}, "pieces": pieces})
     assert (record["status"], record["content"]) == ("COMPLETED", "half of"), record
     assert record["messages"][-1]["finish_reason"] == reason
 
@@ -210,7 +197,7 @@ def test_answer_that_was_cut_has_its_finish_reason(
 def test_piece_of_an_answer_in_a_graph_takes_no_task(client: httpx2.Client) -> None:
     pair = "".join(build_chunk({name: "."}) for name in ("reasoning_content", "content"))
     pieces = [(pair, 100), build_chunk({}, "stop"), "data: [DONE]\n\n"]
-    record = run(client, "counting", {"headers": {}, "pieces": pieces})
+    record = run_agent(client, "counting", {"headers": {}, "pieces": pieces})
     assert record["status"] == "COMPLETED", record
     counted = json.loads(record["content"])
     assert counted["pieces"] >= 200
@@ -222,7 +209,7 @@ def test_settings_of_the_code_override_those_of_the_model(
     client: httpx2.Client, model_endpoint: ModelEndpoint, library: str
 ) -> None:
     model_endpoint.forget()
-    record = run(client, f"{library}_settings", "hello")
+    record = run_agent(client, f"{library}_settings", "hello")
     assert record["status"] == "COMPLETED", record
     (sent,) = model_endpoint.requests("settings")
     assert (sent["temperature"], sent["max_completion_tokens"], sent["seed"]) == (0.5, 77, 7)
@@ -230,7 +217,7 @@ def test_settings_of_the_code_override_those_of_the_model(
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_demo_model_answers_and_its_tokens_are_counted(client: httpx2.Client, library: str) -> None:
-    record = run(client, f"{library}_demo", "hello there")
+    record = run_agent(client, f"{library}_demo", "hello there")
     assert (record["status"], record["content"]) == ("COMPLETED", "hello there"), record
     assert record["metrics"]["output_tokens"] == 2
 
@@ -239,13 +226,13 @@ def test_demo_model_answers_and_its_tokens_are_counted(client: httpx2.Client, li
 def test_fallback_answers_for_a_model_that_is_not_available(
     client: httpx2.Client, library: str
 ) -> None:
-    record = run(client, f"{library}_fallback", "hello there")
+    record = run_agent(client, f"{library}_fallback", "hello there")
     assert (record["status"], record["content"]) == ("COMPLETED", "hello there")
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_failure_has_the_code_of_the_model(client: httpx2.Client, library: str) -> None:
-    record = run(client, f"{library}_refuse", "hello")
+    record = run_agent(client, f"{library}_refuse", "hello")
     assert record["error"] == {
         "code": "MODEL_REJECTED",
         "detail": "The model refused the request or gave an unusable answer",
@@ -254,7 +241,7 @@ def test_failure_has_the_code_of_the_model(client: httpx2.Client, library: str) 
 
 @pytest.mark.parametrize("agent", MISSING)
 def test_model_that_is_not_configured_is_named(client: httpx2.Client, agent: str) -> None:
-    record = run(client, agent, "hello")
+    record = run_agent(client, agent, "hello")
     assert record["status"] == "ERROR"
     assert record["error"]["detail"] == (
         "The agent calls the model missing, which is not configured"
@@ -265,7 +252,7 @@ def test_model_that_is_not_configured_is_named(client: httpx2.Client, agent: str
 def test_arguments_that_are_no_object_are_for_the_agent_to_refuse(
     client: httpx2.Client, library: str
 ) -> None:
-    record = run(client, f"{library}_invalid", "hello")
+    record = run_agent(client, f"{library}_invalid", "hello")
     assert record["status"] in ("COMPLETED", "ERROR")
     assert not any(tool["result"].isdigit() for tool in record["tools"] if tool["result"])
 
@@ -275,7 +262,7 @@ def test_cancel_ends_the_call_of_the_model(
     client: httpx2.Client, model_endpoint: ModelEndpoint, library: str
 ) -> None:
     before = model_endpoint.open_calls()
-    started = run(client, f"{library}_hang", "x", background=True)
+    started = run_agent(client, f"{library}_hang", "x", background=True)
     model_endpoint.wait_for_open(before + 1, 60)
     client.post(f"/agents/{library}_hang/runs/{started['run_id']}/cancel?wait=30")
     model_endpoint.wait_for_open(before, 60)
@@ -285,7 +272,7 @@ def test_cancel_ends_the_call_of_the_model(
 
 
 def test_synchronous_node_calls_the_model_in_its_thread(client: httpx2.Client) -> None:
-    record = run(client, "sync", "hello there")
+    record = run_agent(client, "sync", "hello there")
     assert (record["status"], record["content"]) == ("COMPLETED", "hello there")
 
 
@@ -299,7 +286,7 @@ def test_structured_answers_have_the_schema_of_the_code(
     if library == "langgraph":
         function = {"name": "Order", "arguments": json.dumps(order)}
         message = [{"tool_calls": [{"id": "c", "type": "function", "function": function}]}]
-    record = run(client, f"typed_{library}", message)
+    record = run_agent(client, f"typed_{library}", message)
     assert record["output"] == order, record
     (sent,) = model_endpoint.requests()
     if library != "langgraph":
@@ -330,6 +317,6 @@ def test_call_outside_of_a_run_says_where_models_are() -> None:
 
 
 def test_example_of_the_page_answers(client: httpx2.Client) -> None:
-    record = run(client, "page", "hello")
+    record = run_agent(client, "page", "hello")
     assert record.get("content") == "hello", record
-    assert run(client, "page_own_client", "hello")["content"] == "hello"
+    assert run_agent(client, "page_own_client", "hello")["content"] == "hello"

@@ -1,0 +1,46 @@
+"""A server whose agents are code that calls models of the configuration, and a client of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.deployment import ADMIN, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.process import serve_config
+
+__all__ = ["run_agent", "serve_agents"]
+
+
+@contextmanager
+def serve_agents(folder: Path, endpoint: ModelEndpoint, extra: str) -> Iterator[httpx2.Client]:
+    """Run a server in a folder; yield a client of an administrator.
+
+    Args:
+        extra: the part of the configuration with the models and agents.
+    """
+    deployment = create_deployment(folder, endpoint.base_url, extra=extra)
+    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
+    with (
+        serve_config(deployment.path) as server,
+        httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client,
+    ):
+        yield client
+
+
+def run_agent(client: httpx2.Client, agent: str, message: Any, **body: Any) -> dict[str, Any]:
+    """Run an agent to its end; return the record of the run.
+
+    Args:
+        message: text, or a value that is sent as JSON text.
+        body: further fields of the request.
+    """
+    text = message if isinstance(message, str) else json.dumps(message)
+    form = {"message": text, "stream": False, **body}
+    record: dict[str, Any] = client.post(f"/agents/{agent}/runs", json=form).json()
+    return record
