@@ -93,7 +93,10 @@ async def copy_rows(
     """
     await _create_target(source, target)
     async with _open_pair(source, target) as pair:
-        await _copy(pair, _build_copier(pair, target, report, tokenizer))
+        stage = await _find_stage(pair)
+        if stage in ("moved", "finished"):
+            raise _build_moved_already(pair.source.place, pair.target.place)
+        await _copy(stage, _build_copier(pair, target, report, tokenizer))
     return await read_copy_status(source, target)
 
 
@@ -127,7 +130,7 @@ async def finish_copy(
             await copier.open_target()
         if stage in ("moved", "finished"):
             return {**facts, "rows": None, "starts_refused": None, "writes_refused": None}
-        await _copy(pair, copier)
+        await _copy(stage, copier)
         finished = await copier.finish(wait=wait, interrupt=interrupt)
         return {
             **facts,
@@ -192,10 +195,7 @@ def _build_copier(
     return Copier(pair.source, pair.target, pair.tables, report, tokenizer)
 
 
-async def _copy(pair: _Pair, copier: Copier) -> None:
-    stage = await _find_stage(pair)
-    if stage in ("moved", "finished"):
-        raise _build_moved_already(pair.source.place, pair.target.place)
+async def _copy(stage: Stage, copier: Copier) -> None:
     if stage == "none":
         await copier.begin()
     await copier.copy_rows()

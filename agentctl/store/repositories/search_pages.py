@@ -100,7 +100,7 @@ class _Reader:
         terms: dict[Word, list[str]],
     ) -> None:
         self.newest_first = page.order == "desc"
-        self._page = page
+        self.page = page
         self._owner = None if visibility.everyone else build_owner_key(visibility.user_id)
         self._texts, self._values = conditions.texts, dict(conditions.values)
         plain, prefixes = search.format_tsquery()
@@ -133,7 +133,7 @@ class _Reader:
 
     def has_enough(self, found: Iterable[Found]) -> bool:
         """Return True if the sessions fill the page and show that another one follows."""
-        return len(_select_sessions(found, self._page)) > self._page.offset + self._page.limit
+        return len(_select_sessions(found, self.page)) > self.page.offset + self.page.limit
 
     def sqlite(self, start: int, limit: int) -> Statement:
         """Return the statement of SQLite for texts in order, from a place on."""
@@ -289,7 +289,7 @@ def list_page(
             if 0 < len(found) <= MAXIMUM_TERMS:
                 terms[word] = found
     reader = _Reader(search, visibility, conditions, page, terms)
-    part = yield from (_read_sqlite if is_sqlite else _read_postgres)(reader, page)
+    part = yield from (_read_sqlite if is_sqlite else _read_postgres)(reader)
     sessions = _select_sessions(part.found, page)
     shown = sessions[page.offset : page.offset + page.limit]
     following = None if part.end is None else reader.build_cursor(part.end)
@@ -301,14 +301,14 @@ def list_page(
 
 
 @unit
-def _read_sqlite(reader: _Reader, page: Slice) -> Steps[_Part]:
-    return (yield from _read_in_order(reader, page, reader.sqlite, _Part([], reader.first), None))
+def _read_sqlite(reader: _Reader) -> Steps[_Part]:
+    return (yield from _read_in_order(reader, reader.sqlite, _Part([], reader.first), None))
 
 
 @unit
-def _read_postgres(reader: _Reader, page: Slice) -> Steps[_Part]:
+def _read_postgres(reader: _Reader) -> Steps[_Part]:
     yield Statement(_ONLY_INDEXES)
-    part = yield from _compare(reader, page, _Part([], reader.first), WINDOWS[0])
+    part = yield from _compare(reader, _Part([], reader.first), WINDOWS[0])
     if part.end is None or reader.has_enough(part.found):
         return part
     ((plan,),) = yield reader.estimate()
@@ -316,13 +316,11 @@ def _read_postgres(reader: _Reader, page: Slice) -> Steps[_Part]:
         found = [Found(*row) for row in (yield reader.indexed(MAXIMUM_READ + 1))]
         if len(found) <= MAXIMUM_READ:
             return _Part(found, None)
-    return (yield from _compare(reader, page, part, WINDOWS[1], extends=True))
+    return (yield from _compare(reader, part, WINDOWS[1], extends=True))
 
 
 @unit
-def _compare(
-    reader: _Reader, page: Slice, part: _Part, size: int, *, extends: bool = False
-) -> Steps[_Part]:
+def _compare(reader: _Reader, part: _Part, size: int, *, extends: bool = False) -> Steps[_Part]:
     """Compare the texts that follow a part with the words.
 
     Args:
@@ -343,16 +341,12 @@ def _compare(
     def read(place: int, limit: int) -> Statement:
         return reader.compared(place, end, limit)
 
-    return (yield from _read_in_order(reader, page, read, part, end))
+    return (yield from _read_in_order(reader, read, part, end))
 
 
 @unit
 def _read_in_order(
-    reader: _Reader,
-    page: Slice,
-    read: Callable[[int, int], Statement],
-    part: _Part,
-    end: int | None,
+    reader: _Reader, read: Callable[[int, int], Statement], part: _Part, end: int | None
 ) -> Steps[_Part]:
     """Read the texts that follow a part until the page is full.
 
@@ -361,8 +355,8 @@ def _read_in_order(
         end: the first place that the statement does not read.
     """
     found, start = [*part.found], part.end
-    maximum = MAXIMUM_READ + page.offset + page.limit
-    limit = max(CHUNK, 2 * (page.offset + page.limit))
+    last = reader.page.offset + reader.page.limit
+    maximum, limit = MAXIMUM_READ + last, max(CHUNK, 2 * last)
     while start is not None:
         rows = [Found(*row) for row in (yield read(start, limit))]
         if len(rows) < limit:
