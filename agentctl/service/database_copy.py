@@ -14,7 +14,7 @@ from agentctl.records.times import Timestamp, format_rfc3339
 from agentctl.store import migrating
 from agentctl.store.copying import state
 from agentctl.store.copying.copier import Copier, Report
-from agentctl.store.copying.side import Side
+from agentctl.store.copying.side import Side, name_place
 from agentctl.store.copying.tables import Table, load_tables
 from agentctl.store.database import Database as OpenDatabase
 from agentctl.store.migrating import read_version
@@ -70,8 +70,9 @@ async def read_copy_status(source: Database, target: Database) -> CopyStatus:
     if await read_version(target) is None:
         async with open_side(source) as side:
             tables = load_tables()
-            await _check_source(side, display_url(target.url), None, None)
-            return await _describe("none", side, display_url(target.url), tables, 0)
+            place = name_place(target)
+            await _check_source(side, place, None, None)
+            return await _describe("none", side, place, tables, 0)
     async with _open_pair(source, target) as pair:
         stage = await _find_stage(pair)
         copied = await pair.target.read(state.list_copied())
@@ -283,15 +284,10 @@ def _build_moved_already(source: str, place: str) -> errors.DatabaseMoved:
 async def _create_target(source: Database, target: Database) -> None:
     if await read_version(target) is None:
         async with open_side(source) as side:
-            await _check_source(side, _name_place(target), None, None)
+            await _check_source(side, name_place(target), None, None)
         await migrating.migrate(target, lambda _: None)
         if is_sqlite_url(target.url):
             mark_as_used(sqlite_path(target.url))
-
-
-def _name_place(entry: Database) -> str:
-    place = display_url(entry.url)
-    return f"{place} (schema {entry.search_path})" if entry.search_path else place
 
 
 async def _describe(

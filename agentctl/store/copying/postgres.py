@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import asyncpg
 
 from agentctl import errors
-from agentctl.config.databases import display_url
 from agentctl.config.settings import Database as Entry
 from agentctl.store.copying.side import (
     BATCH_BYTES,
@@ -24,6 +23,7 @@ from agentctl.store.copying.side import (
     RECORDER,
     Batches,
     count_bytes,
+    name_place,
 )
 from agentctl.store.copying.tables import Key, Row, Table
 from agentctl.store.database import Work
@@ -320,13 +320,10 @@ class PostgresSide:
 
 async def open_postgres(entry: Entry) -> PostgresSide:
     """Open a PostgreSQL database for a copy. Raises the errors of `connection.connect`."""
-    place = display_url(entry.url)
-    if entry.search_path:
-        place += f" (schema {entry.search_path})"
     patient = replace(entry, statement_seconds=LONGEST_SECONDS)
     reader = await connect(patient)
     try:
-        return PostgresSide(entry, place, reader, await connect(patient))
+        return PostgresSide(entry, name_place(entry), reader, await connect(patient))
     except BaseException:
         reader.terminate()
         raise

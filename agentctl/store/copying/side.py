@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeAlias, TypeVar
 
+from agentctl.config.databases import display_url
+from agentctl.config.settings import Database as Entry
 from agentctl.store.copying.tables import Key, Row, Table
 from agentctl.store.database import Work
 
@@ -36,6 +38,12 @@ LOCAL_TABLES = ("workers", "leases")
 def count_bytes(row: Row) -> int:
     """Return the approximate size of a row."""
     return sum(len(value) for value in row if isinstance(value, (str, bytes)))
+
+
+def name_place(entry: Entry) -> str:
+    """Return the `place` of a database for messages and for the records of a copy."""
+    place = display_url(entry.url)
+    return f"{place} (schema {entry.search_path})" if entry.search_path else place
 
 
 class Side(Protocol):
