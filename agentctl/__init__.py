@@ -51,7 +51,7 @@ __all__ = [
     "tool",
 ]
 
-__version__ = "0.2.0"
+__version__ = "0.2.1"
 
 INTERFACE_VERSION = "2.7.2"
 """Version of the HTTP API, `info.version` of the OpenAPI document (docs/contract.md "Routes")."""

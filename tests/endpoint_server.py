@@ -3,6 +3,8 @@
 `POST /v1/chat/completions` behaves by the name of the model:
 
     echo                answers with the last user message
+    whole               answers like echo in one write: after `late SECONDS` in the message, or with
+                        a header field for which a caller refuses the body if it has `compressed`
     hang                reads the request and never answers
     trickle             streams one word at a time, without end
     drip                sends comments and no event, without end
@@ -193,6 +195,18 @@ class _Handler(BaseHTTPRequestHandler):
             number += 1
             self._pause(TRICKLE_SECONDS)
 
+    def whole(self, body: Body) -> None:
+        text = _last_user_text(body)
+        late = re.search(r"late ([0-9.]+)", text)
+        time.sleep(float(late.group(1)) if late else 0)
+        chunks = [*_split_message(body, _build_message(text), _count_usage(body, {}))]
+        events = b"".join(map(_encode_event, chunks)) + b"data: [DONE]\n\n"
+        encoding = b"gzip" if "compressed" in text else b"identity"
+        self.wfile.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n"
+            b"Content-Encoding: %b\r\n\r\n%b" % (len(events), encoding, events)
+        )
+
     def drip(self, body: Body) -> None:
         self._start_stream()
         while True:
@@ -306,6 +320,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 _MISBEHAVIOURS: dict[str, Callable[[_Handler, Body], None]] = {
+    "whole": _Handler.whole,
     "hang": _Handler.hang,
     "trickle": _Handler.trickle,
     "drip": _Handler.drip,

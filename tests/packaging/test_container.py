@@ -134,7 +134,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         follow(folder, BUILD)
         yield folder
     finally:
-        for image in ("agentctl:0.2.0", base):
+        for image in ("agentctl:0.2.1", base):
             subprocess.run([podman, "rmi", "--force", image], check=False, capture_output=True)
 
 
@@ -190,7 +190,7 @@ def test_container_serves_an_own_agent(folder: Path) -> None:
         assert (root / "data/agentctl.db").stat().st_uid == 10001
         token = run(
             folder,
-            "podman run --rm --volume ./conf:/etc/agentctl:ro agentctl:0.2.0"
+            "podman run --rm --volume ./conf:/etc/agentctl:ro agentctl:0.2.1"
             " token mint --sub ada --scope user 2>/dev/null",
         ).strip()
         request = urllib.request.Request(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import struct
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -227,9 +230,169 @@ async def test_interim_responses_are_limited() -> None:
             await client.get(server.url)
 
 
+@pytest.mark.parametrize("more", [0, 1])
+async def test_the_limit_of_interim_responses_is_exact(more: int) -> None:
+    hints = b"HTTP/1.1 103 Early Hints\r\n\r\n" * (100 + more)
+    server = Server(hints, numbered(1))
+    async with server.running() as client:
+        if more:
+            with pytest.raises(httpx2.RemoteProtocolError):
+                await client.get(server.url)
+        else:
+            assert (await client.get(server.url)).text == "1"
+
+
+async def test_each_idle_connection_takes_another_request() -> None:
+    server = Server(numbered(1))
+    async with server.running() as client:
+        for _ in range(2):
+            async with (
+                client.stream("GET", server.url) as first,
+                client.stream("GET", server.url) as second,
+            ):
+                assert await first.aread() == await second.aread() == b"1"
+    assert server.connections == 2
+
+
+async def test_an_idle_connection_is_closed_and_forgotten_after_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_transport, "KEEPALIVE_SECONDS", 0.01)
+    server = Server(numbered(1))
+    async with server.running() as client:
+        assert (await client.get(server.url)).text == "1"
+        transport = client._transport
+        assert isinstance(transport, StreamTransport)
+        await wait_until(lambda: not transport.open)
+        assert (await client.get(server.url)).text == "1"
+    assert server.connections == 2
+
+
+async def test_a_connection_with_a_second_response_without_a_body_is_not_kept() -> None:
+    server = Server(numbered(1) + b"HTTP/1.1 204 No Content\r\n\r\n")
+    async with server.running() as client:
+        for _ in range(2):
+            assert (await client.get(server.url)).text == "1"
+    assert server.connections == 2
+
+
 async def test_change_of_the_protocol_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     server = Server(b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nx")
     async with server.running() as client:
         with pytest.raises(httpx2.RemoteProtocolError):
             await client.get(server.url)
     assert not caplog.records
+
+
+def numbered(number: int) -> bytes:
+    """Return a whole response with a number as its body."""
+    return CHUNKED + chunk(b"%d" % number) + chunk(b"")
+
+
+class NumberedServer(Server):
+    """A server that answers with the number of the request, in one write."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                self.requests.append(head)
+                writer.write(numbered(len(self.requests)))
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+
+async def test_unread_response_is_not_read_by_the_next_request() -> None:
+    server = NumberedServer()
+    async with server.running() as client:
+        for number in (1, 3):
+            async with client.stream("GET", server.url):
+                # The head and the body arrive together, so the response is complete here.
+                await asyncio.sleep(0)
+            assert (await client.get(server.url)).text == str(number + 1)
+    assert server.connections == 3
+
+
+@pytest.mark.parametrize("part", [b"5", b"5\r", b"5\r\n", b"5\r\nhe"])
+async def test_body_of_a_response_to_head_is_not_left(part: bytes) -> None:
+    """Its start arrives with the head, the rest not before the next request."""
+    server = Server(CHUNKED + part)
+    async with server.running() as client:
+        for _ in range(2):
+            assert (await client.head(server.url)).status_code == 200
+    assert server.connections == 2
+
+
+async def test_data_before_a_request_is_not_its_response() -> None:
+    """The event loop has not read the data that the kernel has when the request is sent."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    released, pushed = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        first, _ = listening.accept()
+        first.recv(65_536)
+        first.sendall(numbered(1))
+        released.wait(60)
+        first.sendall(numbered(666))
+        pushed.set()
+        second, _ = listening.accept()
+        second.recv(65_536)
+        second.sendall(numbered(2))
+        first.close()
+        second.close()
+
+    serving = threading.Thread(target=serve, daemon=True)
+    serving.start()
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+    async with httpx2.AsyncClient(transport=StreamTransport(TLS), timeout=60) as client:
+        assert (await client.get(url)).text == "1"
+        released.set()
+        assert pushed.wait(60)
+        assert (await client.get(url)).text == "2"
+    serving.join(60)
+    listening.close()
+
+
+@pytest.mark.parametrize("way", ["reset", "aclose"])
+async def test_lost_connection_is_not_the_end_of_a_body_without_a_length(way: str) -> None:
+    arrived = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HEAD + b"\r\nhalf")
+        await arrived.wait()
+        if way == "reset":
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
+    transport = StreamTransport(TLS)
+    client = httpx2.AsyncClient(transport=transport, timeout=60)
+    async with client.stream("GET", url) as response:
+        pieces = response.aiter_raw()
+        assert await anext(pieces) == b"half"
+        reading = asyncio.create_task(pieces.__anext__())
+        await asyncio.sleep(0.01)
+        if way == "aclose":
+            await transport.aclose()
+        arrived.set()
+        with pytest.raises(httpx2.ReadError):
+            await asyncio.wait_for(reading, 60)
+    await client.aclose()
+    listening.close()
+
+
+async def test_closed_response_ends_a_read_in_another_task() -> None:
+    server = Server(CHUNKED, chunk(b"x"))
+    async with server.running() as client, client.stream("GET", server.url) as response:
+        pieces = response.aiter_raw()
+        assert await anext(pieces) == b"x"
+        reading = asyncio.create_task(pieces.__anext__())
+        await asyncio.sleep(0.01)
+        await response.stream.aclose()  # type: ignore[union-attr]
+        with pytest.raises(httpx2.ReadError):
+            await asyncio.wait_for(reading, 60)

@@ -3,13 +3,15 @@
 A response is read as it arrives: all chunks of one read of the socket are one piece of the body.
 The transport of httpx2 passes each chunk separately, through a cancel scope and two generators.
 
-Connections are kept for the next request to the same origin in the same event loop. It knows no
-proxies: a client that needs one uses the transport of httpx2.
+Connections are kept for the next request to the same origin in the same event loop. Nothing of a
+response is left on a connection that is kept: what belongs to one request is in its `_Exchange`. It
+knows no proxies: a client that needs one uses the transport of httpx2.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 import ssl
 from collections.abc import AsyncIterator
 from typing import cast
@@ -34,6 +36,8 @@ BUFFER_BYTES = 262_144
 """Size of the received body from which no more is read until the caller has taken it."""
 
 _FORBIDDEN = (b"\r", b"\n", b"\0")
+_FRAMES = {b"content-length", b"transfer-encoding"}
+_HEAD_END = b"\r\n\r\n"
 
 _Origin = tuple[str, str, int]
 
@@ -47,8 +51,8 @@ class StreamTransport(httpx2.AsyncBaseTransport):
 
     def __init__(self, ssl_context: ssl.SSLContext) -> None:
         self._ssl_context = ssl_context
-        self._idle: dict[_Origin, list[_StreamConnection]] = {}
-        self._open: set[_StreamConnection] = set()
+        self._idle: dict[_Origin, list[_Connection]] = {}
+        self.open: set[_Connection] = set()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return the response as soon as its head is complete.
@@ -63,41 +67,41 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         if connection is None:
             connection = await self._connect(request, timeouts.get("connect"))
         try:
-            connection.send(data, timeouts.get("read"))
-            await connection.wait_for_head()
+            exchange = connection.send(
+                data, timeouts.get("read"), has_body=request.method != "HEAD"
+            )
+            await exchange.wait_for_head()
         except BaseException:
             connection.close()
             raise
-        return httpx2.Response(
-            connection.status, headers=connection.headers, stream=_Body(self, connection)
-        )
+        stream = _Body(self, connection, exchange)
+        return httpx2.Response(exchange.status, headers=exchange.headers, stream=stream)
 
     async def aclose(self) -> None:
-        for connection in [*self._open]:
+        for connection in [*self.open]:
             if connection.loop is asyncio.get_running_loop():
                 connection.close()
             elif not connection.loop.is_closed():
                 connection.loop.call_soon_threadsafe(connection.close)
-        self._open.clear()
+        self.open.clear()
 
-    def release(self, connection: _StreamConnection) -> None:
+    def release(self, connection: _Connection) -> None:
         """Keep the connection of a response that was read to its end; close any other."""
         idle = self._idle.setdefault(connection.origin, [])
         for left in [each for each in idle if each.loop.is_closed()]:
             self.forget(left)
-        if connection.is_reusable and len(idle) < MAXIMUM_IDLE:
-            connection.expire_after(KEEPALIVE_SECONDS)
+        if len(idle) < MAXIMUM_IDLE and connection.finish(KEEPALIVE_SECONDS):
             idle.append(connection)
         else:
             connection.close()
 
-    def forget(self, connection: _StreamConnection) -> None:
-        self._open.discard(connection)
+    def forget(self, connection: _Connection) -> None:
+        self.open.discard(connection)
         idle = self._idle.get(connection.origin, [])
         if connection in idle:
             idle.remove(connection)
 
-    def _take_idle(self, origin: _Origin) -> _StreamConnection | None:
+    def _take_idle(self, origin: _Origin) -> _Connection | None:
         """Return an idle connection of the running loop; those of another one are not usable here.
 
         Agents call synchronous libraries in threads, which start further event loops.
@@ -106,17 +110,19 @@ class StreamTransport(httpx2.AsyncBaseTransport):
         # Loops in other threads may change the list meanwhile.
         for connection in reversed([*idle]):
             if connection.loop is loop:
-                idle.remove(connection)
-                return connection
+                if connection.is_quiet:
+                    idle.remove(connection)
+                    return connection
+                connection.close()
         return None
 
-    async def _connect(self, request: httpx2.Request, seconds: float | None) -> _StreamConnection:
+    async def _connect(self, request: httpx2.Request, seconds: float | None) -> _Connection:
         origin = scheme, host, port = _find_origin(request.url)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(seconds):
                 _, connection = await loop.create_connection(
-                    lambda: _StreamConnection(self, origin),
+                    lambda: _Connection(self, origin),
                     host,
                     port,
                     ssl=self._ssl_context if scheme == "https" else None,
@@ -125,56 +131,137 @@ class StreamTransport(httpx2.AsyncBaseTransport):
             raise httpx2.ConnectTimeout("the connection was not established in time") from error
         except OSError as error:
             raise httpx2.ConnectError(f"no connection: {type(error).__name__}") from error
-        self._open.add(connection)
         return connection
 
 
-class _StreamConnection(asyncio.Protocol):
-    """One connection, and the response to its last request.
+class _Connection(asyncio.Protocol):
+    """One connection; it has an exchange from a request to the end of its response.
 
     Attributes:
         loop: the event loop to which it belongs.
-        status, headers: those of the response, once its head is complete.
     """
 
     def __init__(self, owner: StreamTransport, origin: _Origin) -> None:
         self.origin = origin
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self._owner = owner
         self.loop = asyncio.get_running_loop()
+        self._owner = owner
         self._transport: asyncio.Transport
-        self._parser: httptools.HttpResponseParser | None = None
-        self._has_head = self._is_complete = self._keeps_alive = self._is_paused = False
-        self._error: Exception | None = None
-        self._body: list[bytes] = []
-        self._body_bytes = self._head_bytes = self._unparsed_bytes = self._interim = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self._read_seconds: float | None = None
-        self._deadline = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._exchange: _Exchange | None = None
+        self._expiry: asyncio.TimerHandle | None = None
 
     @property
-    def is_reusable(self) -> bool:
-        """True if the response is complete and the connection can take another request."""
-        usable = self._error is None and not self._transport.is_closing()
-        return usable and self._is_complete and self._keeps_alive
+    def is_quiet(self) -> bool:
+        """True if the idle connection is open and nothing has arrived on it.
 
-    # The caller
+        What the kernel has received by now, and the event loop has not read yet, would be the start
+        of the next response.
+        """
+        if self._transport.is_closing():
+            return False
+        received = select.poll()
+        received.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return not received.poll(0)
 
-    def send(self, data: bytes, read_seconds: float | None) -> None:
+    def send(self, data: bytes, read_seconds: float | None, *, has_body: bool) -> _Exchange:
         """Send a request.
 
         Args:
             read_seconds: maximum time without data of the response; None for no limit.
+            has_body: False if the response ends with its head, as that to HEAD does.
+
+        Raises:
+            httpx2.RemoteProtocolError: the connection is closed.
         """
-        self._cancel_timer()
-        self._parser = httptools.HttpResponseParser(self)
-        self._has_head = self._is_complete = self._keeps_alive = False
-        self.headers = []
-        self._head_bytes = self._unparsed_bytes = self._interim = 0
-        self._read_seconds = read_seconds
+        if self._transport.is_closing():
+            raise httpx2.RemoteProtocolError("the connection ended before the request")
+        self._cancel_expiry()
+        self._exchange = _Exchange(self._transport, read_seconds, has_body=has_body)
         self._transport.write(data)
+        return self._exchange
+
+    def finish(self, seconds: float) -> bool:
+        """End the exchange, and close the connection after a time, unless it is used before.
+
+        Returns:
+            False if the connection cannot take another request.
+        """
+        exchange = self._exchange
+        if exchange is None or not exchange.is_taken or self._transport.is_closing():
+            return False
+        exchange.discard()
+        self._exchange = None
+        self._expiry = self.loop.call_later(seconds, self.close)
+        return True
+
+    def close(self) -> None:
+        """Close the connection at once."""
+        self._cancel_expiry()
+        self._owner.forget(self)
+        if self._exchange is not None:
+            self._exchange.fail(httpx2.ReadError("the connection was closed"))
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._owner.open.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._exchange is None or self._exchange.is_complete:
+            self.close()  # No request waits for this data.
+        else:
+            self._exchange.receive(data)
+
+    def eof_received(self) -> None:
+        if self._exchange is not None:
+            self._exchange.end(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_expiry()
+        self._owner.forget(self)
+        if self._exchange is not None:
+            self._exchange.end(exc)
+            self._exchange.discard()
+
+    def _cancel_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+
+class _Exchange:
+    """One request and its response: all that a connection has of one caller.
+
+    Attributes:
+        status, headers: those of the response, once its head is complete.
+        is_complete: True if the end of the response has arrived.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, read_seconds: float | None, *, has_body: bool
+    ) -> None:
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.is_complete = False
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._has_head = self._keeps_alive = self._is_paused = False
+        self._error: Exception | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = self._head_bytes = self._unparsed_bytes = self._interim = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._read_seconds = read_seconds
+        self._has_body = has_body
+        self._deadline = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        """True if the caller has all of the response, and the server keeps the connection."""
+        is_over = self.is_complete and self._keeps_alive and self._error is None
+        return is_over and not self._body and not self._is_paused
+
+    # The caller
 
     async def wait_for_head(self) -> None:
         while not self._has_head:
@@ -185,7 +272,7 @@ class _StreamConnection(asyncio.Protocol):
     async def read(self) -> bytes:
         """Return the part of the body that has arrived; wait if there is none; b"" at the end."""
         while not self._body:
-            if self._is_complete:
+            if self.is_complete:
                 return b""
             if self._error is not None:
                 raise self._error
@@ -196,25 +283,14 @@ class _StreamConnection(asyncio.Protocol):
             self._transport.resume_reading()
         return body[0] if len(body) == 1 else b"".join(body)
 
-    def close(self) -> None:
-        """Close the connection at once."""
-        self._cancel_timer()
-        self._owner.forget(self)
-        self._transport.abort()
-
-    def expire_after(self, seconds: float) -> None:
-        """Close the idle connection after a time, unless it is used before."""
-        self._cancel_timer()
-        self._timer = self.loop.call_later(seconds, self.close)
-
     async def _wait(self) -> None:
-        self._waiter = self.loop.create_future()
+        self._waiter = self._loop.create_future()
         if self._read_seconds is not None:
             # A timer that is set is not moved: at its time it is set again for the rest. So a wait
             # for each of many small parts costs no timer.
-            self._deadline = self.loop.time() + self._read_seconds
+            self._deadline = self._loop.time() + self._read_seconds
             if self._timer is None:
-                self._timer = self.loop.call_later(self._read_seconds, self._check_deadline)
+                self._timer = self._loop.call_later(self._read_seconds, self._check_deadline)
         try:
             await self._waiter
         finally:
@@ -224,79 +300,72 @@ class _StreamConnection(asyncio.Protocol):
         self._timer = None
         if self._waiter is None:
             return
-        remaining = self._deadline - self.loop.time()
+        remaining = self._deadline - self._loop.time()
         if remaining > 0:
-            self._timer = self.loop.call_later(remaining, self._check_deadline)
+            self._timer = self._loop.call_later(remaining, self._check_deadline)
         else:
-            self._fail(httpx2.ReadTimeout("no data of the response in time"))
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            self.fail(httpx2.ReadTimeout("no data of the response in time"))
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _fail(self, error: Exception) -> None:
-        self._error = self._error or error
-        self._wake()
+    # The connection
 
-    def _refuse(self, reason: str) -> None:
-        self._fail(httpx2.RemoteProtocolError(reason))
-        self._transport.abort()
-
-    # The event loop
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        if self._parser is None or self._is_complete:
-            self.close()  # No request waits for this data.
-            return
+    def receive(self, data: bytes) -> None:
+        assert self._parser is not None
         self._unparsed_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._refuse("the response is not valid HTTP")
             return
-        if self._unparsed_bytes > MAXIMUM_HEAD_BYTES and not self._is_complete:
+        if self._unparsed_bytes > MAXIMUM_HEAD_BYTES and not self.is_complete:
             self._refuse("a header line of the response is too long")
             return
+        if self.is_complete and not self._has_body and not _HEAD_END.endswith(data[-4:]):
+            # The start of a body where none may be; the parser reports no part of a chunk's size.
+            self._keeps_alive = False
         if self._interim > MAXIMUM_INTERIM:
             self._refuse("the response has too many interim responses")
             return
-        if not self._is_complete and self._body_bytes > BUFFER_BYTES and not self._is_paused:
+        if not self.is_complete and self._body_bytes > BUFFER_BYTES and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
         self._wake()
 
-    def eof_received(self) -> None:
-        self._end()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_timer()
-        self._owner.forget(self)
-        if exc is not None and not self._is_complete:
-            self._fail(httpx2.ReadError(f"the connection failed: {type(exc).__name__}"))
-        self._end()
-
-    def _end(self) -> None:
+    def end(self, error: Exception | None) -> None:
+        """Note that the connection has ended, with an error or by an end of the stream."""
         names = {name.lower() for name, _ in self.headers}
-        is_framed = names & {b"content-length", b"transfer-encoding"}
-        # Without a length the connection ends with the body (RFC 9112, section 6.3).
-        if self._has_head and not self._is_complete and not is_framed:
-            self._is_complete = True
+        if error is not None:
+            self.fail(httpx2.ReadError(f"the connection failed: {type(error).__name__}"))
+        elif self._error is None and self._has_head and not names & _FRAMES:
+            # Without a length the connection ends with the body (RFC 9112, section 6.3).
+            self.is_complete = True
             self._wake()
-        elif not self._is_complete:
-            self._fail(httpx2.RemoteProtocolError("the connection ended before the response"))
+        else:
+            self.fail(httpx2.RemoteProtocolError("the connection ended before the response"))
+
+    def fail(self, error: Exception) -> None:
+        """Let the caller get an error after the body that has arrived, unless that is complete."""
+        self._error = self._error or error
+        self._wake()
+
+    def discard(self) -> None:
+        """Release what outlives the response: a timer, and the parser, which refers to this."""
+        self._parser = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self, reason: str) -> None:
+        self.fail(httpx2.RemoteProtocolError(reason))
+        self._transport.abort()
 
     # The parser
 
     def on_message_begin(self) -> None:
-        if self._is_complete:
+        if self.is_complete:
             self._keeps_alive = False  # No request waits for a second response.
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -307,38 +376,44 @@ class _StreamConnection(asyncio.Protocol):
             self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        assert self._parser is not None
-        if self._is_complete:
+        if self.is_complete:
             return
+        assert self._parser is not None
         self.status = self._parser.get_status_code()
         self._unparsed_bytes = 0
         if self.status >= 200:
             self._has_head = True
             self._keeps_alive = self._parser.should_keep_alive()
+            self.is_complete = not self._has_body
         else:
             self.headers = []
             self._interim += 1
 
     def on_body(self, body: bytes) -> None:
         self._unparsed_bytes = 0
-        if not self._is_complete:
+        if self.is_complete:
+            self._keeps_alive = False  # A body where none may be.
+        else:
             self._body.append(body)
             self._body_bytes += len(body)
 
     def on_message_complete(self) -> None:
         # An interim response (1xx) has an end as well.
-        self._is_complete = self._has_head
+        self.is_complete = self._has_head
 
 
 class _Body(httpx2.AsyncByteStream):
     """The body of a response."""
 
-    def __init__(self, owner: StreamTransport, connection: _StreamConnection) -> None:
+    def __init__(
+        self, owner: StreamTransport, connection: _Connection, exchange: _Exchange
+    ) -> None:
         self._owner = owner
-        self._connection: _StreamConnection | None = connection
+        self._connection: _Connection | None = connection
+        self._exchange = exchange
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while self._connection is not None and (data := await self._connection.read()):
+        while self._connection is not None and (data := await self._exchange.read()):
             yield data
 
     async def aclose(self) -> None:

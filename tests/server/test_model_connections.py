@@ -1,0 +1,98 @@
+"""Connections to a model endpoint that runs of two users share: each gets its own answer only.
+
+AGENTCTL_TEST_LONG=1 makes fifty times as many runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from agentctl.operations import Operations
+from agentctl.remote.client import RemoteOperations
+from agentctl.requests import CancelRequest, RunRequest
+from tests.deployment import Deployment, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.process import ServerProcess, serve_config
+
+SCOPES = ("agents:read", "agents:run", "sessions:read")
+ROUNDS = 2_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 40
+
+AGENT = """
+[[models]]
+id = "whole"
+provider = "openai"
+model = "whole"
+base_url = "{url}"
+retries = 0
+
+[[agents]]
+id = "whole"
+model = "whole"
+"""
+
+
+@pytest.fixture(scope="module")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[tuple[Deployment, ServerProcess]]:
+    url, folder = model_endpoint.base_url, tmp_path_factory.mktemp("whole")
+    deployment = create_deployment(folder, url, extra=AGENT.format(url=url))
+    with serve_config(deployment.path) as server:
+        yield deployment, server
+
+
+async def run(operations: Operations, text: str) -> dict[str, Any]:
+    request = RunRequest(text)
+    return dict((await operations.create_run("agent", "whole", request)).value)
+
+
+async def test_refused_response_reaches_no_other_user(
+    served: tuple[Deployment, ServerProcess],
+) -> None:
+    deployment, server = served
+    async with (
+        RemoteOperations(server.url, deployment.token("ann", *SCOPES)) as ann,
+        RemoteOperations(server.url, deployment.token("bob", *SCOPES)) as bob,
+    ):
+        for number in range(3):
+            assert (await run(ann, f"secret of ann {number} compressed"))["status"] == "ERROR"
+            assert (await run(bob, f"bob {number}"))["content"] == f"bob {number}"
+
+
+@pytest.mark.slow
+async def test_cancelled_run_reaches_no_other_user(
+    served: tuple[Deployment, ServerProcess],
+) -> None:
+    deployment, server = served
+    chance = random.Random(36)
+    foreign: list[dict[str, Any]] = []
+
+    async def cancel_runs(ann: Operations) -> None:
+        for number in range(ROUNDS):
+            seconds = chance.uniform(0, 0.1)
+            request = RunRequest(f"secret of ann {number} late {seconds:.3f}", background=True)
+            started = (await ann.create_run("agent", "whole", request)).value
+            await asyncio.sleep(seconds + chance.uniform(-0.02, 0.02))
+            cancel = CancelRequest(started["session_id"])
+            await ann.cancel_run("agent", "whole", started["run_id"], cancel)
+
+    async def follow_runs(bob: Operations, runner: int) -> None:
+        while not all(each.done() for each in cancelling):
+            text = f"bob {runner} {chance.random()}"
+            ended = await run(bob, text)
+            if ended["content"] != text:
+                foreign.append(ended)
+
+    async with (
+        RemoteOperations(server.url, deployment.token("ann", *SCOPES)) as ann,
+        RemoteOperations(server.url, deployment.token("bob", *SCOPES)) as bob,
+    ):
+        cancelling = [asyncio.create_task(cancel_runs(ann)) for _ in range(4)]
+        await asyncio.gather(*(follow_runs(bob, number) for number in range(2)), *cancelling)
+    assert foreign == []
