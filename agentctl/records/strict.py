@@ -17,8 +17,9 @@ MAXIMUM_DEPTH = 8
 
 _MAXIMUM_DIGITS = 64
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
-# Possessive, with an optional end: an unclosed string needs one pass and no backtracking.
-_JSON_STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
+JSON_STRING = r'"[^"\\]*+(?:(?s:\\.)[^"\\]*+)*+"?'
+"""The pattern of a JSON string. Possessive, with an optional end: any text, also one with unclosed
+strings, needs one pass, and no memory for backtracking."""
 
 
 class NotStrict(ValueError):
@@ -95,7 +96,7 @@ def _check_depth(text: str) -> None:
     if text.count("{") + text.count("[") <= MAXIMUM_DEPTH:
         return
     depth = 0
-    for character in re.findall(r"[\[\]{}]", _JSON_STRING.sub("", text)):
+    for character in re.findall(r"[\[\]{}]", re.sub(JSON_STRING, "", text)):
         depth += 1 if character in "{[" else -1
         if depth > MAXIMUM_DEPTH:
             raise NotStrict(f"is nested deeper than {MAXIMUM_DEPTH} levels")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TypeVar
 
+from agentctl.records.strict import JSON_STRING
 from agentctl.runtime.failures import ExecutionError
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ MAXIMUM_VALUES = 65_536
 """Maximum number of values in one JSON document of a peer, such as an MCP message or the arguments
 of tool calls."""
 
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_STRINGS = re.compile(JSON_STRING.encode())
 
 MAXIMUM_CALLS = 128
 """Maximum number of tool calls in one answer: they are executed concurrently."""

@@ -330,6 +330,12 @@ def test_pem_text_may_have_several_keys_and_remarks() -> None:
     assert verify_token(token({"alg": "RS256"}, {}, rs(RSA)), keys)
 
 
+@pytest.mark.parametrize("line", ["-----BEGIN PUBLIC KEY-----", "-----END PUBLIC KEY-----"])
+def test_key_with_a_damaged_line_is_not_left_out(line: str) -> None:
+    with pytest.raises(InvalidKey):
+        load_texts([OTHER.pem.replace(line, line.replace("N", "", 1)) + RSA.pem], "RS256")
+
+
 def test_line_breaks_at_the_end_of_a_secret_are_removed() -> None:
     keys = load_texts([SECRET.decode() + "\r\n"], "HS512")
     assert verify_token(token({"alg": "HS512"}, {}, hs(SECRET, 512)), keys)

@@ -28,8 +28,8 @@ _MINIMUM_EXPONENT = 65537
 _MAXIMUM_EXPONENT_BITS = 64
 """With a longer exponent and a modulus above 3072 bits, OpenSSL rejects every signature."""
 _CURVE_NAMES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
-# Possessive: a file of BEGIN lines without END needs one pass and no backtracking.
-_PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(?:[^-]|-(?!----))*+-----END \1-----")
+PEM_BLOCK = r"-----BEGIN (?P<kind>[A-Z0-9 ]+)-----[^-]*(?:-(?!----)[^-]*)*-----END (?P=kind)-----"
+"""The pattern of a PEM block (RFC 7468 2), whose time is linear in the text without an END line."""
 _PRIVATE_LABEL = "PRIVATE KEY"
 _PUBLIC_LABELS = frozenset({"PUBLIC KEY", "RSA PUBLIC KEY"})
 
@@ -64,8 +64,10 @@ def parse_keys(text: str, spec: AlgorithmSpec, label: str) -> list[VerificationK
         secret = encode_secret(text)
         check_secret(secret, spec, label)
         return [VerificationKey(spec, secret)]
-    blocks = list(_PEM_BLOCK.finditer(text))
-    if not blocks or len(blocks) != text.count("-----BEGIN "):
+    blocks = list(re.finditer(PEM_BLOCK, text))
+    # A damaged boundary is not skipped as text around the keys (RFC 7468 3): its key would be lost.
+    is_whole = {len(blocks)} == {text.count("-----BEGIN"), text.count("-----END")}
+    if not blocks or not is_whole or "------BEGIN" in text:
         raise InvalidKey(
             f"{label} is not a PEM public key",
             hint=f'{spec.name} needs "-----BEGIN PUBLIC KEY-----"; set jwks_file for a JWKS',

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth.keys.generate import build_jwk, encode_public_pem, key_thumbprint
-from agentctl.auth.keys.material import parse_keys
+from agentctl.auth.keys.material import PEM_BLOCK, parse_keys
 from agentctl.auth.keys.signing import SigningKey
 from agentctl.auth.tokens.algorithms import AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jwk import jwk_thumbprint
@@ -31,10 +31,7 @@ REMOVE_AFTER_MEMBER = "agentctl_remove_after"
 
 _REMOVE_AFTER_LINE = "agentctl: remove after "
 _BLOCK = re.compile(
-    rf"(?:^{_REMOVE_AFTER_LINE}(?P<mark>\S+)\r?\n)?"
-    r"(?P<pem>-----BEGIN (?P<kind>[A-Z0-9 ]+)-----(?:[^-]|-(?!----))*+-----END (?P=kind)-----"
-    r"(?:\r?\n)?)",
-    re.MULTILINE,
+    rf"(?:^{_REMOVE_AFTER_LINE}(?P<mark>\S+)\r?\n)?(?P<pem>{PEM_BLOCK}(?:\r?\n)?)", re.MULTILINE
 )
 
 
