@@ -2,120 +2,268 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import os
+import re
+import resource
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import islice
+from typing import Any, NamedTuple, NoReturn
+from urllib.parse import unquote
+
+import orjson
 
 from agentctl.errors import ValidationFailed
 
 MAXIMUM_SUBSCHEMAS = 1_000
-"""Maximum number of subschemas of a request's schema, each counted wherever it is referred to."""
+"""Maximum number of subschemas of a request's schema, each counted wherever it is referred to. One
+below `unevaluatedProperties` or `unevaluatedItems` counts three times for each of them, because its
+validation is repeated as often."""
+
+MAXIMUM_PATTERN_COST = 10_000
+"""Maximum cost of the patterns of a request's schema: 10 for each, and 1 for 16 states of it."""
+
+PROCESSOR_SECONDS = 5
+"""Processor time of a check in a separate process."""
 
 _FOREIGN = ("$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
+_PATTERN_BYTES = 1_000_000
+_BACKTRACKS = 1_000
+_CHEAP_SUBSCHEMAS = 5_000
+_CHEAP_PATTERNS = 100
+_CHEAP_CHECK = 65_536
+_CHEAP_TEXTS = 5_000
+_MEMORY_BYTES = 1_073_741_824
+_LOOK_AROUND = re.compile(r"\(\?<?[=!]")
+_COUNTED = re.compile(r"(\)?)\{(\d{1,6})(?:,(\d{0,6}))?\}")
+_LOOK = 20
+_TEXT_CHARACTERS = 1_000
 
 
 class SchemaProblem(NamedTuple):
-    """The first place of a value that does not match a schema.
+    """A place of a value that does not match a schema.
 
     Attributes:
-        place: the place inside the value: `.to[0]`; empty for the value itself.
+        place: the steps inside the value; empty for the value itself.
         text: the difference from the schema.
     """
 
-    place: str
+    steps: tuple[str | int, ...]
     text: str
+
+    @property
+    def place(self) -> str:
+        """The place as `.to[0]`."""
+        return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.steps)
+
+
+UNUSABLE = SchemaProblem((), "the schema cannot be used")
+DIFFERENT = SchemaProblem((), "the value does not match; it is too large to name the place")
+
+
+class SchemaCost(NamedTuple):
+    """The cost of a validation, from the schema alone.
+
+    Attributes:
+        subschemas: as `MAXIMUM_SUBSCHEMAS` counts them.
+        patterns: as `MAXIMUM_PATTERN_COST` counts them.
+        constants: the members of each `enum`.
+        loops: the references to a schema from inside of it.
+    """
+
+    subschemas: int
+    patterns: int
+    constants: int
+    loops: int
+
+
+def refuse_documents(address: str) -> NoReturn:
+    """Refuse to read another document than a schema itself."""
+    raise ValueError(address)
 
 
 def is_usable_schema(schema: Mapping[str, Any]) -> bool:
     """Return True if values can be validated by a JSON Schema."""
-    return _build_validator(schema) is not None
+    return build_validator(schema) is not None
 
 
-def is_valid_schema(schema: Mapping[str, Any]) -> bool:
-    """Return True for a JSON Schema, also for one with patterns that need backtracking."""
-    import jsonschema_rs
+def check_schemas(schemas: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that the schemas of a request can be used at a bounded cost.
 
-    try:
-        jsonschema_rs.validator_for(dict(schema), offline=True)
-    except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError):
-        return False
+    Args:
+        schemas: by the name of the field, for the error.
+
+    Raises:
+        ValidationFailed: one is recursive, has too many subschemas or patterns, refers to another
+            document or to something that it does not have, or is no JSON Schema.
+    """
+    for name, schema in schemas.items():
+        if _measure(schema, name).loops:
+            raise ValidationFailed(f"{name} must not be recursive")
+        if not is_usable_schema(schema):
+            raise ValidationFailed(f"{name} is not a valid JSON Schema")
+
+
+def is_cheap(schemas: Iterable[Mapping[str, Any]], size: int = 1) -> bool:
+    """Return True if schemas, and a value of a size in bytes, take at most some milliseconds."""
+    subschemas = patterns = 0
+    for schema in schemas:
+        cost = _measure(schema, None)
+        subschemas += cost.subschemas + cost.constants
+        patterns += cost.patterns
+        if (
+            subschemas > _CHEAP_SUBSCHEMAS
+            or patterns > _CHEAP_PATTERNS
+            or size * (subschemas + patterns) > _CHEAP_CHECK
+        ):
+            return False
     return True
 
 
-def check_subschemas(name: str, schema: Mapping[str, Any]) -> bool:
-    """Check the references of a request's schema and the number of its subschemas.
+def _measure(schema: Mapping[str, Any], name: str | None) -> SchemaCost:
+    """Count what a schema has.
 
     Args:
-        name: the field, for the error.
-
-    Returns:
-        True if the schema is recursive.
-
-    Raises:
-        ValidationFailed: it has too many subschemas, refers to another document or to something
-            that it does not have.
+        name: the field of a request, whose schema is refused beyond a maximum; None for another
+            schema, which is counted up to it.
     """
-    count, is_recursive = 0, False
-    waiting: list[tuple[Any, tuple[str, ...]]] = [(schema, ())]
+    count = patterns = constants = loops = 0
+    waiting: list[tuple[Any, tuple[str, ...], int]] = [(schema, (), 1)]
+    names_documents = "draft-04" in str(schema.get("$schema"))
     while waiting:
-        node, above = waiting.pop()
-        count += 1
-        if count > MAXIMUM_SUBSCHEMAS:
-            raise ValidationFailed(f"{name} has more than {MAXIMUM_SUBSCHEMAS} subschemas")
+        node, above, times = waiting.pop()
+        count += times
+        children = node
         if isinstance(node, dict):
-            if any(key in node for key in _FOREIGN):
+            children = node.values()
+            if name is not None and (
+                any(key in node for key in _FOREIGN)
+                or (names_documents and isinstance(node.get("id"), str))
+            ):
                 raise ValidationFailed(f"{name} must use no references except $ref")
+            times *= 3 ** sum(key in node for key in ("unevaluatedProperties", "unevaluatedItems"))
+            patterns += times * sum(map(_weigh_pattern, _list_patterns(node)))
+            if isinstance(listed := node.get("enum"), list):
+                constants += times * len(listed)
             reference = node.get("$ref")
             if isinstance(reference, str) and reference in above:
-                is_recursive = True
+                loops += 1
             elif isinstance(reference, str):
-                waiting.append((_resolve(name, schema, reference), (*above, reference)))
-        children = node.values() if isinstance(node, dict) else node
-        waiting += [(child, above) for child in children if isinstance(child, dict | list)]
-    return is_recursive
-
-
-def _resolve(name: str, root: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
-    """Return the subschema of a reference within the document (RFC 6901)."""
-    pointer, node = reference.removeprefix("#/"), root
-    if pointer != reference:
-        for segment in pointer.split("/"):
-            child = node.get(segment.replace("~1", "/").replace("~0", "~"))
-            if not isinstance(child, dict):
+                if (target := _resolve(schema, reference)) is not None:
+                    waiting.append((target, (*above, reference), times))
+                elif name is not None:
+                    raise ValidationFailed(f"{name} refers to something that it does not have")
+        waiting += [(child, above, times) for child in children if isinstance(child, dict | list)]
+        if count > MAXIMUM_SUBSCHEMAS or patterns > MAXIMUM_PATTERN_COST:
+            if name is None:
                 break
-            node = child
+            if count > MAXIMUM_SUBSCHEMAS:
+                raise ValidationFailed(f"{name} has more than {MAXIMUM_SUBSCHEMAS} subschemas")
+            raise ValidationFailed(f"{name} has patterns that cost too much")
+    return SchemaCost(count, patterns, constants, loops)
+
+
+def _list_patterns(node: Mapping[str, Any]) -> list[str]:
+    named, single = node.get("patternProperties"), node.get("pattern")
+    names = list(named) if isinstance(named, dict) else []
+    return [*names, single] if isinstance(single, str) else names
+
+
+def _weigh_pattern(pattern: str) -> int:
+    """Return the cost of a pattern for each byte of a text, in units of that of a subschema."""
+    states, copies = len(pattern), 1
+    for group, low, high in _COUNTED.findall(pattern):
+        number = int(high or low)
+        if group:
+            copies *= max(1, number)
         else:
-            return node
-    raise ValidationFailed(f"{name} refers to something that it does not have")
+            states += number
+    looks = _LOOK * len(_LOOK_AROUND.findall(pattern))
+    return 10 + looks + states * copies // 16
 
 
-def find_schema_problem(
-    schema: Mapping[str, Any], value: Any, *, mask: str | None = None
-) -> SchemaProblem | None:
-    """Return the first problem of a JSON value, or None.
-
-    Patterns are matched in linear time, and no other document is read. A schema that is not usable
-    allows every value: a tool with one is called as its model asks, too.
-
-    Args:
-        mask: replaces the value in the text, for texts that reach the log.
-    """
-    validator = _build_validator(schema, mask)
-    if validator is None:
+def _resolve(root: Mapping[str, Any], reference: str) -> Mapping[str, Any] | None:
+    """Return the subschema of a reference within the document (RFC 6901); None if there is none."""
+    if reference == "#":
+        return root
+    pointer = unquote(reference).removeprefix("#/")
+    if not reference.startswith("#/"):
         return None
-    for problem in validator.iter_errors(value):
-        place = "".join(
-            f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem.instance_path
-        )
-        return SchemaProblem(place, str(problem.message))
-    return None
+    node: Any = root
+    for segment in pointer.split("/"):
+        if isinstance(node, list) and segment.isdecimal() and len(segment) < 6:
+            node = node[int(segment)] if int(segment) < len(node) else None
+        elif isinstance(node, dict):
+            node = node.get(segment.replace("~1", "/").replace("~0", "~"))
+        else:
+            return None
+    return node if isinstance(node, dict) else None
 
 
-def _build_validator(schema: Mapping[str, Any], mask: str | None = None) -> Any:
+def has_cheap_texts(schema: Mapping[str, Any], size: int) -> bool:
+    """Return True if the problems of a value of a size in bytes take at most some milliseconds.
+
+    The library finds all of them at once, and keeps a copy of the value for each.
+    """
+    cost = _measure(schema, None)
+    return cost.loops < 2 and cost.subschemas * size <= _CHEAP_TEXTS
+
+
+def list_problems(validator: Any, value: Any, limit: int) -> list[SchemaProblem]:
+    """Return the first problems of a JSON value that does not match."""
+    return [
+        SchemaProblem(tuple(problem.instance_path), str(problem.message)[:_TEXT_CHARACTERS])
+        for problem in islice(validator.iter_errors(value), limit)
+    ]
+
+
+def main() -> None:
+    """Answer the request on stdin: the only work of a process, which ends when it takes too long.
+
+    Each answer is a line of JSON; a later one replaces those before.
+    """
+
+    def limit(kind: int, value: int) -> None:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(kind, (value, value))
+
+    limit(resource.RLIMIT_CPU, PROCESSOR_SECONDS)
+    limit(resource.RLIMIT_AS, _MEMORY_BYTES)
+    os.nice(5)
+    request = orjson.loads(sys.stdin.buffer.read())
+    answer: Any = None
+    if "schemas" in request:
+        try:
+            check_schemas(request["schemas"])
+        except ValidationFailed as problem:
+            answer = problem.detail
+    elif (validator := build_validator(request["schema"], request["mask"])) is None:
+        answer = [UNUSABLE]
+    elif validator.is_valid(request["value"]):
+        answer = []
+    else:
+        print(orjson.dumps([DIFFERENT], default=list).decode(), flush=True)
+        limit(resource.RLIMIT_CPU, min(PROCESSOR_SECONDS, int(time.process_time()) + 1))
+        answer = list_problems(validator, request["value"], request["limit"])
+    print(orjson.dumps(answer, default=list).decode())
+
+
+def build_validator(schema: Mapping[str, Any], mask: str | None = None) -> Any:
+    """Return the validator of a schema; None if the schema is not usable.
+
+    No other document is read. Patterns are matched in linear time, except those that look around,
+    whose steps are limited: a text that exceeds them does not match.
+    """
     import jsonschema_rs
 
-    try:
-        return jsonschema_rs.validator_for(
-            dict(schema), offline=True, pattern_options=jsonschema_rs.RegexOptions(), mask=mask
-        )
-    except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError):
-        return None
+    for options in (
+        jsonschema_rs.RegexOptions(size_limit=_PATTERN_BYTES),
+        jsonschema_rs.FancyRegexOptions(size_limit=_PATTERN_BYTES, backtrack_limit=_BACKTRACKS),
+    ):
+        with suppress(ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError):
+            return jsonschema_rs.validator_for(
+                dict(schema), retriever=refuse_documents, pattern_options=options, mask=mask
+            )
+    return None

@@ -22,7 +22,6 @@ from agentctl.records.approvals import (
     Verb,
     hash_call,
 )
-from agentctl.records.json_schema import find_schema_problem
 from agentctl.records.times import now
 from agentctl.records.validation import check_json, check_text
 from agentctl.requests.approvals import NewDecision
@@ -31,6 +30,7 @@ from agentctl.runs.legs import release_if_decided
 from agentctl.runs.results import to_json
 from agentctl.runtime.journal import dump_outcome
 from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.schema_checks import find_schema_problem
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, run_reads, steps
@@ -91,7 +91,7 @@ def check_pending(row: ApprovalRow) -> None:
         raise errors.Conflict("The approval has expired")
 
 
-def build_change(row: ApprovalRow, decision: NewDecision, actor: str) -> DecisionChange:
+async def build_change(row: ApprovalRow, decision: NewDecision, actor: str) -> DecisionChange:
     """Check a decision about an approval and return its new values.
 
     Raises:
@@ -119,14 +119,14 @@ def build_change(row: ApprovalRow, decision: NewDecision, actor: str) -> Decisio
     change = DecisionChange(status=status, decided_at=at, decided_by=actor, note=decision.note)
     match decision.decision:
         case "approve" if decision.arguments is not None:
-            _check_schema("arguments", decision.arguments, row.schema)
+            await _check_schema("arguments", decision.arguments, row.schema)
             edited = hash_call(row.run_id, row.tool_call_id, row.tool_name, decision.arguments)
             if edited == row.arguments_hash:
                 return change
             text = orjson.dumps(decision.arguments).decode()
             return change._replace(approved_arguments=text, approved_hash=edited)
         case "answer":
-            _check_schema("answer", decision.answer, row.schema)
+            await _check_schema("answer", decision.answer, row.schema)
             return change._replace(answer=orjson.dumps(decision.answer).decode())
         case "complete":
             result = orjson.dumps(decision.result).decode()
@@ -151,7 +151,7 @@ def _check_fields(decision: NewDecision) -> None:
             raise errors.ValidationFailed(f"note must be at most {MAXIMUM_NOTE_LENGTH} characters")
 
 
-def _check_schema(name: str, value: Any, schema: str | None) -> None:
+async def _check_schema(name: str, value: Any, schema: str | None) -> None:
     """Check a value against the stored JSON Schema of an approval.
 
     Raises:
@@ -159,7 +159,7 @@ def _check_schema(name: str, value: Any, schema: str | None) -> None:
     """
     if schema is None:
         return
-    if (problem := find_schema_problem(orjson.loads(schema), value)) is not None:
+    if (problem := await find_schema_problem(orjson.loads(schema), value)) is not None:
         raise errors.ValidationFailed(
             f"{name}{problem.place} does not match its schema: {problem.text}"
         )

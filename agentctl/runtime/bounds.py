@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from agentctl.records.strict import JSON_STRING
 from agentctl.runtime.failures import ExecutionError
@@ -72,6 +73,23 @@ class Turns:
 
     def _renew(self) -> None:
         self._begun = None
+
+
+_begun: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
+
+
+async def take_shared_turn() -> None:
+    """Wait for a step of the event loop in which callers have worked less than `STEP_SECONDS`.
+
+    For short work of many tasks: a step of the loop continues all tasks that are ready.
+    """
+    loop = asyncio.get_running_loop()
+    while (begun := _begun.get(loop)) is not None:
+        if time.perf_counter() - begun < STEP_SECONDS:
+            return
+        await asyncio.sleep(0)
+    _begun[loop] = time.perf_counter()
+    loop.call_soon(_begun.pop, loop, None)
 
 
 async def convert(function: Callable[[], T], size: int, step_bytes: int = STEP_BYTES) -> T:

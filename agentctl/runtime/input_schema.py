@@ -11,9 +11,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agentctl.records.json_schema import find_schema_problem
 from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.schema_checks import find_schema_problem
 
 if TYPE_CHECKING:
     from agentctl.records.run_spec import RunSpec
@@ -70,17 +70,18 @@ class InputSchema:
         ]
         return ", ".join(names) or "any fields"
 
-    def check(self, value: dict[str, Any]) -> Any:
+    async def check(self, value: dict[str, Any]) -> Any:
         """Return the value for the code.
 
         Raises:
             WrongInput: the object does not match.
         """
-        if (problem := find_schema_problem(self.schema, value, mask="the value")) is not None:
+        problem = await find_schema_problem(self.schema, value, mask="the value")
+        if problem is not None:
             raise WrongInput(f"does not match its schema: {problem.text}", problem.place)
         return value if self._convert is None else self._convert(value)
 
-    def read(self, spec: RunSpec) -> Any:
+    async def read(self, spec: RunSpec) -> Any:
         """Return the value for the code of a run; None if it has a message only, as it may.
 
         Raises:
@@ -88,12 +89,12 @@ class InputSchema:
         """
         try:
             if spec.input_object is not None:
-                return self.check(json.loads(spec.input_object))
+                return await self.check(json.loads(spec.input_object))
             if not self.is_required:
                 return None
             if (value := find_object(spec.input)) is None:
                 raise WrongInput("must be the JSON text of an object")
-            return self.check(value)
+            return await self.check(value)
         except WrongInput as wrong:
             text = f"The agent was not called: input{wrong.place} {wrong.problem}"
             raise ExecutionError("AGENT_FAILED", text) from None

@@ -241,7 +241,7 @@ class ApprovalOperations(OperationFamily):
             check_approver(row, self._names(), own=self.hosting.settings.approvals.own)
             identity = self._build_identity([kind, component_id, approval_id], request)
             if not await find_repeated(database, identity):
-                change = self._build_change(row, request)
+                change = await self._build_change(row, request)
                 decided = await self._write(
                     call, database, row.root_run_id, [(approval_id, change)], identity
                 )
@@ -264,12 +264,12 @@ class ApprovalOperations(OperationFamily):
             self.principal, fields.pop("idempotency_key", None), [*place, fields]
         )
 
-    def _build_change(self, row: ApprovalRow, decision: NewDecision) -> DecisionChange:
+    async def _build_change(self, row: ApprovalRow, decision: NewDecision) -> DecisionChange:
         limits = self.hosting.settings.limits
         dump_checked_json("arguments", decision.arguments, limits.state_bytes)
         dump_checked_json("answer", decision.answer, limits.state_bytes)
         dump_checked_json("result", decision.result, limits.tool_result_bytes)
-        change = build_change(row, decision, self.principal.actor)
+        change = await build_change(row, decision, self.principal.actor)
         if change.status == "approved" and not self.hosting.catalog.can_call(
             row.component_type,  # type: ignore[arg-type]  # only kinds are stored
             row.component_id,
@@ -368,7 +368,7 @@ class ApprovalOperations(OperationFamily):
                     f"The run is part of run {state.parent_run_id}: continue that one"
                 )
             changes = [
-                (row.approval_id, self._build_change(row, decision))
+                (row.approval_id, await self._build_change(row, decision))
                 for row, decision in _match_decisions(rows, request.decisions)
             ]
             if not changes and is_final(state.status):

@@ -69,17 +69,19 @@ async def read_run_input(
     schema = await _open_schema(catalog, agent, with_input=value is not None)
     if schema is not None:
         if value is not None:
-            _check("input", schema, value)
+            await _check("input", schema, value)
         elif schema.is_required:
             assert message is not None
-            text = _read_object(schema, message, agent.id, limits.state_bytes)
+            text = await _read_object(schema, message, agent.id, limits.state_bytes)
     if message is None:
         assert text is not None
         message = text
     return RunInput(message, text)
 
 
-def dump_request_tools(catalog: Catalog, component: Component, request: RunRequest) -> str | None:
+async def dump_request_tools(
+    catalog: Catalog, component: Component, request: RunRequest
+) -> str | None:
     """Return the JSON text of the checked tools of the caller; None for none.
 
     Raises:
@@ -93,7 +95,7 @@ def dump_request_tools(catalog: Catalog, component: Component, request: RunReque
         find_taken_name,
     )
 
-    text = dump_client_tools(request.client_tools)
+    text = await dump_client_tools(request.client_tools)
     check_tool_choice(request.tool_choice, text)
     if text is None:
         return None
@@ -138,17 +140,17 @@ async def _open_schema(
     return catalog.find_input_schema(agent)
 
 
-def _check(name: str, schema: InputSchema, value: dict[str, Any]) -> None:
+async def _check(name: str, schema: InputSchema, value: dict[str, Any]) -> None:
     try:
         # A copy: the code of the type may change it.
-        schema.check(orjson.loads(orjson.dumps(value)))
+        await schema.check(orjson.loads(orjson.dumps(value)))
     except WrongInput as wrong:
         raise ValidationFailed(f"{name}{wrong.place} {wrong.problem}") from None
     except Exception:
         _log.warning("the type of an input failed: its run reports that", exc_info=True)
 
 
-def _read_object(schema: InputSchema, message: str, agent_id: str, limit: int) -> str:
+async def _read_object(schema: InputSchema, message: str, agent_id: str, limit: int) -> str:
     value = find_object(message)
     if value is None:
         raise ValidationFailed(
@@ -156,7 +158,7 @@ def _read_object(schema: InputSchema, message: str, agent_id: str, limit: int) -
         )
     text = dump_checked_json("message", value, limit)
     assert text is not None
-    _check("message", schema, value)
+    await _check("message", schema, value)
     return text
 
 

@@ -293,8 +293,8 @@ class RunOperations(OperationFamily):
             tool_timeout=limits.tool_timeout_seconds,
             metadata=metadata,
             session_state=session_state,
-            output_schema=self._dump_output_schema(component, request.output_schema),
-            client_tools=dump_request_tools(self.hosting.catalog, component, request),
+            output_schema=await self._dump_output_schema(component, request.output_schema),
+            client_tools=await dump_request_tools(self.hosting.catalog, component, request),
             tool_choice=request.tool_choice,
             session_history=request.session_history,
             dependencies=self._dump_object("dependencies", request.dependencies),
@@ -313,7 +313,7 @@ class RunOperations(OperationFamily):
             idempotency=identity,
         )
 
-    def _dump_output_schema(
+    async def _dump_output_schema(
         self, component: Component, schema: dict[str, Any] | None
     ) -> str | None:
         from agentctl.runtime.models.structured_output import check_output_schema
@@ -325,7 +325,7 @@ class RunOperations(OperationFamily):
             raise errors.ValidationFailed(
                 "output_schema is for agents and teams whose own model answers"
             )
-        check_output_schema(schema)
+        await check_output_schema(schema)
         return text
 
     def _dump_object(self, name: str, value: dict[str, Any] | None) -> str | None:

@@ -165,6 +165,11 @@ async def test_any_server_continues_with_the_results(client_site: Site) -> None:
         ),
         (
             "/agents/clerk/runs",
+            {"client_tools": [{"name": "a", "parameters": {"items": {"$ref": "#"}}}]},
+            "must not be recursive",
+        ),
+        (
+            "/agents/clerk/runs",
             {"client_tools": [{"name": "a", "parameters": {"enum": [[]] * 1_000}}]},
             "more than 1000 subschemas",
         ),
@@ -188,15 +193,11 @@ def client_server(client_site: Site) -> Any:
 def test_calls_with_other_arguments_reach_the_model_again(
     client_server: ThreadedServer, client_site: Site, model_endpoint: ModelEndpoint
 ) -> None:
-    recursive = {
-        "name": "tree",
-        "parameters": {
-            "$defs": {"node": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "string"}]}},
-            "properties": {"root": {"$ref": "#/$defs/node"}},
-        },
-    }
-    plan = [answer(call("tree", root=1), call("ask_color", "c", any=1))]
-    tools = [recursive, {**ASK, "parameters": {"additionalProperties": False}}]
+    url = {**TAB, "name": "tree"}
+    plan = [
+        answer(call("tree", url="x"), call("ask_color", "c", any=1), call("tree", "f", url="ftp"))
+    ]
+    tools = [url, {**ASK, "parameters": {"additionalProperties": False}}]
     run = start(
         client_site,
         client_server,
@@ -207,7 +208,7 @@ def test_calls_with_other_arguments_reach_the_model_again(
     ).json()
     assert [row["tool_name"] for row in run["approvals"]] == ["tree"]
     failed = [tool for tool in run["tools"] if tool["tool_call_error"]]
-    assert [tool["tool_name"] for tool in failed] == ["ask_color"]
+    assert [tool["tool_name"] for tool in failed] == ["ask_color", "tree"]
     sent = model_endpoint.requests("plan")[-1]
     assert sent["tool_choice"] == {"type": "function", "function": {"name": "tree"}}
     assert [tool["function"]["name"] for tool in sent["tools"]][-2:] == ["tree", "ask_color"]

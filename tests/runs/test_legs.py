@@ -92,7 +92,7 @@ async def approval_of(service: Service, run_id: str) -> ApprovalRow:
 async def decide(service: Service, run_id: str, verb: Any, **fields: Any) -> bool:
     row = await approval_of(service, run_id)
     decision = NewDecision(verb, row.arguments_hash, **fields)
-    change = build_change(row, decision, "boss")
+    change = await build_change(row, decision, "boss")
     work = write_decisions(
         database_of(service).outbox, row.root_run_id, [(row.approval_id, change)]
     )

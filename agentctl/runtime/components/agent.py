@@ -149,7 +149,7 @@ class _Turns:
                 if not await self.perform_calls(answer.calls, {}, {}):
                     return
                 continue
-            problem = _take_output(runner, conversation, last=self._corrected)
+            problem = await _take_output(runner, conversation, last=self._corrected)
             if problem is None:
                 return
             self._corrected = True
@@ -309,7 +309,7 @@ def _build_prompt(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def _take_output(
+async def _take_output(
     runner: ConfiguredRunner, conversation: Conversation, *, last: bool
 ) -> InvalidAnswer | None:
     """Validate a final answer if it has a schema. Return the problem that the model can correct.
@@ -320,7 +320,7 @@ def _take_output(
     if runner.output is None:
         return None
     try:
-        conversation.context.transcript.output = runner.output.parse(conversation.held_text)
+        conversation.context.transcript.output = await runner.output.parse(conversation.held_text)
     except InvalidAnswer as problem:
         _log.warning(
             "run %s: the answer does not match the output schema: %s",

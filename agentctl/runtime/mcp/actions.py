@@ -67,7 +67,7 @@ class McpAction:
             answers = build_answers(kept, context.leg) if kept is not None else None
             result = await self._call(arguments, context, limit, answers)
             if result.get("resultType") == "input_required":
-                pause = build_questions(self.tool, result, kept)
+                pause = await build_questions(self.tool, result, kept)
                 end = "completed"
                 return CallOutcome("", pause=pause)
             text = build_result_text(result, context.limits.tool_result_bytes)

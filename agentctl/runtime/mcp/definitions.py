@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from agentctl.config.mcp_servers import allows_tool
+from agentctl.errors import Unavailable, ValidationFailed
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import escape_controls
 from agentctl.runtime.bounds import Turns
+from agentctl.runtime.schema_checks import check_request_schemas
 
 if TYPE_CHECKING:
     from agentctl.config.mcp_table import McpServer
@@ -89,7 +91,7 @@ async def build_tool_list(server: McpServer, listed: Iterable[ListedTool]) -> To
             break
         name = escape_controls(item.name[:_NAME_CHARACTERS])
         try:
-            tool = _build_tool(server, item)
+            tool = await _build_tool(server, item)
         except UnusableTool as problem:
             problems.append(f'the tool "{name}" is left out: {problem}')
             continue
@@ -119,7 +121,7 @@ class UnusableTool(Exception):
     """The reason why a tool, or a question of one, is left out."""
 
 
-def _build_tool(server: McpServer, listed: ListedTool) -> McpTool:
+async def _build_tool(server: McpServer, listed: ListedTool) -> McpTool:
     if not 0 < len(listed.name) <= _MAXIMUM_LISTED_NAME or not listed.name.isprintable():
         raise UnusableTool("its name is empty, too long or not printable")
     return McpTool(
@@ -127,7 +129,7 @@ def _build_tool(server: McpServer, listed: ListedTool) -> McpTool:
         listed_name=listed.name,
         name=build_public_name(server.id, listed.name),
         description=clean_text(listed.description, DESCRIPTION_BYTES),
-        parameters=clean_schema(listed.schema),
+        parameters=await clean_schema(listed.schema),
     )
 
 
@@ -164,11 +166,11 @@ def _describe(tool: Any) -> dict[str, Any]:
     return {"name": name if isinstance(name, str) else "", "inputSchema": schema}
 
 
-def clean_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+async def clean_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of an object with clean texts.
 
     Raises:
-        UnusableTool: it is not one, or it is too large.
+        UnusableTool: it is not one, it is too large, or it is recursive.
     """
     if UNUSABLE in schema:
         raise UnusableTool("its definition does not follow the protocol")
@@ -184,7 +186,12 @@ def clean_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
         raise UnusableTool(_LARGE_SCHEMA)
     if cleaned.get("type", "object") != "object":
         raise UnusableTool("its schema is not that of an object")
-    return {**cleaned, "type": "object", "properties": cleaned.get("properties") or {}}
+    schema = {**cleaned, "type": "object", "properties": cleaned.get("properties") or {}}
+    try:
+        await check_request_schemas({"its schema": schema})
+    except (Unavailable, ValidationFailed) as problem:
+        raise UnusableTool(problem.detail) from None
+    return schema
 
 
 def _clean_value(value: Any, depth: int) -> Any:

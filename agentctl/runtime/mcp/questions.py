@@ -36,7 +36,7 @@ class McpAnswers:
     request_state: str | None
 
 
-def build_questions(
+async def build_questions(
     tool: McpTool, result: Mapping[str, Any], kept: Mapping[str, Any] | None
 ) -> CallPause:
     """Return what a run waits for until the current call can be repeated.
@@ -61,7 +61,7 @@ def build_questions(
         if params.get("mode") != "form":
             raise McpCallFailed("it asks for input of a kind that is not supported")
         try:
-            schema = clean_schema(params["requestedSchema"])
+            schema = await clean_schema(params["requestedSchema"])
         except UnusableTool as problem:
             raise McpCallFailed(f"it asks a question that is not usable: {problem}") from None
         asked[key] = f"{call.id}:{number}.{len(asks) + 1}"

@@ -439,5 +439,5 @@ class AnswerSchema(OutputSchema):
         self.name = name
         self.description = description
 
-    def validate(self, value: Any) -> Any:
+    async def validate(self, value: Any) -> Any:
         return value

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentctl.errors import InvalidConfiguration, ValidationFailed
-from agentctl.records.json_schema import check_subschemas
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.imports import UnusableObject, load_object
 from agentctl.runtime.json_values import clean_json_value
+from agentctl.runtime.schema_checks import check_request_schemas, list_schema_problems
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -65,7 +65,7 @@ class OutputSchema(ABC):
     name: str | None = None
     description: str | None = None
 
-    def parse(self, text: str) -> Any:
+    async def parse(self, text: str) -> Any:
         """Parse and validate an answer, also one in a fenced code block; return a JSON value.
 
         Raises:
@@ -76,12 +76,13 @@ class OutputSchema(ABC):
         if len(text.encode()) > MAXIMUM_ANSWER_BYTES:
             raise InvalidAnswer(f"it has more than {MAXIMUM_ANSWER_BYTES} bytes")
         try:
-            return self.validate(clean_json_value(json.loads(text)))
+            value = clean_json_value(json.loads(text))
         except (ValueError, RecursionError):
             raise InvalidAnswer("it is not a JSON document") from None
+        return await self.validate(value)
 
     @abstractmethod
-    def validate(self, value: Any) -> Any:
+    async def validate(self, value: Any) -> Any:
         """Validate a JSON value and return the result as a JSON value.
 
         Raises:
@@ -98,7 +99,7 @@ class ModelSchema(OutputSchema):
         self.description = (model.__doc__ or "").strip() or None
         self._model = model
 
-    def validate(self, value: Any) -> Any:
+    async def validate(self, value: Any) -> Any:
         from pydantic import ValidationError
 
         try:
@@ -109,37 +110,19 @@ class ModelSchema(OutputSchema):
 
 
 class RequestSchema(OutputSchema):
-    """The JSON Schema of a request.
-
-    Raises:
-        ValidationFailed: see `check_output_schema`.
-    """
+    """The JSON Schema of a request, which `check_output_schema` has checked."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
-        import jsonschema_rs
-
-        if schema.get("type") != "object":
-            raise ValidationFailed('output_schema must have "type": "object"')
-        if check_subschemas("output_schema", schema):
-            raise ValidationFailed("output_schema must not be recursive")
         self.json_schema = schema
-        self._validator: Any
-        try:
-            self._validator = jsonschema_rs.validator_for(
-                schema, offline=True, pattern_options=jsonschema_rs.RegexOptions()
-            )
-        except (ValueError, jsonschema_rs.ReferencingError):
-            raise ValidationFailed("output_schema is not a valid JSON Schema") from None
 
-    def validate(self, value: Any) -> Any:
-        problems = []
-        for error in self._validator.iter_errors(value):
-            where = "/".join(str(step) for step in error.instance_path)
-            problems.append(f"{where or 'the document'}: {error.message}")
-            if len(problems) == _MAXIMUM_PROBLEMS:
-                break
-        if problems:
-            raise InvalidAnswer(*map(replace_unstorable, problems))
+    async def validate(self, value: Any) -> Any:
+        if problems := await list_schema_problems(self.json_schema, value, _MAXIMUM_PROBLEMS):
+            raise InvalidAnswer(
+                *(
+                    replace_unstorable(f"{'/'.join(map(str, steps)) or 'the document'}: {text}")
+                    for steps, text in problems
+                )
+            )
         return value
 
 
@@ -177,14 +160,17 @@ def _check_model(value: object) -> type[BaseModel]:
     return value
 
 
-def check_output_schema(schema: dict[str, Any]) -> None:
+async def check_output_schema(schema: dict[str, Any]) -> None:
     """Check the JSON Schema of a request.
 
     Raises:
         ValidationFailed: it is not a JSON Schema of an object, refers to another document, is
-            recursive, has a pattern that needs backtracking, or has too many subschemas.
+            recursive, or has too many subschemas or patterns.
+        Unavailable: see `check_request_schemas`.
     """
-    RequestSchema(schema)
+    if schema.get("type") != "object":
+        raise ValidationFailed('output_schema must have "type": "object"')
+    await check_request_schemas({"output_schema": schema})
 
 
 def _describe_error(error: Any) -> str:

@@ -55,13 +55,13 @@ class AgnoBase:
     async def close(self) -> None:
         """Do nothing: an agent has nothing to close."""
 
-    def read_input(self, message: str, run: HostedRun) -> Any:
+    async def read_input(self, message: str, run: HostedRun) -> Any:
         """Return the input of a run: the message, or the object that the agent takes.
 
         Raises:
             ExecutionError: the task of a member or step is no such object.
         """
-        return message if self.input_schema is None else self.input_schema.read(run.spec)
+        return message if self.input_schema is None else await self.input_schema.read(run.spec)
 
 
 class AgnoRunner(AgnoBase):
@@ -98,7 +98,7 @@ class AgnoRunner(AgnoBase):
                 access.seen_runs = ChainMap({context.run_id: ""}, inputs)
             report = AgnoReport(run, failed, inputs)
             if run.leg is None:
-                given_input = self.read_input(message, run)
+                given_input = await self.read_input(message, run)
                 events = target.arun(given_input, session_state=state, **names, **given, **stream)
             else:
                 output = self._output_type.from_dict(run.leg.state["output"])

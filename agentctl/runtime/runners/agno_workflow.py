@@ -64,7 +64,7 @@ class AgnoWorkflowRunner(AgnoBase):
             report = WorkflowReport(run, failed, workflow, inputs)
             if run.leg is None:
                 events: Any = workflow.arun(
-                    self.read_input(message, run),
+                    await self.read_input(message, run),
                     run_id=context.run_id,
                     session_id=context.session_id,
                     user_id=context.user_id,

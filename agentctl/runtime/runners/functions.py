@@ -91,8 +91,8 @@ class _PythonRunner:
     async def close(self) -> None:
         """Do nothing."""
 
-    def _bind(self, message: str, run: HostedRun) -> Callable[[], Any]:
-        value = None if self.input_schema is None else self.input_schema.read(run.spec)
+    async def _bind(self, message: str, run: HostedRun) -> Callable[[], Any]:
+        value = None if self.input_schema is None else await self.input_schema.read(run.spec)
         arguments: dict[str, Any] = {self._message: message if value is None else value}
         if self._context is not None:
             arguments[self._context] = run.context
@@ -116,7 +116,7 @@ class FunctionRunner(_PythonRunner):
         self._is_async = is_async
 
     async def run(self, message: str, run: HostedRun) -> None:
-        call = self._bind(message, run)
+        call = await self._bind(message, run)
         if self._is_async:
             result = await start_replay(run).execute(call(), list)
         else:
@@ -151,7 +151,7 @@ class GeneratorRunner(_PythonRunner):
     async def _iterate(
         self, message: str, run: HostedRun, replay: Replay, output: ReplayedOutput
     ) -> None:
-        generator: AsyncIterator[Any] = self._bind(message, run)()
+        generator: AsyncIterator[Any] = (await self._bind(message, run))()
         async with aclosing(generator):  # type: ignore[type-var]  # an async generator function
             async for item in generator:
                 if replay.paused is not None:

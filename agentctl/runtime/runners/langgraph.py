@@ -234,7 +234,7 @@ class LangGraphRunner:
             "configurable": configurable,
             "metadata": {"session_id": context.session_id},
         }
-        given, new = self._read_input(message, run)
+        given, new = await self._read_input(message, run)
         # A member has no earlier runs: its graph stores nothing, so that two members at the same
         # time do not share a thread.
         if not self._has_checkpointer or run.spec.is_member:
@@ -278,7 +278,7 @@ class LangGraphRunner:
         journal.use()
         return journal
 
-    def _read_input(self, message: str, run: HostedRun) -> tuple[dict[str, Any], list[Any]]:
+    async def _read_input(self, message: str, run: HostedRun) -> tuple[dict[str, Any], list[Any]]:
         """Return the object of a run and its new messages.
 
         A run without a message has the JSON text of its object as its message: that is no message
@@ -288,7 +288,7 @@ class LangGraphRunner:
             ExecutionError: the task of a member is not the object that the graph needs.
         """
         schema, spec = self.input_schema, run.spec
-        given = schema.read(spec) or {}
+        given = (await schema.read(spec)) or {}
         if spec.input_object is None:
             is_object = schema.is_required
         else:

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentctl.records.approvals import ApprovalPolicy
-from agentctl.records.json_schema import find_schema_problem
 from agentctl.runtime.conversation import CallRule
 from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.schema_checks import find_schema_problem
 from agentctl.runtime.tools.actions import ToolAction
 from agentctl.runtime.tools.external import ExternalAction
 
@@ -66,7 +66,7 @@ async def check_arguments(
     tool: ToolRecord, arguments: Mapping[str, Any], conversation: Conversation
 ) -> CallOutcome | None:
     """Check the arguments of a call against the schema of its tool."""
-    problem = find_schema_problem(tool["parameters"], dict(arguments))
+    problem = await find_schema_problem(tool["parameters"], dict(arguments))
     if problem is None:
         return None
     place = f"{problem.place.lstrip('.')}: " if problem.place else ""

@@ -13,18 +13,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentctl.errors import TooLarge, ValidationFailed
-from agentctl.records.json_schema import check_subschemas, is_valid_schema
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.validation import check_json
 from agentctl.runtime.conversation import CallRule
+from agentctl.runtime.schema_checks import check_request_schemas
 from agentctl.runtime.tools.call_rules import check_arguments
 from agentctl.runtime.tools.external import ExternalAction
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.records.run_spec import RunSpec
-    from agentctl.runtime.conversation import Conversation
-    from agentctl.runtime.pauses import CallOutcome
 
 MAXIMUM_TOOLS = 128
 """Maximum number of tools of a request; providers accept about as many."""
@@ -37,12 +35,13 @@ _NOT_NAMES = ("auto", "none", REQUIRED)
 _MEMBERS = ("name", "description", "parameters")
 
 
-def dump_client_tools(tools: Sequence[Mapping[str, Any]] | None) -> str | None:
+async def dump_client_tools(tools: Sequence[Mapping[str, Any]] | None) -> str | None:
     """Return the JSON text of the checked tools of a request; None for none.
 
     Raises:
         ValidationFailed: there are too many, or a tool is not valid; names its place.
         TooLarge: their JSON text is too large.
+        Unavailable: see `check_request_schemas`.
     """
     if not tools:
         return None
@@ -53,6 +52,9 @@ def dump_client_tools(tools: Sequence[Mapping[str, Any]] | None) -> str | None:
     if len(json.dumps(tools, ensure_ascii=False).encode()) > MAXIMUM_BYTES:
         raise TooLarge(f"client_tools must be at most {MAXIMUM_BYTES} bytes of JSON")
     records = [_read_tool(f"client_tools[{number}]", tool) for number, tool in enumerate(tools)]
+    await check_request_schemas(
+        {f"client_tools[{n}].parameters": each["parameters"] for n, each in enumerate(records)}
+    )
     names = [record["name"] for record in records]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValidationFailed(f"client_tools has two tools named {twice}")
@@ -99,18 +101,9 @@ def build_client_actions(
     """
     actions = {tool["name"]: ExternalAction(tool) for tool in tools}
     rules = {
-        tool["name"]: CallRule("external", "user", partial(_check_call, tool)) for tool in tools
+        tool["name"]: CallRule("external", "user", partial(check_arguments, tool)) for tool in tools
     }
     return actions, rules
-
-
-async def _check_call(
-    tool: ToolRecord, arguments: Mapping[str, Any], conversation: Conversation
-) -> CallOutcome | None:
-    # The validation by a recursive schema of a caller has no bound: the caller checks the call.
-    if check_subschemas("parameters", tool["parameters"]):
-        return None
-    return await check_arguments(tool, arguments, conversation)
 
 
 def _read_tool(at: str, tool: Mapping[str, Any]) -> ToolRecord:
@@ -130,6 +123,4 @@ def _read_tool(at: str, tool: Mapping[str, Any]) -> ToolRecord:
     schema = {"type": "object", "properties": {}, **(parameters or {})}
     if schema["type"] != "object" or not isinstance(schema["properties"], dict):
         raise ValidationFailed(f"{at}.parameters must be a JSON Schema of the type object")
-    if not check_subschemas(f"{at}.parameters", schema) and not is_valid_schema(schema):
-        raise ValidationFailed(f"{at}.parameters is not a valid JSON Schema")
     return {"name": name, "description": description or "", "parameters": schema}
