@@ -166,7 +166,7 @@ def _as_library_errors(model: Model) -> Iterator[None]:
     except ExecutionError as failure:
         if failure.code not in MODEL_FAILURES:
             raise
-        status = 400 if failure.code == "MODEL_REJECTED" else 503
+        status = 400 if failure.code in ("CONTEXT_EXCEEDED", "MODEL_REJECTED") else 503
         raise ModelProviderError(failure.detail, status, model.name, model.id) from failure
 
 

@@ -29,6 +29,8 @@
     delegate            calls delegate_task_to_member (or route_to_member), for the member named in
                         the last user message, else the first; then answers with the result
     history             answers with the roles and texts of the request, as JSON
+    window:N            refuses a request whose texts have more than N characters, and answers
+                        others like history
     drafts              parses the newest user message that is a JSON list of texts and answers with
                         the first, then with the next one, and so on
     facts               answers with JSON, in a code block, that adds the question of the last user
@@ -157,6 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
             status = 529 if name == "flaky" and self.number % 4 == 3 else 429
             wait = formatdate(time.time() + 2, usegmt=True) if argument == "date" else argument
             self._refuse(status, {"Retry-After": wait} if wait else {})
+        elif name == "window" and sum(len(_read_text(m)) for m in body["messages"]) > int(argument):
+            error = {"message": "Input tokens exceed the limit", "code": "context_length_exceeded"}
+            self._send(400, json.dumps({"error": error}).encode())
         elif name in _MISBEHAVIOURS:
             _MISBEHAVIOURS[name](self, body)
         else:
@@ -450,6 +455,7 @@ def _call_delegation(body: Body, _: str) -> Body:
 
 _ANSWERS: dict[str, Callable[[Body, str], Body]] = {
     "history": _answer_history,
+    "window": _answer_history,
     "drafts": _answer_drafts,
     "facts": _answer_facts,
     "exact": _answer_exactly,

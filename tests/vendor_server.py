@@ -14,6 +14,7 @@ The shapes are those of the vendors' documentation. The name of the model select
     cut                 ends the stream in the middle of a text, without an error
     cut:NAME            ends the stream in the middle of a call of the tool NAME
     http-<status>       fails with that status
+    long                refuses the conversation because it is too large for the model
     later:SECONDS       fails with 429 and asks to wait, then answers like echo, and so on
     overloaded          reports a failure within the stream, before the answer
     key                 fails with 401 and repeats the credential of the request
@@ -72,6 +73,7 @@ class _Vendor:
     """The interface of one vendor."""
 
     content_type = "text/event-stream"
+    too_long = "prompt is too long: 250000 tokens > 200000 maximum"
 
     def last_turn(self, body: Body) -> tuple[str, list[str]]:
         """Return the last user text and the tool results of the last message."""
@@ -151,6 +153,8 @@ class _Anthropic(_Vendor):
 
 
 class _Gemini(_Vendor):
+    too_long = "The input token count (1250000) exceeds the maximum number of tokens allowed"
+
     def last_turn(self, body: Body) -> tuple[str, list[str]]:
         parts = body["contents"][-1]["parts"]
         results = [
@@ -193,6 +197,7 @@ class _Gemini(_Vendor):
 
 class _Bedrock(_Vendor):
     content_type = "application/vnd.amazon.eventstream"
+    too_long = "Input is too long for requested model."
 
     def last_turn(self, body: Body) -> tuple[str, list[str]]:
         blocks = body["messages"][-1]["content"]
@@ -287,6 +292,10 @@ class _VendorHandler(_Handler):
         name, _, argument = model.partition(":")
         if name.startswith("http-"):
             self._fail(int(name.removeprefix("http-")))
+        elif name == "long":
+            body, headers = self.vendor.error(400, "")
+            text = json.dumps(body).replace("secret of the provider", self.vendor.too_long)
+            self._send(400, text.encode(), headers)
         elif name == "later" and self.number % 2:
             self._fail(429, argument)
         elif name == "key":

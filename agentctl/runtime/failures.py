@@ -11,6 +11,7 @@ FailureCode = Literal[
     "AGENT_FAILED",
     "APPROVALS_FULL",
     "BUDGET_EXCEEDED",
+    "CONTEXT_EXCEEDED",
     "GUARDRAIL",
     "INTERRUPTED",
     "MODEL_REJECTED",
@@ -25,7 +26,7 @@ FailureCode = Literal[
 """The codes of failed work; the engine adds RUN_TIMEOUT and WORKER_LOST."""
 
 MODEL_FAILURES: frozenset[FailureCode] = frozenset(
-    {"MODEL_REJECTED", "MODEL_TIMEOUT", "MODEL_UNAVAILABLE"}
+    {"CONTEXT_EXCEEDED", "MODEL_REJECTED", "MODEL_TIMEOUT", "MODEL_UNAVAILABLE"}
 )
 """The codes of a model call that failed, after its repetitions and fallbacks."""
 
@@ -33,6 +34,7 @@ DETAILS: dict[FailureCode, str] = {
     "AGENT_FAILED": "The code of the agent failed",
     "APPROVALS_FULL": "Too many approvals are pending in this database",
     "BUDGET_EXCEEDED": "A budget is used up",
+    "CONTEXT_EXCEEDED": "The conversation is larger than the context window of the model",
     "GUARDRAIL": "A guardrail of the agent ended the run",
     "REPLAY_MISMATCH": "The agent did not repeat its work when the run went on",
     "INTERRUPTED": "The agent waits for input, which the server cannot give",
@@ -45,6 +47,28 @@ DETAILS: dict[FailureCode, str] = {
     "INTERNAL": "The run failed inside the service",
 }
 """The public text of each code, used if there is no more specific one."""
+
+
+_CONTEXT_TEXTS = (
+    "context_length_exceeded",
+    "maximum context length",
+    "maximum prompt length",
+    "exceeds the context window",
+    "exceeds the available context size",
+    "reduce the length of the messages",
+    "prompt is too long",
+    "input is too long",
+    "too many input tokens",
+    "exceed context limit",
+    "exceeds the maximum number of tokens",
+)
+"""Texts of OpenAI, Anthropic, Google, Bedrock and compatible servers, in lower case."""
+
+
+def is_context_exceeded(text: str) -> bool:
+    """Return True if a provider has refused a request because it exceeds its context window."""
+    text = text.lower()
+    return any(part in text for part in _CONTEXT_TEXTS)
 
 
 class ExecutionError(Exception):

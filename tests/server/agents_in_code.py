@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
 
-__all__ = ["run_agent", "serve_agents"]
+__all__ = ["run_agent", "serve_agents", "serve_module"]
 
 
 @contextmanager
@@ -31,6 +33,34 @@ def serve_agents(folder: Path, endpoint: ModelEndpoint, extra: str) -> Iterator[
         httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client,
     ):
         yield client
+
+
+@contextmanager
+def serve_module(
+    folder: Path,
+    endpoint: ModelEndpoint,
+    module: str,
+    names: Iterable[str],
+    extra: str = "",
+    **environment: str,
+) -> Iterator[httpx2.Client]:
+    """Run a server with agents of a module of this folder; yield a client of an administrator.
+
+    Args:
+        module: name of the module, with a function `build_NAME` for each agent.
+        names: ids of the agents.
+        extra: a further part of the configuration.
+        environment: variables of the server; `MODEL_URL` is that of the endpoint.
+    """
+    shutil.copy(Path(__file__).with_name(f"{module}.py"), folder)
+    agents = "".join(
+        f'[[agents]]\nid = "{name}"\nobject = "{module}:build_{name}"\n' for name in names
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"MODEL_URL": endpoint.base_url, **environment}.items():
+            patch.setenv(name, value)
+        with serve_agents(folder, endpoint, extra + agents) as client:
+            yield client
 
 
 def run_agent(client: httpx2.Client, agent: str, message: Any, **body: Any) -> dict[str, Any]:

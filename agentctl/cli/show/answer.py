@@ -135,6 +135,7 @@ _HINTS = {
     "MODEL_UNAVAILABLE": "check base_url and the key of the model in {file}, or try again later",
     "MODEL_TIMEOUT": "try again later, or choose another model in {file}",
     "MODEL_REJECTED": "check the name of the model in {file}, and the request",
+    "CONTEXT_EXCEEDED": "send a shorter message: the next run has no earlier messages",
     "OUTPUT_INVALID": "describe the answer in the instructions of the agent in {file}",
     "TOOL_FAILED": "fix the tool: it is listed in `tools` in {file}",
     "RUN_TIMEOUT": "increase timeout_seconds in [runs] of {file}",

@@ -14,6 +14,7 @@ from pydantic_ai.direct import model_request_stream
 from pydantic_ai.exceptions import (
     AgentRunError,
     ModelAPIError,
+    ModelContextWindowExceededError,
     ModelHTTPError,
     ModelQuotaExceededError,
     ModelRequestRejectedError,
@@ -39,6 +40,7 @@ from pydantic_ai.tools import ToolDefinition
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
 from agentctl.run_scope import outside_run
+from agentctl.runtime.failures import is_context_exceeded
 from agentctl.runtime.models.calls import (
     CALL_OPTIONS,
     UNKNOWN_REASON,
@@ -221,6 +223,10 @@ def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
         return "MODEL_TIMEOUT"
     if isinstance(error, ModelHTTPError) and error.status_code in _GATEWAY_TIMEOUTS:
         return "MODEL_TIMEOUT"
+    if isinstance(error, ModelContextWindowExceededError) or (
+        isinstance(error, ModelRequestRejectedError) and is_context_exceeded(str(error))
+    ):
+        return "CONTEXT_EXCEEDED"
     if isinstance(error, ModelRequestRejectedError | UnexpectedModelBehavior):
         return "MODEL_REJECTED"
     if isinstance(error, ModelAPIError | httpx2.HTTPError):

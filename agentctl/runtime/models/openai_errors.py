@@ -9,7 +9,7 @@ import httpx2
 import orjson
 
 from agentctl.records.times import read_retry_after
-from agentctl.runtime.failures import FailureCode
+from agentctl.runtime.failures import FailureCode, is_context_exceeded
 from agentctl.runtime.models.calls import ModelFailure
 from agentctl.runtime.models.response_limits import UnusableResponse
 
@@ -24,13 +24,7 @@ _QUOTA_CODES = {
 }
 """Codes of an account without credit, which a wait does not fill."""
 
-_REJECTED_CODES = {
-    "content_filter",
-    "context_length_exceeded",
-    "invalid_api_key",
-    "invalid_request_error",
-    "model_not_found",
-}
+_REJECTED_CODES = {"content_filter", "invalid_api_key", "invalid_request_error", "model_not_found"}
 _UNAVAILABLE_CODES = {
     "overloaded",
     "overloaded_error",
@@ -44,7 +38,6 @@ _UNAVAILABLE_CODES = {
 }
 _REJECTED_STATUSES = {400, 401, 403, 404, 422}
 _TIMEOUT_STATUSES = {408, 504}
-_CONTEXT_MESSAGES = ("maximum context length", "reduce the length of the messages")
 
 
 def build_status_failure(response: httpx2.Response, body: bytes) -> ModelFailure:
@@ -82,13 +75,12 @@ def build_transport_failure(error: httpx2.HTTPError) -> ModelFailure:
 
 def _classify(status: int | None, error: Mapping[str, Any]) -> tuple[FailureCode, bool]:
     names = {name for name in (error.get("code"), error.get("type")) if isinstance(name, str)}
-    message = str(error.get("message") or "").lower()
     if status in _TIMEOUT_STATUSES:
         return "MODEL_TIMEOUT", True
     if status == 402 or names & _QUOTA_CODES:
         return "MODEL_UNAVAILABLE", False
-    if "context_length_exceeded" in names or any(text in message for text in _CONTEXT_MESSAGES):
-        return "MODEL_REJECTED", True
+    if is_context_exceeded(" ".join((*names, str(error.get("message") or "")))):
+        return "CONTEXT_EXCEEDED", True
     if names & _UNAVAILABLE_CODES:
         return "MODEL_UNAVAILABLE", True
     if names & _REJECTED_CODES and (status is None or status < 500):

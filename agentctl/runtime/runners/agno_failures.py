@@ -10,6 +10,7 @@ from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from agno.exceptions import ContextWindowExceededError
 from agno.models.base import Model
 
 from agentctl.runtime.failures import ExecutionError
@@ -43,6 +44,8 @@ def to_failure(event: Any, failed: dict[str, BaseException]) -> ExecutionError:
     error = failed.get(event.run_id)
     if error is not None and (failure := find_failure(error)):
         return failure
+    if isinstance(error, ContextWindowExceededError):
+        return ExecutionError("CONTEXT_EXCEEDED")
     if event.error_type not in _PROVIDER:
         return ExecutionError("AGENT_FAILED")
     if error is None:

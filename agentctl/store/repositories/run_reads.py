@@ -80,18 +80,22 @@ def _select_recent(columns: str, size: str) -> Sql:
 
     At most :limit runs, as far as their sizes add up to :maximum bytes, but at least one. The rows
     that are not returned are not read: only the sizes of their texts are. A run that was retried is
-    not among them: the retry takes its place when it has ended.
+    not among them: the retry takes its place when it has ended. A run whose conversation was larger
+    than the context window of its model ends the history: neither it nor the runs before it are
+    returned (docs/decisions/0135).
     """
     return Sql(
         f"SELECT {columns} FROM runs WHERE session_id = :session_id AND seq IN (SELECT seq FROM ("
-        f"SELECT seq, size, sum(size) OVER (ORDER BY seq DESC) AS total FROM ("
-        f"SELECT seq, {size} AS size FROM runs"
+        "SELECT seq, size, sum(size) OVER newer AS total,"
+        " max(CASE WHEN error_code = 'CONTEXT_EXCEEDED' THEN seq ELSE 0 END) OVER newer AS cut"
+        f" FROM (SELECT seq, error_code, {size} AS size FROM runs"
         " WHERE session_id = :session_id AND parent_run_id IS NULL AND seq > :after_seq"
         " AND seq < :before_seq AND finished_at IS NOT NULL AND messages IS NOT NULL"
         " AND NOT EXISTS (SELECT 1 FROM runs AS later WHERE later.origin_run_id = runs.run_id"
         " AND later.origin_kind = 'retry' AND later.messages IS NOT NULL"
         " AND later.finished_at IS NOT NULL) ORDER BY seq DESC LIMIT :limit"
-        ") AS recent) AS sized WHERE total <= cast(:maximum AS bigint) OR total = size)"
+        ") AS recent WINDOW newer AS (ORDER BY seq DESC)) AS sized WHERE seq > cut"
+        " AND (total <= cast(:maximum AS bigint) OR total = size))"
         " ORDER BY seq DESC"
     )
 

@@ -1,0 +1,122 @@
+"""A conversation that is larger than the context window of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.server.agents_in_code import run_agent, serve_module
+
+__all__ = ["vendor_endpoint"]
+
+pytestmark = pytest.mark.slow
+
+AGENTS = ("langgraph", "pydantic_ai", "agno", "agno_team", "openai_agents", "model_in_code")
+
+WINDOW = 6_000
+"""Characters of all messages of a request, with the instructions that a library adds."""
+
+MODEL = """
+[[models]]
+id = "window"
+provider = "openai"
+model = "window:{window}"
+base_url = "{url}"
+
+[[agents]]
+id = "configured"
+model = "window"
+
+[[models]]
+id = "anthropic"
+provider = "anthropic"
+model = "long"
+base_url = "{vendor_url}"
+api_key_env = "TEST_KEY"
+
+[[models]]
+id = "google"
+provider = "google"
+model = "long"
+base_url = "{vendor_url}"
+api_key_env = "TEST_KEY"
+
+[[models]]
+id = "bedrock"
+provider = "bedrock"
+model = "long"
+base_url = "{vendor_url}"
+region = "eu-central-1"
+"""
+
+VENDORS = ("anthropic", "google", "bedrock")
+
+DETAIL = "The conversation is larger than the context window of the model"
+
+
+@pytest.fixture(scope="module")
+def client(
+    tmp_path_factory: pytest.TempPathFactory,
+    model_endpoint: ModelEndpoint,
+    vendor_endpoint: ModelEndpoint,
+) -> Iterator[httpx2.Client]:
+    folder = tmp_path_factory.mktemp("window")
+    extra = MODEL.format(
+        url=model_endpoint.base_url, vendor_url=vendor_endpoint.root_url, window=WINDOW
+    )
+    extra += "".join(f'[[agents]]\nid = "of_{name}"\nmodel = "{name}"\n' for name in VENDORS)
+    environment = {
+        "MODEL": f"window:{WINDOW}",
+        "TEST_KEY": "none",
+        "AWS_ACCESS_KEY_ID": "none",
+        "AWS_SECRET_ACCESS_KEY": "none",
+    }
+    with serve_module(
+        folder, model_endpoint, "windowed_agents", AGENTS, extra, **environment
+    ) as client:
+        yield client
+
+
+@pytest.mark.parametrize("name", ["configured", *AGENTS])
+def test_short_message_is_answered_after_one_that_does_not_fit(
+    client: httpx2.Client, name: str
+) -> None:
+    session = {"session_id": f"{name}-one"}
+    assert run_agent(client, name, "the first", **session)["status"] == "COMPLETED"
+    failed = run_agent(client, name, "x" * WINDOW, **session)
+    assert failed["error"] == {"code": "CONTEXT_EXCEEDED", "detail": DETAIL}
+    answered = run_agent(client, name, "hi", **session)
+    assert answered["status"] == "COMPLETED", answered["error"]
+    assert "the first" not in answered["content"]
+    # Later runs know what came after the failure.
+    assert '"hi"' in run_agent(client, name, "again", **session)["content"]
+
+
+@pytest.mark.parametrize("name", ["configured", "pydantic_ai"])
+def test_short_message_is_answered_after_a_conversation_that_does_not_fit(
+    client: httpx2.Client, name: str
+) -> None:
+    session = {"session_id": f"{name}-many"}
+    runs = [run_agent(client, name, f"{number}" * 900, **session) for number in range(6)]
+    failed = [number for number, run in enumerate(runs) if run["status"] == "ERROR"]
+    assert failed
+    assert runs[failed[0]]["error"]["code"] == "CONTEXT_EXCEEDED"
+    # The next run after a failed one starts without history.
+    assert all(number + 1 not in failed for number in failed)
+
+
+@pytest.mark.parametrize("name", VENDORS)
+def test_vendors_say_that_the_conversation_does_not_fit(client: httpx2.Client, name: str) -> None:
+    run = run_agent(client, f"of_{name}", "a long story")
+    assert run["error"] == {"code": "CONTEXT_EXCEEDED", "detail": DETAIL}
+
+
+def test_failed_run_for_another_reason_stays_in_the_history(client: httpx2.Client) -> None:
+    """A cancelled run or one that failed for another reason is part of the conversation."""
+    session = {"session_id": "other"}
+    run_agent(client, "http-500", "broken", **session)
+    answered = run_agent(client, "history", "hi", **session)
+    assert "broken" in answered["content"]
