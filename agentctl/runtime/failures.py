@@ -71,6 +71,11 @@ def is_context_exceeded(text: str) -> bool:
     return any(part in text for part in _CONTEXT_TEXTS)
 
 
+def is_temporary_status(status: int) -> bool:
+    """Return True if a request whose response has this HTTP status may succeed later."""
+    return status in {408, 409, 425, 429} or status >= 500
+
+
 class ExecutionError(Exception):
     """Ends a run as ERROR.
 

@@ -160,6 +160,13 @@ SPLIT = json.dumps(build_chunk({"content": "in two lines"})).replace(
     ', "choices"', ',\ndata: "choices"'
 )
 
+STATUSES = {
+    **dict.fromkeys((302, 400, 401, 403, 404, 405, 410, 413, 422, 451), "MODEL_REJECTED"),
+    **dict.fromkeys((402, 409, 425, 429, 500, 503, 529), "MODEL_UNAVAILABLE"),
+    **dict.fromkeys((408, 504), "MODEL_TIMEOUT"),
+}
+"""The failure of each status; a rejected request is not repeated (docs/models.md)."""
+
 SAME: dict[str, str] = {
     "plain": script(*text_events("one ", "two")),
     "role first": script(build_chunk({"role": "assistant", "content": ""}), *text_events("x")),
@@ -294,7 +301,7 @@ SAME: dict[str, str] = {
     "event is null": script(TEXT, encode_event("null"), STOP),
     **{
         f"status {status}": script('{"error": {"message": "secret"}}', status=status)
-        for status in (302, 400, 401, 402, 403, 404, 408, 409, 422, 425, 429, 500, 503, 504, 529)
+        for status in STATUSES
     },
     "text of an error": script("<html>Bad gateway</html>", status=502),
     "exhausted": script('{"error": {"code": "insufficient_quota"}}', status=429),
@@ -380,6 +387,12 @@ DIFFERENT: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def test_answer_is_read_as_by_the_library(results: Results, name: str) -> None:
     here, library = results[name]
     assert here == library
+
+
+@pytest.mark.parametrize(("status", "failure"), STATUSES.items())
+def test_only_a_temporary_status_is_repeated(results: Results, status: int, failure: str) -> None:
+    for found in results[f"status {status}"]:
+        assert found["failure"] == failure
 
 
 @pytest.mark.parametrize("name", DIFFERENT)

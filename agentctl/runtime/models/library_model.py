@@ -40,7 +40,7 @@ from pydantic_ai.tools import ToolDefinition
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
 from agentctl.run_scope import outside_run
-from agentctl.runtime.failures import is_context_exceeded
+from agentctl.runtime.failures import is_context_exceeded, is_temporary_status
 from agentctl.runtime.models.calls import (
     CALL_OPTIONS,
     UNKNOWN_REASON,
@@ -229,6 +229,11 @@ def _failure_code(error: AgentRunError | httpx2.HTTPError) -> FailureCode:
         return "CONTEXT_EXCEEDED"
     if isinstance(error, ModelRequestRejectedError | UnexpectedModelBehavior):
         return "MODEL_REJECTED"
+    if type(error) in (ModelAPIError, ModelHTTPError):
+        # A status without a category of the library; one of a redirect is only at the cause.
+        status = getattr(error, "status_code", getattr(error.__cause__, "status_code", None))
+        if isinstance(status, int) and not is_temporary_status(status):
+            return "MODEL_REJECTED"
     if isinstance(error, ModelAPIError | httpx2.HTTPError):
         return "MODEL_UNAVAILABLE"
     return "INTERNAL"

@@ -9,7 +9,7 @@ import httpx2
 import orjson
 
 from agentctl.records.times import read_retry_after
-from agentctl.runtime.failures import FailureCode, is_context_exceeded
+from agentctl.runtime.failures import FailureCode, is_context_exceeded, is_temporary_status
 from agentctl.runtime.models.calls import ModelFailure
 from agentctl.runtime.models.response_limits import UnusableResponse
 
@@ -36,7 +36,6 @@ _UNAVAILABLE_CODES = {
     "service_unavailable_error",
     "too_many_requests",
 }
-_REJECTED_STATUSES = {400, 401, 403, 404, 422}
 _TIMEOUT_STATUSES = {408, 504}
 
 
@@ -85,7 +84,8 @@ def _classify(status: int | None, error: Mapping[str, Any]) -> tuple[FailureCode
         return "MODEL_UNAVAILABLE", True
     if names & _REJECTED_CODES and (status is None or status < 500):
         return "MODEL_REJECTED", True
-    return ("MODEL_REJECTED" if status in _REJECTED_STATUSES else "MODEL_UNAVAILABLE"), True
+    is_temporary = status is None or is_temporary_status(status)
+    return ("MODEL_UNAVAILABLE" if is_temporary else "MODEL_REJECTED"), True
 
 
 def _find_error(body: bytes) -> Mapping[str, Any]:
