@@ -51,7 +51,9 @@ def to_failure(event: Any, failed: dict[str, BaseException]) -> ExecutionError:
     if error is None:
         return ExecutionError("MODEL_UNAVAILABLE")
     # The code of the client's exception, or else that of the status agno found.
-    code = find_failure_code(error) or read_status(getattr(error, "status_code", 502))
+    code = find_failure_code(error, in_model=True) or read_status(
+        getattr(error, "status_code", 502)
+    )
     return ExecutionError(code)
 
 

@@ -21,7 +21,6 @@ from agentctl.runtime.runners.agno_pauses import (
     walk_paused,
 )
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
-from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.runners.library_members import LibraryMembers
 
 _SERVER_STATE = frozenset(
@@ -72,7 +71,6 @@ class RunReport:
         self.call_id = call_id
         self.is_paused = False
         self.waiting: set[str] = set()
-        self._calls = ToolCalls(run)
         self._delegated: dict[str, Mapping[str, Any]] = {}
         self._resumed: list[Any] = []
         self._usage: Counter[str] = Counter()
@@ -125,7 +123,7 @@ class RunReport:
         if name in _DELEGATIONS:
             self._delegated[call_id] = arguments
         if call_id not in self.run.open_calls:
-            self._calls.start(call_id, name, arguments)
+            self.run.start_call(call_id, name, arguments)
 
     def end_call(self, tool: Any) -> None:
         """Report the end of a call, unless its member waits."""
@@ -133,10 +131,7 @@ class RunReport:
         if call_id not in self.waiting:
             self._delegated.pop(call_id, None)
             text, failed = read_result(tool)
-            self._calls.end(call_id, text, failed=failed)
-
-    def close_call(self, call_id: str, text: str, *, failed: bool) -> None:
-        self._calls.end(call_id, text, failed=failed)
+            self.run.end_call(call_id, text, failed=failed)
 
     def resume(self, output: Any) -> None:
         """Go on with the calls whose members wait: their results come without an event.
@@ -284,7 +279,7 @@ class AgnoReport:
             output: the run with which agno goes on; it fills in the results of delegations.
         """
         for (run_id, call_id), (text, failed) in calls.ended.items():
-            self._reports.get(run_id, self.root).close_call(call_id, text, failed=failed)
+            self._reports.get(run_id, self.root).run.end_call(call_id, text, failed=failed)
         for run in walk_paused(output):
             if run.run_id in self._reports:
                 self._reports[run.run_id].resume(run)

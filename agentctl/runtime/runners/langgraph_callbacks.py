@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.models.access import is_known_call
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.langgraph_messages import read_model, read_text, read_usage
+from agentctl.runtime.runners.library_failures import list_causes
 from agentctl.runtime.spans import SpanStatus
 
 _HIDDEN_TAG = "nostream"
@@ -26,6 +28,9 @@ _PROGRESS_CHARACTERS = 4_096
 
 _MIDDLEWARE = ("summarization", "tool_emulation")
 """Names of calls of LangChain's middleware whose text is no answer (`lc_source`)."""
+
+_ERRORS = 32
+"""Number of the newest exceptions of tools, and of models, that are kept."""
 
 _PREFIX = "lc_run--"
 """LangChain gives an answer without an id the id of its call with this prefix."""
@@ -105,6 +110,9 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self._lock = threading.RLock()
         self._silent: set[UUID] = set()
         self._answers: dict[str, str] = {}
+        self._tools: dict[UUID, tuple[str | None, str]] = {}
+        self._tool_errors: deque[tuple[BaseException, str | None, str]] = deque(maxlen=_ERRORS)
+        self._model_errors: deque[BaseException] = deque(maxlen=_ERRORS)
 
     def find_answer(self, message_id: str) -> str:
         """Return the id of the answer with a message.
@@ -139,10 +147,37 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         if name and more.get("name") == name:
             self.graph_names.setdefault(metadata.get("langgraph_checkpoint_ns") or "", name)
 
-    def on_tool_start(self, serialized: Any, input_str: str, **more: Any) -> None:
-        if call_id := more.get("tool_call_id"):
+    def find_failed_tool(self, error: Exception, open_calls: Mapping[str, str]) -> str | None:
+        """Return the open call whose tool has raised an exception; None if no tool has.
+
+        A node may execute a tool without the id of its call: then it is that of the only open call
+        with this name.
+        """
+        causes = {id(cause) for cause in list_causes(error)}
+        for raised, call_id, name in self._tool_errors:
+            if id(raised) in causes:
+                named = [key for key, other in open_calls.items() if name == other]
+                if call_id in open_calls or (call_id is None and len(named) == 1):
+                    return call_id or named[0]
+        return None
+
+    def has_raised(self, error: Exception) -> bool:
+        """Return True for an exception that ended a call of a model."""
+        causes = {id(cause) for cause in list_causes(error)}
+        return any(id(raised) in causes for raised in self._model_errors)
+
+    def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **more: Any) -> None:
+        call_id = more.get("tool_call_id")
+        self._tools[run_id] = call_id, (serialized or {}).get("name", "")
+        if call_id:
             metadata = more.get("metadata") or {}
             self.tool_calls[metadata.get("langgraph_checkpoint_ns") or ""] = call_id
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **more: Any) -> None:
+        self._tools.pop(run_id, None)
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
+        self._tool_errors.append((error, *self._tools.pop(run_id, (None, ""))))
 
     def on_chat_model_start(
         self, serialized: Any, messages: Any, *, run_id: UUID, **more: Any
@@ -202,6 +237,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **more: Any) -> None:
         is_known_call.set(False)
+        self._model_errors.append(error)
         call = self._calls.pop(run_id, None)
         if call is not None:
             self.failed.add(f"{_PREFIX}{run_id}")

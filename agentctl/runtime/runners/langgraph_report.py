@@ -23,6 +23,7 @@ from agentctl.runtime.runners.langgraph_callbacks import (
 )
 from agentctl.runtime.runners.langgraph_messages import read_messages, read_text
 from agentctl.runtime.runners.langgraph_space import EndedCall, GraphFacts, GraphSpace
+from agentctl.runtime.runners.library_failures import to_public_failure
 from agentctl.runtime.runners.library_members import LibraryMembers
 
 _TASK_BYTES = 16_384
@@ -117,12 +118,9 @@ class GraphReport:
         return ended
 
     def classify(self, error: Exception) -> Exception:
-        """Return the public failure of the graph; see `ToolCalls.classify`."""
+        """Return the public failure of the graph; see `to_public_failure`."""
         self._model_calls.adopt_rest(self._root.run)
-        known = next((failure for cause, failure in self._failures if cause is error), None)
-        if known is None or self._root.run.open_calls:
-            return self._root.calls.classify(error)
-        return known
+        return self._classify_in(self._root, error)
 
     async def end(self) -> None:
         """Report the end of the graph.
@@ -197,12 +195,20 @@ class GraphReport:
             await self._end_member(key)
 
     def _classify_member(self, space: GraphSpace, error: Exception) -> ExecutionError:
-        known = next((failure for cause, failure in self._failures if cause is error), None)
-        failure = known or space.calls.classify(error)
+        failure = self._classify_in(space, error)
         self._failures.append((error, failure))
         if isinstance(failure, ExecutionError):
             return failure
         return ExecutionError("AGENT_FAILED")
+
+    def _classify_in(self, space: GraphSpace, error: Exception) -> Exception:
+        """Return the failure of a graph: that of a tool, a member or a model."""
+        call_id = self._model_calls.find_failed_tool(error, space.run.open_calls)
+        known = next((failure for cause, failure in self._failures if cause is error), None)
+        if known is not None and call_id is None:
+            return known
+        in_model = self._model_calls.has_raised(error)
+        return to_public_failure(error, space.run, call_id, in_model=in_model)
 
     async def _end_member(self, key: str) -> None:
         for below in [each for each in self._spaces if each.startswith(key + SEPARATOR)]:

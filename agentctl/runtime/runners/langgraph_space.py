@@ -26,7 +26,6 @@ from agentctl.runtime.runners.langgraph_messages import (
     read_thinking,
 )
 from agentctl.runtime.runners.langgraph_stream import AnswerStream
-from agentctl.runtime.runners.library_failures import ToolCalls
 
 MAXIMUM_ARGUMENTS = 2**31
 
@@ -72,7 +71,6 @@ class GraphSpace:
 
     Attributes:
         run: its run: the one of the root graph, or that of a member.
-        calls: its tool calls so far.
         failure: the failure of one of its nodes.
         state: its newest state.
     """
@@ -82,7 +80,6 @@ class GraphSpace:
     ) -> None:
         self.key = key
         self.run = run
-        self.calls = ToolCalls(run)
         self.failure: ExecutionError | None = None
         self.state: Any = None
         self._facts = facts
@@ -143,7 +140,7 @@ class GraphSpace:
             for call in message.tool_calls:
                 call_id = call["id"] or ""
                 if key not in self._called and call_id not in self.run.open_calls:
-                    self.calls.start(call_id, call["name"], call["args"])
+                    self.run.start_call(call_id, call["name"], call["args"])
             self._called.add(key)
             if message.usage_metadata is not None and not self._facts.model_calls.has_usage:
                 self.run.add_usage(extract_usage(message.usage_metadata))
@@ -197,7 +194,7 @@ class GraphSpace:
             # The text of a failed call may be that of an exception.
             text = self._facts.refusals.get(call_id, f"The tool {message.name} failed")
             self._facts.results[call_id] = text
-        self.calls.end(call_id, text, failed=failed)
+        self.run.end_call(call_id, text, failed=failed)
         if self._facts.is_approved(call_id):
             self._facts.ended.append(EndedCall(call_id, text, failed))
 
@@ -205,7 +202,7 @@ class GraphSpace:
         """Report the end of the graph: the order of its messages, and its result."""
         for call_id in [*self.run.open_calls]:
             # The outcome of an approved call is not known: it is not stored as done.
-            self.calls.end(call_id, NO_RESULT, failed=False)
+            self.run.end_call(call_id, NO_RESULT, failed=False)
         if self._has_messages:
             self.run.replace_answers(self._list_answers())
         result = read_field(self.state, "structured_response")

@@ -18,7 +18,6 @@ from agents.models import get_default_model
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.access import current_access
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
-from agentctl.runtime.runners.library_failures import ToolCalls
 from agentctl.runtime.runners.library_members import LibraryMember, LibraryMembers
 
 _HANDOFF = "handoff-"
@@ -29,13 +28,11 @@ class Part:
 
     Attributes:
         key: the key of the member; None for the run itself.
-        calls: its tool calls.
     """
 
     def __init__(self, run: HostedRun, key: str | None = None) -> None:
         self.run = run
         self.key = key
-        self.calls = ToolCalls(run)
         self._started: set[str] = set(run.open_calls)
         self._span: ModelSpan | None = None
         self._known: tuple[Counter[int], int] | None = None
@@ -52,7 +49,7 @@ class Part:
         """Report the start of a call, unless it was reported, for example before a pause."""
         if call_id not in self._started:
             self._started.add(call_id)
-            self.calls.start(call_id, name, arguments)
+            self.run.start_call(call_id, name, arguments)
 
     def start_model_call(self, agent: Agent[Any]) -> None:
         model = get_default_model() if agent.model is None else agent.model
@@ -69,11 +66,13 @@ class Part:
         if span is not None:
             span.end(usage)
 
-    def fail_model_call(self) -> None:
-        """Report that the call of the model that is open has failed."""
+    def fail_model_call(self) -> bool:
+        """Report that the open call of a model has failed; return True if there was one."""
         self._end_known_call()
-        if self._span is not None:
-            self._span.end(status="failed")
+        if self._span is None:
+            return False
+        self._span.end(status="failed")
+        return True
 
     def _begin_known_call(self, model: object) -> None:
         """Let a model of the configuration leave the report of its call to this runner."""

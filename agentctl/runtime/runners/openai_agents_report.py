@@ -34,6 +34,7 @@ from agents.tool_context import ToolContext
 
 from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.models.calls import parse_arguments
+from agentctl.runtime.runners.library_failures import to_public_failure
 from agentctl.runtime.runners.openai_agents_parts import (
     Part,
     RunParts,
@@ -188,7 +189,7 @@ class AgentReport:
         elif kind in _HOSTED:
             part.start_call(call_id, name or kind, arguments)
             output, error = _read(raw, "output"), _read(raw, "error")
-            part.calls.end(call_id, output or "", failed=bool(error))
+            part.run.end_call(call_id, output or "", failed=bool(error))
         elif kind in _BY_HOOKS:
             self._requested[call_id] = name or kind, arguments
         else:
@@ -203,7 +204,7 @@ class AgentReport:
             refusal = refusal or "The call was not made"
         if call_id in part.run.open_calls:
             failed = refusal is not None and call_id not in self._decided.done
-            part.calls.end(call_id, output if refusal is None else refusal, failed=failed)
+            part.run.end_call(call_id, output if refusal is None else refusal, failed=failed)
 
     def begin_answer(self, agent: Agent[Any]) -> None:
         """Report that a model is called for the agent that answers."""
@@ -252,7 +253,7 @@ class AgentReport:
         value = f"The tool {context.tool_name} failed" if failed else _to_value(result)
         text = value if isinstance(value, str) else str(value)
         self.parts.end_member(call_id, text, failed=failed)
-        part.calls.end(call_id, value, failed=failed)
+        part.run.end_call(call_id, value, failed=failed)
         await self._decided.end(call_id, text, failed=failed)
 
     async def end(self, result: RunResultStreaming) -> None:
@@ -275,7 +276,7 @@ class AgentReport:
     def classify(self, error: Exception) -> Exception:
         """Return the public failure for an exception of a tool or model, else the exception."""
         part = self.parts.current
-        part.fail_model_call()
+        in_model = part.fail_model_call()
         cause = error.__cause__
         if isinstance(cause, ExecutionError):
             return cause
@@ -287,10 +288,12 @@ class AgentReport:
                 self._run.environment.keep_cause(error)
                 return ExecutionError(code, detail)
         if isinstance(error, UserError) and isinstance(cause, Exception):
-            # What a tool has raised.
-            failure = part.calls.classify(cause)
+            # What a tool has raised; with several open calls it is not known which one.
+            calls = [*part.run.open_calls]
+            call_id = calls[0] if len(calls) == 1 else None
+            failure = to_public_failure(cause, part.run, call_id)
             return error if failure is cause else failure
-        return part.calls.classify(error)
+        return to_public_failure(error, part.run, in_model=in_model)
 
     def _has_bad_output(self) -> bool:
         is_typed = self._agent.output_type not in (None, str)

@@ -39,7 +39,7 @@ from agentctl.runtime.models.library_model import to_model_failure
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.runners.default_values import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.library_failures import ToolCalls
+from agentctl.runtime.runners.library_failures import to_public_failure
 from agentctl.runtime.runners.owner import OwnerTask
 from agentctl.runtime.runners.pydantic_ai_nested import NestedUsage
 from agentctl.runtime.runners.pydantic_ai_output import OutputStream, streams_json
@@ -135,7 +135,7 @@ class _Execution:
         self, run: HostedRun, approve: Mapping[str, ApprovalPolicy], streams_json: bool
     ) -> None:
         self._run = run
-        self._calls = ToolCalls(run)
+        self._in_model = False
         self._deferred = DeferredCalls(run, approve)
         self._streams_json = streams_json
         self._texts, self._has_json = list[str](), False
@@ -222,6 +222,7 @@ class _Execution:
                         span.rename(response.model_name)
                     self._set_usage(stream.usage)
         except Exception:
+            self._in_model = True
             span.end(status="failed")
             raise
         after = extract_usage(steps.usage)
@@ -254,14 +255,14 @@ class _Execution:
         if isinstance(event, FunctionToolCallEvent):
             part = event.part
             if part.tool_call_id not in self._run.open_calls:
-                self._calls.start(part.tool_call_id, part.tool_name, parse_arguments(part.args))
+                self._run.start_call(part.tool_call_id, part.tool_name, parse_arguments(part.args))
         elif isinstance(event, FunctionToolResultEvent):
             result = event.part
             if isinstance(result, ToolReturnPart):
                 text, failed = result.model_response_str(), result.outcome != "success"
             else:
                 text, failed = result.model_response(), True
-            self._calls.end(result.tool_call_id, text, failed=failed)
+            self._run.end_call(result.tool_call_id, text, failed=failed)
 
     async def _report_output(self, output: object) -> None:
         if isinstance(output, str) and not self._texts:
@@ -284,7 +285,8 @@ class _Execution:
 
     def classify(self, error: Exception) -> Exception:
         """Return the public failure for an exception of a tool or model, else the exception."""
-        failure = self._calls.classify(error)
+        call_id = self._deferred.find_failed(error)
+        failure = to_public_failure(error, self._run, call_id, in_model=self._in_model)
         if failure is error and isinstance(error, AgentRunError):
             classified = classify_failure(to_model_failure(error), self._run.context.run_id)
             # Other errors of the library, such as an exceeded limit of the agent, are its own.

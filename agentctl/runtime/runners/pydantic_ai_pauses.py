@@ -43,6 +43,7 @@ from agentctl.runtime.json_values import NotSerializable, clean_json_value
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.pauses import Decision, NewApproval, Paused
 from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.library_failures import list_causes
 from agentctl.runtime.runners.pydantic_ai_journal import (
     StepJournal,
     dump_result,
@@ -120,6 +121,7 @@ class DeferredCalls:
         self._approve = approve
         self._decisions: dict[str, Decision] = {}
         self._begun: set[str] = set()
+        self._failed: tuple[Exception | None, str] = None, ""
         self._client_tools = read_client_tools(run.spec)
         self.journal: StepJournal | None = None
         if run.journal is not None:
@@ -243,6 +245,11 @@ class DeferredCalls:
         unmatched = list_unmatched(self._approve, tools.tools or ())
         return choose_strictest([find_policy(self._approve, name), *unmatched.values()])
 
+    def find_failed(self, error: Exception) -> str | None:
+        """Return the call whose tool has raised an exception; None if no tool has."""
+        raised, call_id = self._failed
+        return call_id if any(raised is cause for cause in list_causes(error)) else None
+
     @cached_property
     def hooks(self) -> Hooks[Any]:
         """The hooks that store the begin and the end of calls."""
@@ -284,6 +291,7 @@ class DeferredCalls:
             await end(error.tool_failed.model_response_str(), failed=True)
             raise
         except Exception as error:
+            self._failed = error, call.tool_call_id
             reason = f"The tool {call.tool_name} failed ({type(error).__name__})"
             await end(reason, failed=True)
             raise
