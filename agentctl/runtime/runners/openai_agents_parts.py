@@ -135,15 +135,16 @@ class RunParts:
             return (self.root.run,)
         return self.root.run, self.current.run
 
-    def hand_off(self, name: str, call_id: str) -> None:
-        """Start the member that goes on with the conversation; the one before it has ended."""
-        call = call_id if self.current is self.root else None
-        if self.current.key is not None:
-            self._members.end(self.current.key)
+    def hand_off(self, name: str, call_id: str, result: str) -> None:
+        """Start the member that goes on, then end the call and the member that has made it."""
+        before, task = self.current, self.root.run.spec.input
+        call = call_id if before is self.root else None
         self._handoffs += 1
         key = f"{_HANDOFF}{self._handoffs}"
-        task = self.root.run.spec.input
         self.current = self._add(self._members.start(key, name, task, call_id=call))
+        before.run.end_call(call_id, result)
+        if before.key is not None:
+            self._members.end(before.key)
 
     def start_member(
         self, parent: Part, name: str, call_id: str, arguments: Mapping[str, Any]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
+import orjson
 from agents import Agent, AgentHooks, FunctionTool, RunHooks
 from agents.exceptions import (
     InputGuardrailTripwireTriggered,
@@ -91,8 +92,8 @@ class AgentReport:
     """Reports the run of an agent.
 
     Text, thinking, handoffs and calls that are made elsewhere arrive in the stream; the begin and
-    the end of tools and of model calls arrive in hooks, in tasks of the library. Such a hook waits
-    until the stream has been read up to there: so both keep their order.
+    the end of tools and of model calls arrive in hooks, in tasks of the library. The hooks of a
+    model call wait until the stream has been read up to there: so both keep their order.
 
     Text that a guardrail may still refuse is published when the guardrail has passed.
 
@@ -119,6 +120,8 @@ class AgentReport:
         self._requested: dict[str, tuple[str, dict[str, Any]]] = {}
         self._handoffs: deque[str] = deque(stored["handoffs"] if stored else ())
         self._agent = agent
+        self._next: Agent[Any] | None = None
+        self._transfer: str | None = None
         self._input_guardrails = len(agent.input_guardrails) if stored is None else 0
         self._passed_guardrails = 0
         self._held: list[str] = []
@@ -140,9 +143,13 @@ class AgentReport:
             self._add_piece(event.data)
         elif event.type == "agent_updated_stream_event":
             self._agent = event.new_agent
+            if event.new_agent is self._next:
+                self._hand_off(event.new_agent)
+        elif event.item.type == "handoff_output_item":
+            self._transfer = _read(event.item.raw_item, "output")
         elif event.item.type in ("tool_call_item", "handoff_call_item"):
             self._add_call(event.item)
-        elif event.item.type in ("tool_call_output_item", "handoff_output_item"):
+        elif event.item.type == "tool_call_output_item":
             self._add_result(event.item.raw_item)
         self._publish()
         self._has_read.set()
@@ -206,8 +213,9 @@ class AgentReport:
             failed = refusal is not None and call_id not in self._decided.done
             part.run.end_call(call_id, output if refusal is None else refusal, failed=failed)
 
-    def begin_answer(self, agent: Agent[Any]) -> None:
+    async def begin_answer(self, agent: Agent[Any]) -> None:
         """Report that a model is called for the agent that answers."""
+        await self._wait_for_stream(lambda: self._next is None)
         self._answer_text = self._answer_calls = False
         for run in self.parts.list_answering():
             run.begin_answer()
@@ -225,11 +233,16 @@ class AgentReport:
         self._answer_calls = has_calls(response)
         self._publish()
 
-    async def hand_off(self, agent: Agent[Any]) -> None:
-        """Report that another agent goes on with the conversation."""
-        await self._wait_for_stream(lambda: bool(self._handoffs))
-        self.parts.hand_off(agent.name, self._handoffs.popleft())
+    def expect(self, agent: Agent[Any]) -> None:
+        """Let an agent go on with the conversation after the results of this turn in the stream."""
+        self._next = agent
+
+    def _hand_off(self, agent: Agent[Any]) -> None:
+        # A filter of the author may have removed the result from the stream.
+        result = self._transfer or orjson.dumps({"assistant": agent.name}).decode()
+        self.parts.hand_off(agent.name, self._handoffs.popleft(), result)
         self._handoffs.clear()
+        self._next = self._transfer = None
 
     async def begin_tool(self, part: Part, context: Any, tool: Any) -> None:
         """Report that a tool of the run or of a member begins; it waits until this returns."""
@@ -310,13 +323,13 @@ class _Hooks(RunHooks[Any]):  # type: ignore[misc]
     async def on_llm_start(
         self, context: Any, agent: Any, system_prompt: Any, input_items: Any
     ) -> None:
-        self._report.begin_answer(agent)
+        await self._report.begin_answer(agent)
 
     async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
         await self._report.end_answer(response)
 
     async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:
-        await self._report.hand_off(to_agent)
+        self._report.expect(to_agent)
 
     async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
         await self._report.begin_tool(self._parts.current, context, tool)
