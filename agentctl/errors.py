@@ -332,22 +332,31 @@ class Unavailable(AgentctlError):
     error_code = "UNAVAILABLE"
     status = 503
     exit_code = 7
+    retry_after = "1"
 
     def headers(self) -> dict[str, str]:
-        return {"Retry-After": "1"}
+        return {"Retry-After": self.retry_after}
 
 
 class DatabaseMoved(Unavailable):
     """A write to a database that has moved, or moves now, to another place (503)."""
 
     error_code = "DATABASE_MOVED"
-
-    def headers(self) -> dict[str, str]:
-        return {"Retry-After": "5"}
+    retry_after = "5"
 
 
 class OutcomeUnknown(Unavailable):
-    """The connection was lost at the commit: the change may or may not be committed."""
+    """A change that may be committed, of the run `run_id` unless it is None (503)."""
+
+    error_code = "OUTCOME_UNKNOWN"
+    run_id: str | None = None
+
+    def body(self) -> dict[str, object]:
+        return {**super().body(), **({"run_id": self.run_id} if self.run_id else {})}
+
+    def headers(self) -> dict[str, str]:
+        # Clients of OpenAI and Anthropic repeat a request after any other 503.
+        return {"X-Should-Retry": "false"}
 
 
 class InvalidResponse(Unavailable):
@@ -478,7 +487,7 @@ def error_from_response(status: int, body: Mapping[str, object]) -> AgentctlErro
     if body.get("error_code") == Held.error_code:
         held = body.get("session_ids")
         return Held(text, session_ids=map(str, held) if isinstance(held, list) else ())
-    for refusal in (QuotaExceeded, RateLimited, BudgetExceeded):
+    for refusal in (QuotaExceeded, RateLimited, BudgetExceeded, OutcomeUnknown):
         if body.get("error_code") == refusal.error_code:
             return refusal(text)
     by_status = {

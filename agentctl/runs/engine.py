@@ -77,7 +77,11 @@ class KeyedRun:
 class QueuedRun:
     """A run that waits in the queue, until a server claims it."""
 
-    run_id: str
+    spec: RunSpec
+
+    @property
+    def run_id(self) -> str:
+        return self.spec.run_id
 
 
 StartedRun = LiveRun | KeyedRun | QueuedRun
@@ -222,7 +226,7 @@ class Engine:
             admit = partial(admit_run, submission, self._catalog, is_full=is_full)
             admitted = await self.start(run, admit)
             if admitted.is_queued:
-                return QueuedRun(run.run_id)
+                return QueuedRun(run.spec)
         except IdempotentReplay as replayed:
             add_log_context(run_id=replayed.run_id)
             return KeyedRun(replayed.run_id)
@@ -303,9 +307,11 @@ class Engine:
                 worker_id, admitted = await retry_while_unavailable(
                     commit, stopped=run.stop_requested
                 )
-        except errors.Unavailable:
+        except errors.Unavailable as error:
             if outcome_unknown:
                 self._search_tasks.start(self._find_uncertain_row(run))
+            if isinstance(error, errors.OutcomeUnknown):
+                error.run_id = run.run_id
             raise
         if not admitted.is_queued:
             self._execute(run, worker_id, admitted)

@@ -26,7 +26,7 @@ from agentctl.runs.legs import describe
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import HandOver, is_settled
 from agentctl.runs.stream import Stream, limit_size
-from agentctl.runs.tasks import RETRY_LIMIT_SECONDS
+from agentctl.runs.tasks import RETRY_LIMIT_SECONDS, build_unread_outcome
 from agentctl.runtime.bounds import Turns
 from agentctl.store.database import Database, ReadSize, Steps, Work, unit
 from agentctl.store.repositories import approvals, events, run_reads, sessions
@@ -48,7 +48,13 @@ CHANGE_WAIT_SECONDS = 0.5
 
 
 def follow_run(
-    engine: Engine, database: Database, changes: DatabaseChanges, run_id: str, after: int
+    engine: Engine,
+    database: Database,
+    changes: DatabaseChanges,
+    run_id: str,
+    after: int,
+    *,
+    is_started: bool = False,
 ) -> AsyncGenerator[list[StreamEvent]]:
     """Yield the events of a run after number `after`, including future ones, up to its end.
 
@@ -62,13 +68,16 @@ def follow_run(
 
     Args:
         after: number of the last event that the reader has; -1 for none.
+        is_started: True if the request of the reader has started or continued the run.
 
     Raises:
         NotFound: there is no such run, and no event was yielded yet. If the run is deleted later,
             the events end without a last event.
-        Unavailable: the database was unavailable for too long before the first event.
+        Unavailable: the database was unavailable for too long before the first event;
+            `OutcomeUnknown` with `is_started`.
     """
-    return _Follower(engine, database, changes, run_id, after).yield_portions()
+    follower = _Follower(engine, database, changes, run_id, after)
+    return follower.yield_portions(is_started)
 
 
 async def flatten(portions: AsyncGenerator[list[StreamEvent]]) -> AsyncGenerator[StreamEvent]:
@@ -132,11 +141,13 @@ class _Follower:
         self._has_yielded = False
         self._done = False
 
-    async def yield_portions(self) -> AsyncGenerator[list[StreamEvent]]:
+    async def yield_portions(self, is_started: bool) -> AsyncGenerator[list[StreamEvent]]:
         try:
             async with contextlib.aclosing(self._yield_all()) as portions:
                 async for portion in portions:
                     yield portion
+        except errors.Unavailable as error:
+            raise build_unread_outcome(self._run_id, error) if is_started else error from error
         finally:
             self._leave()
 

@@ -73,3 +73,26 @@ async def retry_while_unavailable(
             await asyncio.sleep(RETRY_PAUSE_SECONDS)
         else:
             await asyncio.wait({stopped}, timeout=RETRY_PAUSE_SECONDS)
+
+
+async def read_after_change(attempt: Callable[[], Awaitable[T]], run_id: str) -> T:
+    """Retry a read of a run that a request has started or continued (`retry_while_unavailable`).
+
+    Raises:
+        OutcomeUnknown: the database did not answer.
+    """
+    try:
+        return await retry_while_unavailable(attempt)
+    except errors.Unavailable as error:
+        raise build_unread_outcome(run_id, error) from error
+
+
+def build_unread_outcome(run_id: str, error: errors.Unavailable) -> errors.OutcomeUnknown:
+    """Build the error of a request that was executed, although its run cannot be read."""
+    unread = errors.OutcomeUnknown(
+        "The request was executed, but its run cannot be read now",
+        cause=error.cause or error.detail,
+        hint="read the run before you repeat the request",
+    )
+    unread.run_id = run_id
+    return unread

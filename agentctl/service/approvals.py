@@ -33,6 +33,7 @@ from agentctl.runs.decisions import Decided, build_change, check_approver, write
 from agentctl.runs.event_format import UNRECORDED_EVENTS
 from agentctl.runs.follow import flatten, follow_run, wait_until_final
 from agentctl.runs.states import is_final
+from agentctl.runs.tasks import read_after_change
 from agentctl.service import documents, paging
 from agentctl.service.approval_documents import build_approval_document, build_approval_record
 from agentctl.service.audit_log import AppendEntry, AuditedCall
@@ -377,7 +378,9 @@ class ApprovalOperations(OperationFamily):
             last = max(stored, UNRECORDED_EVENTS - 1)
             if changes and await self._write(call, database, run_id, changes, identity) is None:
                 last = BEFORE_FIRST_EVENT
-            return await self._find_continued(database, run_id, last, dependencies)
+            return await read_after_change(
+                lambda: self._find_continued(database, run_id, last, dependencies), run_id
+            )
 
     async def _find_continued(
         self, database: Database, run_id: str, after: int, dependencies: str | None = None
@@ -396,7 +399,12 @@ class ApprovalOperations(OperationFamily):
         """Yield the events of a run that continues, in portions."""
         hosting = self.hosting
         return follow_run(
-            hosting.engine, continued.database, hosting.changes, continued.run_id, continued.after
+            hosting.engine,
+            continued.database,
+            hosting.changes,
+            continued.run_id,
+            continued.after,
+            is_started=True,
         )
 
     async def read_continuation(
@@ -409,10 +417,14 @@ class ApprovalOperations(OperationFamily):
     ) -> Document[RunRecord]:
         """Return the record of a run after its continuation; with `background` at once."""
         database = self.lookups.component_database(kind, component_id)
-        if continued is not None and not request.background:
-            hosting = self.hosting
-            await wait_until_final(hosting.engine, database, hosting.changes, run_id)
-        return await self.lookups.read_run(database, run_id)
+
+        async def read() -> Document[RunRecord]:
+            if continued is not None and not request.background:
+                hosting = self.hosting
+                await wait_until_final(hosting.engine, database, hosting.changes, run_id)
+            return await self.lookups.read_run(database, run_id)
+
+        return await read_after_change(read, run_id)
 
 
 def _match_decisions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -12,9 +13,11 @@ from agentctl.records.items import SUMMARY_VIEWS, WHOLE_FIELDS, Child, build_ite
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
 from agentctl.records.run_reader import RunReader
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.text import cut_text
+from agentctl.records.times import now
 from agentctl.records.trace_context import parse_run_trace
 from agentctl.requests import FULL_VIEW, Page, RunView
 from agentctl.runs.cancel import CancelResult
@@ -133,6 +136,18 @@ def build_run_document(
         "member_runs": orjson.dumps(list(member_runs)),
     }
     return join_object(members)
+
+
+def build_start_document(spec: RunSpec) -> bytes:
+    """Build the record of a run as its start has stored it, without the database."""
+    columns = {item.name: None for item in fields(RunRow)}
+    shared = {name: value for name, value in spec.to_json().items() if name in columns}
+    origin = {
+        f"origin_{name}": getattr(spec.origin, name, None) for name in ("run_id", "kind", "at")
+    }
+    state = {"status": "PENDING" if spec.background else "RUNNING", "created_at": now()}
+    row = RunRow(**columns | shared | origin | state)
+    return build_run_document(row, RelatedFacts(UNKNOWN_USAGE, None, 0), ())
 
 
 def build_run_summary(row: RunRow, facts: RelatedFacts) -> bytes:

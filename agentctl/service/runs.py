@@ -35,6 +35,7 @@ from agentctl.runs.engine import KeyedRun, QueuedRun, StartedRun
 from agentctl.runs.follow import flatten, follow_run, wait_for_leg, wait_until_final
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
+from agentctl.runs.tasks import read_after_change, retry_while_unavailable
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
@@ -78,6 +79,9 @@ class RunOperations(OperationFamily):
     ) -> Document[RunRecord]:
         """Return the record of a started run after its end, or at once with `background`.
 
+        If the database does not give a record, that of the start: an error would make the caller
+        start the run again.
+
         Raises:
             Conflict: the run of the first request was deleted.
         """
@@ -86,15 +90,23 @@ class RunOperations(OperationFamily):
                 if not request.background:
                     return await self._wait_for_record(database, run.run_id)
                 return await self.lookups.read_run(database, run.run_id)
-        if isinstance(run, QueuedRun) and not request.background:
-            async with self._cancelling_on_leave(database, run.run_id, request):
-                return await self._wait_for_record(database, run.run_id)
-        if not request.background and isinstance(run, LiveRun):
+        try:
+            if request.background:
+                return await self.lookups.read_run(database, run.run_id)
+            if isinstance(run, QueuedRun):
+                async with self._cancelling_on_leave(database, run.run_id, request):
+                    return await retry_while_unavailable(
+                        lambda: self._wait_for_record(database, run.run_id)
+                    )
             try:
                 await wait_for_leg(self.hosting.engine, database, self.hosting.changes, run)
             finally:
                 await self._leave(run, request)
-        return await self.lookups.read_run(database, run.run_id)
+            return await retry_while_unavailable(
+                lambda: self.lookups.read_run(database, run.run_id)
+            )
+        except errors.Unavailable:
+            return Document(documents.build_start_document(run.spec))
 
     def stream_run(
         self, kind: ComponentKind, component_id: str, request: RunRequest
@@ -133,7 +145,8 @@ class RunOperations(OperationFamily):
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
                 await database.read(self.lookups.run_document(run.run_id))
-        events = self._follow(database, run.run_id, BEFORE_FIRST_EVENT)
+        is_started = not isinstance(run, KeyedRun)
+        events = self._follow(database, run.run_id, BEFORE_FIRST_EVENT, is_started=is_started)
         if isinstance(run, QueuedRun):
             async with (
                 self._cancelling_on_leave(database, run.run_id, request),
@@ -183,9 +196,12 @@ class RunOperations(OperationFamily):
             return self._follow(database, run_id, request.after)
 
     def _follow(
-        self, database: Database, run_id: str, after: int
+        self, database: Database, run_id: str, after: int, *, is_started: bool = False
     ) -> AsyncGenerator[list[StreamEvent]]:
-        return follow_run(self.hosting.engine, database, self.hosting.changes, run_id, after)
+        hosting = self.hosting
+        return follow_run(
+            hosting.engine, database, hosting.changes, run_id, after, is_started=is_started
+        )
 
     async def _wait_for_record(self, database: Database, run_id: str) -> Document[RunRecord]:
         await wait_until_final(self.hosting.engine, database, self.hosting.changes, run_id)
@@ -425,7 +441,9 @@ class RunOperations(OperationFamily):
         self, kind: ComponentKind, component_id: str, run: RunRecord
     ) -> RunDetails:
         database = self.lookups.component_database(kind, component_id)
-        return await database.read(documents.read_run_details(run))
+        return await read_after_change(
+            lambda: database.read(documents.read_run_details(run)), run["run_id"]
+        )
 
     async def cancel_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: CancelRequest

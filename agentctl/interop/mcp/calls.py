@@ -131,13 +131,13 @@ class _RunCall:
             tuple(decision for paused, decision in decisions if paused == self._paused)
         )
         place = (tool.kind, tool.component_id, state)
+        self.session_id = await self._operations.find_run_session(*place)
         try:
             continued = await self._operations.begin_continuation(*place, request)
         except ValidationFailed:
             rejections = [reject(key, "The answer is not valid")[1] for key in self._client.answers]
             request = ContinueRequest(tuple(rejections))
             continued = await self._operations.begin_continuation(*place, request)
-        self.session_id = await self._operations.find_run_session(*place)
         if continued is None:
             raise ValidationFailed(f"The run {state} waits for other decisions")
         return self._operations.follow_continuation(continued)

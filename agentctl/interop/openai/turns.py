@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from starlette.responses import Response
 
-from agentctl.errors import AgentctlError, Conflict, NotFound, ValidationFailed
+from agentctl.errors import AgentctlError, Conflict, NotFound, Unavailable, ValidationFailed
 from agentctl.interop.openai.calls import CallResult, UnknownCall
 from agentctl.interop.openai.chat import ChatCompletion
 from agentctl.interop.openai.events import Answer, LegStart, RunEvents, read_answer
 from agentctl.interop.openai.failures import RefusedParameter, build_end_response, describe_end
 from agentctl.interop.openai.response_objects import read_response_id
 from agentctl.interop.openai.responses import ModelResponse
+from agentctl.records.approvals import ApprovalRecord
 from agentctl.records.events import END_STATUSES, EventKind, find_event_kind, parse_event
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.log_context import add_log_context
@@ -29,6 +30,7 @@ from agentctl.requests import (
 )
 from agentctl.requests.approvals import ContinueRequest, RunDecision
 from agentctl.runs.states import CLIENT_DISCONNECTED
+from agentctl.runs.tasks import build_unread_outcome, read_after_change
 from agentctl.server.answers import (
     EventStreamResponse,
     cancel_on_disconnect,
@@ -85,10 +87,14 @@ async def start_turn(
             call.receive, operations.create_run(kind, model, request, earlier=earlier)
         )
     run = document.value
-    waiting = []
-    if run["status"] == "PAUSED":
-        run_id = run["run_id"]
-        waiting = await operations.list_pending(run_id, await operations.find_turn(run_id))
+    run_id, status = run["run_id"], run["status"]
+    if status in ("PENDING", "RUNNING") and not requested.turn.background:
+        raise build_unread_outcome(run_id, Unavailable("The run has not ended"))
+
+    async def list_waiting() -> list[ApprovalRecord]:
+        return await operations.list_pending(run_id, await operations.find_turn(run_id))
+
+    waiting = await read_after_change(list_waiting, run_id) if status == "PAUSED" else []
     return _respond(requested, read_answer(run, waiting))
 
 
@@ -243,13 +249,20 @@ async def _expand_pauses(call: Call, events: Portions) -> Portions:
 
 async def _expand(call: Call, event: StreamEvent) -> StreamEvent:
     data = parse_event(event.name, event.data).data
+    run_id, operations = data["run_id"], call.operations
+
+    async def read() -> dict[str, Any]:
+        found = await operations.find_turn(run_id)
+        run = (await operations.read_turn(run_id, found)).value
+        return {
+            "approvals": await operations.list_pending(run_id, found),
+            "metrics": run["metrics"],
+        }
+
     try:
-        found = await call.operations.find_turn(data["run_id"])
+        body = orjson.dumps({**data, **await read_after_change(read, run_id)})
     except NotFound:  # a member
         return event
-    run = (await call.operations.read_turn(data["run_id"], found)).value
-    waiting = await call.operations.list_pending(data["run_id"], found)
-    body = orjson.dumps({**data, "approvals": waiting, "metrics": run["metrics"]})
     return StreamEvent(event.seq, event.name, body)
 
 

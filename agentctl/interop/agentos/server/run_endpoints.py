@@ -117,7 +117,7 @@ class RunEndpoints(Endpoints):
             call.receive, operations.create_run(kind, component_id, request)
         )
         run = document.value
-        if request.background:
+        if request.background or run["status"] in ("PENDING", "RUNNING"):
             return _build_accepted(run)
         return json_response(
             self._build(run, await operations.read_details(kind, component_id, run))

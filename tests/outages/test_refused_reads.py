@@ -1,0 +1,123 @@
+"""A busy database refuses reads after starts that it has committed: no start that was executed is
+reported as refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import asyncpg
+import httpx2
+import pytest
+
+from tests.deployment import ADMIN, create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.postgres_server import PostgresServer
+from tests.process import start_server
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = 40 if os.environ.get("AGENTCTL_TEST_LONG") else 4
+
+SLOW_COMMITS = """
+CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN PERFORM pg_sleep(0.04); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER slow AFTER INSERT OR UPDATE ON {schema}.runs
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {schema}.slow();
+"""
+
+FACES = """
+[openai]
+enabled = true
+
+[agui]
+enabled = true
+
+[limits]
+concurrent_runs = 1000
+"""
+
+AGENTOS = 'compatibility = "agentos"'
+
+DOORS = ("plain", "background", "stream", "retry", "fork", "chat", "chat stream", "agui", "agentos")
+
+
+def _build_request(door: str, text: str, origin: str) -> tuple[str, dict[str, Any]]:
+    """Return the path and the arguments of a request that starts a run with a text."""
+    streams = "true" if door == "stream" else "false"
+    run = {"message": text, "stream": streams, "background": str(door == "background").lower()}
+    chat = {"model": "echo", "messages": [{"role": "user", "content": text}]}
+    match door:
+        case "retry":
+            return f"/agents/echo/runs/{origin}/retry", {"json": {"stream": False}}
+        case "fork":
+            body = {"stream": False, "at": 0, "message": text}
+            return f"/agents/echo/runs/{origin}/fork", {"json": body}
+        case "chat" | "chat stream":
+            return "/v1/chat/completions", {"json": {**chat, "stream": door == "chat stream"}}
+        case "agui":
+            message = {"id": text, "role": "user", "content": text}
+            body = {"threadId": text, "runId": text, "messages": [message]}
+            empty = {"state": {}, "tools": [], "context": [], "forwardedProps": {}}
+            return "/agui/agents/echo", {"json": {**body, **empty}}
+        case _:
+            return "/agents/echo/runs", {"data": run}
+
+
+async def test_no_start_is_refused_after_its_commit(
+    tmp_path: Path, model_endpoint: ModelEndpoint, server: PostgresServer
+) -> None:
+    schema = f"busy_{uuid4().hex}"
+    lines = f'url = "{server.url}"\npool_size = 1\nwait_seconds = 0.1'
+    databases = {
+        "main": f'{lines}\nsearch_path = "{schema}"',
+        "second": f'{lines}\nsearch_path = "second_{schema}"',
+    }
+    deployment = create_deployment(
+        tmp_path, model_endpoint.base_url, databases=databases, extra=FACES, server=AGENTOS
+    )
+    path = str(deployment.path)
+    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
+    with start_server("--config", path, "--port", "0", log=tmp_path / "log") as process:
+        async with httpx2.AsyncClient(
+            base_url=process.url,
+            headers=headers,
+            timeout=120,
+            limits=httpx2.Limits(max_connections=None),
+        ) as client:
+            first = {"message": "origin", "stream": "false"}
+            started = await client.post("/agents/echo/runs", data=first)
+            assert started.status_code == 200, started.text
+            origin = started.json()["run_id"]
+            connection = await asyncpg.connect(server.url)
+            await connection.execute(SLOW_COMMITS.format(schema=schema))
+
+            async def start(door: str, number: int) -> tuple[str, str, httpx2.Response]:
+                text = f"{door} {number}".replace(" ", "-")
+                url, arguments = _build_request(door, text, origin)
+                interface = "agentos" if door == "agentos" else "contract"
+                shape = {"Agentctl-Interface": interface}
+                return door, text, await client.post(url, headers=shape, **arguments)
+
+            answers = await asyncio.gather(
+                *(start(door, number) for door in DOORS for number in range(ROUNDS))
+            )
+    stored = await connection.fetch(f"SELECT run_id, input FROM {schema}.runs")
+    await connection.close()
+    texts = {row["input"] for row in stored}
+    ids = {row["run_id"] for row in stored}
+    refused = [(door, text) for door, text, each in answers if "Retry-After" in each.headers]
+    assert [text for _, text in refused if text in texts] == []
+    statuses = Counter((door, each.status_code) for door, _, each in answers)
+    assert {status for _, status in statuses} <= {200, 202, 503}, statuses
+    for door, text, each in answers:
+        if each.status_code == 503 and "Retry-After" not in each.headers:
+            named = each.headers.get("X-Run-ID") or each.json().get("run_id")
+            assert named in ids, (door, text, each.text)
+    retries = sum(door == "retry" for door, _ in refused)
+    assert len(stored) == 1 + len(answers) - len(refused), (statuses, retries)
