@@ -9,13 +9,15 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from tests.deployment import Deployment
+from tests.deployment import Deployment, create_deployment
+from tests.process import serve_config
 from tests.server.raw_http import check_error, open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -96,6 +98,40 @@ def test_pipelined_requests_get_responses_in_order(host: ThreadedServer) -> None
         answers = [connection.answer().json for _ in requests]
     assert [answer["path"] for answer in answers] == [f"/{number}" for number in range(300)]
     assert [answer["body"] for answer in answers if answer["body"]] == ["body", "body"]
+
+
+def test_requests_beyond_the_bound_wait_unparsed(tmp_path: Path) -> None:
+    count, many = 1_500, 10
+    deployment = create_deployment(tmp_path, "http://127.0.0.1:9/v1")
+    requests = get(b"/health") * count + post(b"/nothing", b"x" * 9_000) + get(b"/health")
+    with serve_config(deployment.path) as server, ExitStack() as stack:
+        port = int(server.url.rpartition(":")[2])
+        _exchange(port, get(b"/health"), 1)
+        before = _read_memory(server.process.pid)
+        sending = [
+            threading.Thread(target=connection.send, args=(requests,), daemon=True)
+            for _ in range(many)
+            if (connection := stack.enter_context(open_raw_connection(port)))
+        ]
+        for thread in sending:
+            thread.start()
+        # Unread responses: the server has read what it reads of all of them.
+        for _ in range(20):
+            _exchange(port, get(b"/health"), 1)
+        assert _read_memory(server.process.pid) - before < 100_000_000
+        # Every request has its response, in order.
+        assert _exchange(port, requests, count + 2)[-2:] == [401, 200]
+
+
+def _exchange(port: int, requests: bytes, count: int) -> list[int]:
+    with open_raw_connection(port) as connection:
+        threading.Thread(target=connection.send, args=(requests,), daemon=True).start()
+        return [connection.answer().status for _ in range(count)]
+
+
+def _read_memory(process_id: int) -> int:
+    status = Path(f"/proc/{process_id}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1_024
 
 
 @pytest.mark.parametrize("size", [1, 7, 8_191, 8_192, 8_193])

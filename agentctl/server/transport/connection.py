@@ -11,6 +11,7 @@ import select
 from asyncio import TimerHandle
 from typing import Any, ClassVar
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from agentctl.config.settings import Limits
@@ -29,6 +30,16 @@ _DISCONNECTED = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLER
 
 IDLE, HEAD, BODY = range(3)
 """Phases of reading: no byte of a request yet, a head, a body."""
+
+
+class _Flow(FlowControl):
+    """Flow control that does not read while received bytes wait to be parsed."""
+
+    is_held = False
+
+    def resume_reading(self) -> None:
+        if not self.is_held:
+            super().resume_reading()
 
 
 class TimedConnection(HttpToolsProtocol):
@@ -59,6 +70,7 @@ class TimedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = self._flow = _Flow(transport)
         self._response_transport = ResponseTransport(transport, self._close_after_response)
         self._set_deadline(HEAD)
 

@@ -44,6 +44,13 @@ _log = logging.getLogger("agentctl.server")
 PARSE_BYTES = 8_192
 """Bytes that are parsed at once: the position of the parser is known in steps of this size."""
 
+MAXIMUM_PIPELINED = 16
+"""Parsed requests that wait for the response to an earlier one; then a connection is not read and
+what has been read is not parsed. Requests of one step of the parser may be above it."""
+
+STEP_BYTES = 512
+"""Bytes that are parsed at once if they contain more heads than that."""
+
 CHUNK_OVERHEAD = 8
 """Allowed overhead for each byte of a chunked body; chunks of one byte have five bytes of it."""
 
@@ -60,14 +67,18 @@ class HttpProtocol(TimedConnection):
         self._rejection: AgentctlError | None = None
         self._rejection_id = ""  # request id of its response
         self._unparsed_body = 0  # length of a body that llhttp does not parse after an upgrade
+        self._held = b""  # received bytes that wait for the responses to earlier requests
 
     def data_received(self, data: bytes) -> None:
         if self._discarding:
             return
         messages = self._messages
-        rest = self._parse(data) if len(data) <= PARSE_BYTES else data
-        for start in range(0, len(rest), PARSE_BYTES):
-            piece = rest[start : start + PARSE_BYTES]
+        step = STEP_BYTES if data.count(b"\r\n\r\n") > MAXIMUM_PIPELINED else PARSE_BYTES
+        for start in range(0, len(data), step):
+            if len(self.pipeline) >= MAXIMUM_PIPELINED:
+                self._hold(data[start:])
+                return
+            piece = data[start : start + step] if len(data) > step else data
             while piece and not self._discarding:
                 piece = self._parse(piece)
         if self._discarding:
@@ -77,6 +88,13 @@ class HttpProtocol(TimedConnection):
             self._set_deadline(self._phase or HEAD, restart=restart)
         elif self._deadline is not None:
             self._clear_deadline()
+
+    def _hold(self, data: bytes) -> None:
+        """Keep received bytes, and read no more, until the parsed requests have their responses."""
+        self._held = data
+        self._pause_reading()
+        self._flow.is_held = True
+        self._clear_deadline()
 
     # Callbacks of the parser
 
@@ -241,6 +259,11 @@ class HttpProtocol(TimedConnection):
             self._send_rejection(self._rejection)
         else:
             self._start_keep_alive()
+        if self._held and not self.pipeline:
+            held, self._held = self._held, b""
+            self._flow.is_held = False
+            self.flow.resume_reading()
+            self.data_received(held)
 
     def _reject(self, rejection: AgentctlError) -> None:
         self._rejection_id = new_id()
