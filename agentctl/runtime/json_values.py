@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import json
 import math
 from collections import deque
 from collections.abc import Generator, Iterator
-from functools import partial
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -16,13 +17,20 @@ from agentctl.records.text import replace_unstorable
 _BATCH = 256
 _ROW = 16
 _LONG_TEXT = 1_024
+_COUNTED = 65_536
+_SIZED: set[type] = {list, tuple, set, frozenset, dict}
+_TEXTS: set[type] = {str, bytes, bytearray}
 _MAXIMUM_ENCODED_DEPTH = 255
 
 _ARRAYS: tuple[type, ...] = (list, tuple, set, frozenset, deque)
+MAXIMUM_MODEL_VALUES = 262_144
+"""Maximum number of values in a model of pydantic: the library converts all of it in one step, in
+which no other thread continues."""
+
 _NUMBERS = {bool, float, int, type(None)}
 _SCALARS = {bool, float, int, str, type(None)}
 
-_dumps = partial(json.dumps, ensure_ascii=False, separators=(",", ":"))
+_dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 NOT_AN_OBJECT = "INVALID_JSON"
@@ -101,6 +109,9 @@ class _Encoder:
         return self._encode_leaf(value)
 
     def _encode_leaf(self, value: object) -> Iterator[str]:
+        if isinstance(value, bytes | bytearray) and len(value) > 4 * self._limit:
+            # A character has at most four bytes. The decoder leaves out a last one that is cut.
+            value = codecs.getincrementaldecoder("utf-8")().decode(value[: 4 * self._limit + 4])
         plain = value if type(value) in _SCALARS else _to_jsonable(value)
         if isinstance(plain, str) and len(plain) > self._limit:
             yield _dumps(plain[: self._limit])[:-1]
@@ -181,7 +192,10 @@ class NotSerializable(Exception):
 
 
 class ValueTooLarge(NotSerializable):
-    """The JSON of a value has more characters than allowed. The rest was not converted."""
+    """The JSON of a value has more characters than allowed. The rest was not converted.
+
+    Also for a model of pydantic with more than `MAXIMUM_MODEL_VALUES` values.
+    """
 
 
 def to_json_value(value: object, limit: int) -> Any:
@@ -208,11 +222,81 @@ def convert_in_steps(value: object, limit: int) -> Generator[None, None, Any]:
     The rest of a value that is too large is not converted.
     """
     try:
+        if _is_surely_larger(value, limit):
+            raise ValueTooLarge
         return (yield from _Converter(limit).convert(value, ()))
     except (GeneratorExit, ValueTooLarge):
         raise
     except Exception as error:
         raise NotSerializable from error
+
+
+def _is_surely_larger(value: Any, limit: int) -> bool:
+    """Return True if the JSON of a value surely has more characters than allowed.
+
+    It adds two for each item, and the length of each text: most values that are too large are
+    refused before the copy. The items of a list are counted without a look at each.
+    """
+    level: list[Any] = [value]
+    size = items = 0
+    for _ in range(_MAXIMUM_DEPTH):
+        size += sum(len(each) for each in level if type(each) in _TEXTS)
+        opened = [parts for each in level if (parts := _list_parts(each)) is not None]
+        count = sum(map(len, opened))
+        size, items = size + 2 * count, items + count
+        if size > limit:
+            return True
+        if not opened or items > _COUNTED:
+            break
+        level = [
+            part
+            for each in opened
+            for part in ((*each, *each.values()) if isinstance(each, dict) else each)
+        ]
+    return False
+
+
+def _list_parts(value: object) -> Any:
+    """Return the list, set or dictionary with the parts of a value; None if it has none."""
+    kind: Any = type(value)
+    if kind in _SIZED:
+        return value
+    if kind.__module__ != "builtins" and _is_plain_model(kind):
+        return value.__dict__
+    return None
+
+
+def _count_values(value: object) -> Iterator[None]:
+    """Raise ValueTooLarge if a model has too many values; yield after each short step."""
+    found, waiting = 0, [value]
+    while waiting:
+        if len(waiting) % _BATCH == 0:
+            yield
+        parts = _list_parts(waiting.pop())
+        if parts is None:
+            continue
+        found += len(parts)
+        if found > MAXIMUM_MODEL_VALUES:
+            raise ValueTooLarge
+        yield
+        values = parts.values() if isinstance(parts, dict) else parts
+        if not _SCALARS.issuperset(map(type, values)):
+            waiting.extend(values)
+
+
+@lru_cache(1_024)
+def _is_plain_model(kind: type) -> bool:
+    """Return True for a model of pydantic or a plain dataclass that has all fields in its JSON."""
+    if dataclasses.is_dataclass(kind):
+        return not hasattr(kind, "__pydantic_serializer__") and hasattr(kind, "__dict__")
+    fields = getattr(kind, "__pydantic_fields__", None)
+    decorators = getattr(kind, "__pydantic_decorators__", None)
+    if fields is None or decorators is None:
+        return False
+    return not (decorators.model_serializers or decorators.field_serializers) and not any(
+        field.exclude or any("Serialize" in type(item).__name__ for item in field.metadata)
+        for field in fields.values()
+    )
 
 
 class _Converter:
@@ -228,7 +312,15 @@ class _Converter:
         if isinstance(value, str):
             self._spend(len(value) + 2)
             return replace_unstorable(str.__str__(value))
-        plain = value if type(value) in _SCALARS else _to_jsonable(value)
+        if isinstance(value, bytes | bytearray) and len(value) > self._left:
+            raise ValueTooLarge
+        plain = value
+        if type(value) not in _SCALARS:
+            yield from _count_values(value)
+            plain = _to_jsonable(value)
+        if isinstance(plain, list | dict):
+            yield
+            return (yield from self.convert(plain, outer))
         self._spend(len(_dumps(plain)))
         return clean_json_value(plain, len(outer) + 1)
 
@@ -239,6 +331,10 @@ class _Converter:
         self._spend(2)
         while batch := [*islice(array.items, array.batch)]:
             yield
+            if len(batch) == 1 and _is_short_scalar(item := batch[0]):
+                self._spend(len(_dumps(item)) + 1)
+                converted.append(clean_json_value(item, len(outer) + 1))
+                continue
             if _are_short(batch):
                 self._spend(len(_dumps(batch)) - 1)
                 converted += clean_json_value(_copy(batch), len(outer))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 STEP_LIMIT = 1.0
 """CPU seconds of a step on a slow, busy machine. Without its bound, a test that uses it took
@@ -16,6 +17,16 @@ class LongestStep:
     """The longest step so far, in seconds of CPU time of this thread."""
 
     seconds = 0.0
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Collect no garbage, which takes long where earlier tests have left many objects."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @asynccontextmanager
@@ -30,8 +41,10 @@ async def measure_steps() -> AsyncIterator[LongestStep]:
             longest.seconds = max(longest.seconds, time.thread_time() - begun)
 
     watching = asyncio.create_task(watch())
+    await asyncio.sleep(0)  # A block without an `await` is measured as well.
     try:
-        yield longest
+        with without_collections():
+            yield longest
+            await asyncio.sleep(0)
     finally:
-        await asyncio.sleep(0)
         watching.cancel()

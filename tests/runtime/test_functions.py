@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field, field_serializer
 
 from agentctl.config.settings import Agent, Limits, Settings
 from agentctl.errors import InvalidConfiguration
@@ -26,9 +32,15 @@ from agentctl.runtime.runners import loading
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.session_state import SessionState
 from tests.runtime.fake_context import FakeContext, attempt, settings
-from tests.runtime.loop_steps import STEP_LIMIT, measure_steps
+from tests.runtime.loop_steps import STEP_LIMIT, measure_steps, without_collections
 
 MODULE = "tests.runtime.sample_agents"
+REFUSAL_LIMIT = 0.1
+"""Seconds of processor time to refuse an output. A copy of it takes more."""
+
+MODEL_STEP_SHARE = 0.3
+"""Part of the processor time of a conversion that its longest step may take, a tenth as a rule."""
+
 UNKNOWN = dict.fromkeys(TOKEN_COUNTERS)
 
 
@@ -278,6 +290,99 @@ async def test_large_report_leaves_turns_to_other_runs(name: str, failure: str |
             found = error.detail
     assert found == failure
     assert longest.seconds < STEP_LIMIT
+
+
+class Report(BaseModel):
+    body: Any
+
+
+@dataclass
+class Note:
+    body: Any
+
+
+ROWS = [[7] * 1_000] * 20_000
+LONG = "x" * 100_000_000
+ITSELF: list[object] = []
+ITSELF.append(ITSELF)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: {"rows": {"a": ROWS}},
+        lambda: LONG.encode(),
+        lambda: [bytearray(LONG.encode())],
+        lambda: {LONG: 1},
+        lambda: {LONG.encode(): 1},
+        lambda: Report(body=LONG),
+        lambda: Report.model_construct(body=ROWS),
+        lambda: [Report.model_construct(body=ROWS[0])] * 20_000,
+        lambda: Note(ROWS),
+        lambda: Report.model_construct(body=[ROWS[0]] * 300),
+    ],
+)
+async def test_value_that_is_too_large_is_refused_before_it_is_copied(
+    build: Callable[[], Any],
+) -> None:
+    value = build()
+    assert await refuse_output(value) == "The run exceeded its maximum size"
+
+
+async def test_value_that_contains_itself_is_refused_soon() -> None:
+    assert await refuse_output(ITSELF) == "The result of the agent has no JSON form"
+
+
+async def test_large_model_is_converted_in_turns() -> None:
+    value = Report(body=[{"a": number} for number in range(130_000)])
+    run = HostedRun(FakeContext(Catalog.from_settings(hosted("greet"))), "function")
+    await run.set_output(Report(body=0))  # Imports what a conversion needs.
+    begun = time.thread_time()
+    async with measure_steps() as longest:
+        await run.set_output(value)
+    whole = time.thread_time() - begun
+    assert json.loads(run.output_text) == {"body": value.body}
+    assert longest.seconds < MODEL_STEP_SHARE * whole
+
+
+async def test_endless_output_ends_by_its_size_or_a_cancel() -> None:
+    run = HostedRun(FakeContext(Catalog.from_settings(hosted("greet"))), "function")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(run.set_output(itertools.repeat(0)), 0.05)
+
+    small = hosted("greet", limits=Limits(run_bytes=100_000))
+    run = HostedRun(FakeContext(Catalog.from_settings(small)), "function")
+    with pytest.raises(ExecutionError) as caught:
+        await run.set_output(itertools.repeat(0))
+    assert caught.value.detail == "The run exceeded its maximum size"
+
+
+async def refuse_output(value: object) -> str:
+    """Return the failure of a run with an output, and check the time until then."""
+    run = HostedRun(FakeContext(Catalog.from_settings(hosted("greet"))), "function")
+    with without_collections():
+        begun = time.thread_time()
+        with pytest.raises(ExecutionError) as caught:
+            await run.set_output(value)
+        assert time.thread_time() - begun < REFUSAL_LIMIT
+    return caught.value.detail
+
+
+async def test_fields_that_are_not_in_the_json_of_a_model_are_not_counted() -> None:
+    class Short(BaseModel):
+        a: int = 1
+        rows: Any = Field(default=None, exclude=True)
+
+    class Counted(BaseModel):
+        rows: Any
+
+        @field_serializer("rows")
+        def count(self, rows: list[object]) -> int:
+            return len(rows)
+
+    run = HostedRun(FakeContext(Catalog.from_settings(hosted("greet"))), "function")
+    await run.set_output([Short.model_construct(rows=ROWS), Counted.model_construct(rows=ROWS)])
+    assert run.output_text == '[{"a":1},{"rows":20000}]'
 
 
 def test_large_argument_that_is_not_text_is_named_by_its_type() -> None:
