@@ -19,9 +19,6 @@ from agentctl.webhooks.signing import Signer
 if TYPE_CHECKING:
     import httpx2
 
-MAXIMUM_RESPONSE = 65_536
-"""Bytes of a response that are read; none of them is stored."""
-
 SCHEDULE: Sequence[float] = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 """Seconds before each attempt; after the last one a delivery is dead (Standard Webhooks 1.0)."""
 
@@ -111,13 +108,15 @@ class Receiver:
         raise AssertionError("unreachable: there is an address")
 
     async def _read(self, request: httpx2.Request) -> Outcome:
+        import httpx2
+
         response = await self._open_client().send(request, stream=True)
         try:
-            size = 0
-            async for chunk in response.aiter_raw():
-                size += len(chunk)
-                if size > MAXIMUM_RESPONSE:
-                    break
+            # To its end, if that is near, so that the connection is kept. The status is known.
+            async for _ in response.aiter_raw():
+                pass
+        except httpx2.ReadError:
+            pass
         finally:
             await response.aclose()
         status = response.status_code
@@ -138,12 +137,25 @@ class Receiver:
             # A separate client for each endpoint: connections to one address are shared, and their
             # certificate was verified for one name. SSL_CERT_FILE counts, but no proxy, which would
             # resolve the name again.
+            import httpcore2
+
+            from agentctl.webhooks.receiving import BoundedBackend
+
+            context = httpx2.create_ssl_context()
+            transport = httpx2.AsyncHTTPTransport(verify=context, trust_env=False)
+            # The only way to bound the bytes that are read: the transport has no argument for it.
+            transport._pool = httpcore2.AsyncConnectionPool(
+                ssl_context=context,
+                max_connections=None,
+                max_keepalive_connections=4,
+                keepalive_expiry=5.0,
+                network_backend=BoundedBackend(),
+            )
             self._client = httpx2.AsyncClient(
-                verify=httpx2.create_ssl_context(),
+                transport=transport,
                 trust_env=False,
                 follow_redirects=False,
                 timeout=self.webhook.timeout_seconds,
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=4),
             )
         return self._client
 

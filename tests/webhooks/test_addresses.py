@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 import ssl
@@ -16,6 +17,7 @@ from agentctl.webhooks.addresses import find_problem
 from agentctl.webhooks.attempts import Outcome, Receiver, plan_next
 from agentctl.webhooks.signing import Signer
 from tests.certificates import create_certificate
+from tests.runtime.loop_steps import STEP_LIMIT, measure_steps
 from tests.webhooks.receiver import start_receiver
 
 PUBLIC = ("93.184.216.34", "2606:2800:220:1::1", "::ffff:93.184.216.34", "64:ff9b::5db8:d822")
@@ -163,3 +165,43 @@ def test_schedule_has_ten_attempts_and_respects_the_response() -> None:
         assert wait is not None
         assert 0.9 * planned <= wait <= 1.1 * planned
     assert plan_next(1, Outcome(429, "busy", retry_after=90.0)) == 90.0
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "piece", "expected"),
+    [
+        (HEAD, b"1\r\nx\r\n", Outcome(200, None)),
+        (
+            b"",
+            b"HTTP/1.1 103 Early\r\n\r\n",
+            Outcome(None, "the server cannot be reached, or closed the connection"),
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\n",
+            b"A: b\r\n",
+            Outcome(None, "the server cannot be reached, or closed the connection"),
+        ),
+    ],
+    ids=["chunks", "interim", "fields"],
+)
+async def test_endless_response_is_read_up_to_its_bound(
+    start: bytes, piece: bytes, expected: Outcome
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(start)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(piece * 10)
+                await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        receiver = build_receiver(f"http://127.0.0.1:{port}/", allow_private=True, seconds=60)
+        async with measure_steps() as longest:
+            assert await send(receiver) == expected
+    assert longest.seconds < STEP_LIMIT
