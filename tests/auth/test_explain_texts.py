@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,12 @@ import pytest
 from agentctl.auth.explain.checks import diagnose
 from agentctl.auth.explain.credential import collect_facts
 from agentctl.auth.explain.explain import Explanation, explain_request
-from agentctl.auth.explain.suggestions import describe_difference, join_some, quote_value
+from agentctl.auth.explain.suggestions import (
+    describe_difference,
+    join_some,
+    quote_value,
+    suggest_path,
+)
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens.account_lookup import AccountTokens, StoredAccount
 from agentctl.auth.tokens.account_tokens import generate_account_token
@@ -20,6 +26,7 @@ from agentctl.auth.tokens.jws import KeySet
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import Unavailable
+from agentctl.operations import route_table
 from tests.auth.forge import NOW, hs, rs, rsa_pair, token
 from tests.auth.verifiers import OLD, jwks
 
@@ -196,3 +203,14 @@ def test_keys_of_different_sizes_have_no_signature_size() -> None:
     status, check, said = deciding_check(explain(given, settings=settings))
     assert (status, check) == (401, "signature")
     assert "signed with another key" in said
+
+
+def test_prefix_of_a_proxy_is_looked_for_in_the_first_parts() -> None:
+    def suggest(parts: int) -> str | None:
+        return suggest_path(route_table(), "GET", "/" + "a/" * parts + "agents/echo")
+
+    assert suggest(14) is not None
+    assert suggest(15) is None
+    begun = time.thread_time()
+    assert suggest(4_090) is None
+    assert time.thread_time() - begun < 0.1

@@ -29,6 +29,9 @@ _MAXIMUM_LISTED = 8
 _MAXIMUM_SENTENCES = 3
 """Sentences about one denial at most."""
 
+_PREFIX_PARTS = 16
+"""Parts of a path of which some may be the prefix of a proxy."""
+
 _OTHER_CLAIMS = ("scope", "scp", "permissions", "roles", "groups", "authorities")
 _NESTED_CLAIMS = (("realm_access", "roles"), ("resource_access", "roles"))
 _SEPARATORS = re.compile(r"[:./\s]+")
@@ -228,8 +231,9 @@ def suggest_path(table: RouteTable, method: str, path: str) -> str | None:
     for rule, candidate in candidates.items():
         if candidate != path and is_known(candidate):
             return f"{rule}: {quote_value(candidate)}"
-    for cut in range(2, path.count("/") + 1):
-        rest = "/" + "/".join(path.split("/")[cut:])
+    parts = path.split("/")
+    for cut in range(2, min(len(parts), _PREFIX_PARTS)):
+        rest = "/" + "/".join(parts[cut:])
         if rest != "/" and is_known(rest):
             return f"{quote_value(rest)} is known: omit the root_path or the prefix of a proxy"
     near = suggest_name(path, sorted({route.template for route in ROUTES.values()}))

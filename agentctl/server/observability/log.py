@@ -15,13 +15,14 @@ import os
 import re
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from agentctl.records.log_context import current_log_context
-from agentctl.records.text import escape_controls, replace_unstorable
+from agentctl.records.text import cut_text, escape_controls, replace_unstorable
 
 if TYPE_CHECKING:
     from agentctl.config.observability import Log
@@ -33,6 +34,9 @@ MAXIMUM_VALUE_LENGTH = 256
 """Maximum characters of a field that are written, because callers choose ids and names."""
 
 FieldValue = str | int | float | None
+
+MAXIMUM_TEXT_LENGTH = 65_536
+"""Maximum characters of a message or a traceback that are written: code raises long texts."""
 
 _UNQUOTED_VALUE = re.compile(r"[A-Za-z0-9._:@/+*~-]+")
 _LIBRARY_LEVEL = logging.WARNING
@@ -106,6 +110,19 @@ class _LineFormatter(logging.Formatter):
             self._second = second
         return f"{text}.{int((created - second) * 1_000):03d}Z"
 
+    def formatException(self, ei: Any) -> str:  # noqa: N802  (the name is that of logging)
+        """Return a traceback, without the rest of one that is too long."""
+        left, pieces = MAXIMUM_TEXT_LENGTH, []
+        for piece in traceback.TracebackException(*ei, compact=True).format():
+            pieces.append(cut_text(piece, left))
+            left -= len(pieces[-1])
+            if left <= 0:
+                break
+        return "".join(pieces).removesuffix("\n")
+
+    def _format_message(self, record: logging.LogRecord) -> str:
+        return cut_text(record.getMessage(), MAXIMUM_TEXT_LENGTH)
+
     def _format_traceback(self, record: logging.LogRecord) -> str:
         text = self.formatException(record.exc_info) if record.exc_info else ""
         return "\n".join(filter(None, [text, record.stack_info]))
@@ -133,12 +150,12 @@ class _TextFormatter(_LineFormatter):
                     texts[name] = json.dumps(escape_controls(text), ensure_ascii=False)
         line = (
             f"{self._format_time(record.created)} {record.levelname}{process} {record.name}: "
-            f"{escape_controls(record.getMessage())}"
+            f"{escape_controls(self._format_message(record))}"
         )
         if texts:
             line += f" ({' '.join([f'{name}={text}' for name, text in texts.items()])})"
-        traceback = escape_controls(self._format_traceback(record), lines=True)
-        return f"{line}\n{traceback}".replace("\n", "\n    ") if traceback else line
+        raised = escape_controls(self._format_traceback(record), lines=True)
+        return f"{line}\n{raised}".replace("\n", "\n    ") if raised else line
 
 
 class _JsonFormatter(_LineFormatter):
@@ -149,13 +166,13 @@ class _JsonFormatter(_LineFormatter):
             "time": self._format_time(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": self._format_message(record),
         }
         if self._process is not None:
             line["process"] = self._process
         line.update(_collect_fields(record))
-        if traceback := self._format_traceback(record):
-            line["exception"] = traceback
+        if raised := self._format_traceback(record):
+            line["exception"] = raised
         with contextlib.suppress(TypeError):
             text = orjson.dumps(line)
             if text.isascii() and b"\x7f" not in text:
