@@ -19,6 +19,7 @@ from agentctl.records.times import format_rfc3339
 from agentctl.runs.liveness import DEAD_AFTER_SECONDS, WorkerMonitor
 from agentctl.runs.restored import Settled, settle
 from agentctl.service.database_copy import forget_lost_copy
+from agentctl.service.databases import check_integrity
 from agentctl.store.databases import Databases, open_sqlite
 from agentctl.store.sqlite.backup import CopiedRows
 from agentctl.store.sqlite.backup_folder import BackupFolder, has_same_rows, read_facts
@@ -132,9 +133,16 @@ async def restore(
             )
         try:
             await migrate_file(copy_of_backup, lambda _: None)
+            place = replace_fields(entry, url=f"{SQLITE_SCHEME}{copy_of_backup}")
+            async for finding in check_integrity(place, lambda *_: None):
+                if finding.verdict == "wrong":
+                    raise Unavailable(
+                        "The backup is damaged, or was changed by hand",
+                        cause=f"{finding.what}; nothing was changed",
+                        hint="restore another one",
+                    )
             database = open_sqlite(entry.id, copy_of_backup, create=False)
             try:
-                place = replace_fields(entry, url=f"{SQLITE_SCHEME}{copy_of_backup}")
                 await forget_lost_copy(database, place)
                 settled.append(await settle(database))
             finally:

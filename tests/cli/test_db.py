@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import sqlite3
 import stat
 from collections.abc import Callable
@@ -208,6 +210,20 @@ DAMAGES = {
     "a state": ("UPDATE sessions SET last_status = 'ERROR'", "last_status differs", "by hand"),
     "an end": ("UPDATE runs SET finished_at = NULL", "ended runs without an end", "by hand"),
     "a session": ("DELETE FROM sessions", "1 rows of runs refer to missing rows", "by hand"),
+    "a status": ("UPDATE runs SET status = 'DONE'", "unknown status", "by hand"),
+    "a trigger": (
+        "CREATE TRIGGER mine AFTER INSERT ON runs BEGIN DELETE FROM audit_log; END",
+        "trigger mine is not part of the schema",
+        "restore",
+    ),
+    "a view": ("CREATE VIEW mine AS SELECT 1", "view mine is not part of the schema", "restore"),
+}
+
+UNSAFE = {
+    **{name: damage for name, (damage, *_) in DAMAGES.items()},
+    "a view as table": "DROP TABLE memories; CREATE VIEW memories AS SELECT 1",
+    "a view without an end": "DROP TABLE memories; CREATE VIEW memories AS"
+    " WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT n FROM n",
 }
 
 
@@ -361,6 +377,55 @@ def test_a_damaged_backup_changes_nothing(
     ended = agentctl("db", "restore", str(tmp_path / "none.db"), "--replace", *where)
     assert (ended.code, file.read_bytes()) == (7, before)
     assert not list(tmp_path.rglob("*.restoring*"))
+
+
+@pytest.mark.parametrize("damage", UNSAFE.values(), ids=UNSAFE)
+def test_restore_refuses_what_check_refuses(
+    agentctl: Agentctl, config: Path, file: Path, tmp_path: Path, damage: str | Damage
+) -> None:
+    where, backup = ("--config", str(config)), tmp_path / "b.db"
+    old_file(file)
+    agentctl("db", "migrate", *where)
+    assert agentctl("db", "backup", str(backup), *where).code == 0
+    if callable(damage):
+        damage(backup)
+    else:
+        change(backup, damage)
+    before = file.read_bytes()
+    ended = agentctl("db", "restore", str(backup), "--replace", *where)
+    assert (ended.code in (6, 7), ended.stdout, file.read_bytes()) == (True, "", before)
+    assert "nothing was changed" in ended.stderr
+    assert not list(tmp_path.rglob("*.restoring*"))
+
+
+def test_restore_refuses_what_is_no_regular_file(
+    agentctl: Agentctl, config: Path, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for source in (Path("/dev/zero"), pipe, tmp_path):
+        ended = agentctl("db", "restore", str(source), "--config", str(config))
+        assert ended.code in (6, 7), ended.stderr
+        assert str(source) in ended.stderr
+    assert not list(tmp_path.rglob("*.restoring*"))
+
+
+def test_restore_replaces_what_a_killed_one_left(
+    agentctl: Agentctl, config: Path, file: Path, tmp_path: Path
+) -> None:
+    where, backup = ("--config", str(config)), tmp_path / "b.db"
+    old_file(file)
+    assert agentctl("db", "backup", str(backup), *where).code == 0
+    left = file.with_name(f"{file.name}.restoring")
+    left.write_bytes(backup.read_bytes() * 2)
+    with left.open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        refused = agentctl("db", "restore", str(backup), "--replace", *where)
+        assert (refused.code, "another restore works" in refused.stderr) == (6, True)
+        assert left.exists()
+    assert agentctl("db", "restore", str(backup), "--replace", *where).code == 0
+    assert not left.exists()
+    assert agentctl("db", "check", *where).code == 0
 
 
 def test_restore_reads_no_write_ahead_log(

@@ -7,8 +7,10 @@ rename, when it is complete and on the disk.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -16,9 +18,11 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import format_rfc3339, now
-from agentctl.store.schema import TABLES
+from agentctl.store.copying.side import TRIGGERS
+from agentctl.store.schema import SCHEMA_VERSION, TABLES
 from agentctl.store.sqlite.backup import CopiedRows, flush, hash_rows, is_damaged
 from agentctl.store.sqlite.file import get_file_size, get_wal_path
+from agentctl.store.sqlite.schema import build_in_memory, read_schema
 from agentctl.store.sqlite.thread import run_on_thread
 
 LOG_FILES = ("-wal", "-shm", "-journal")
@@ -59,10 +63,11 @@ async def restore(
         )
     copy = path.with_name(f"{path.name}.restoring")
     _check_log(backup)
-    _copy_file(backup, copy)
-    try:
+    with _copied(backup, copy):
         try:
-            rows = await run_on_thread(copy, lambda connection, _: _check(connection, report))
+            rows = await run_on_thread(
+                copy, lambda connection, _: _check(connection, backup, report)
+            )
         except errors.Unavailable as failure:
             # The failure names the copy, which the user does not know.
             raise errors.Unavailable(
@@ -74,9 +79,6 @@ async def restore(
         await run_on_thread(copy, lambda connection, _: _close_log(connection), writes=True)
         flush(copy)
         moved = _put_in_place(copy, path)
-    finally:
-        for leftover in (copy, *_log_files(copy)):
-            leftover.unlink(missing_ok=True)
     return rows, moved
 
 
@@ -90,33 +92,60 @@ def _check_log(backup: Path) -> None:
         )
 
 
-def _copy_file(backup: Path, copy: Path) -> None:
+@contextlib.contextmanager
+def _copied(backup: Path, copy: Path) -> Iterator[None]:
+    """Copy a backup, and hold a lock of the copy, so that another restore does not replace it."""
     try:
-        with backup.open("rb") as source:
-            file = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(file, "wb") as target:
-                # The log of a killed restore would become a part of this copy.
-                for leftover in _log_files(copy):
-                    leftover.unlink(missing_ok=True)
-                shutil.copyfileobj(source, target)
-    except FileExistsError:
-        raise errors.Conflict(
-            "Another restore works with the database, or was killed",
-            cause=f"{copy} exists",
-            hint=f"in the second case remove it: rm {copy}",
-        ) from None
+        source = os.open(backup, os.O_RDONLY | os.O_NONBLOCK)  # no wait for the writer of a FIFO
+        with os.fdopen(source, "rb") as reader:
+            if not stat.S_ISREG(os.fstat(source).st_mode):
+                raise errors.Conflict("The backup is not a regular file", cause=f"{backup}")
+            target = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(target, "wb") as writer:
+                _lock(target, copy)
+                try:
+                    # The log of a killed restore would become a part of this copy.
+                    for file in _log_files(copy):
+                        file.unlink(missing_ok=True)
+                    writer.truncate()
+                    shutil.copyfileobj(reader, writer)
+                    writer.flush()
+                    yield
+                finally:
+                    for each in (copy, *_log_files(copy)):
+                        each.unlink(missing_ok=True)
     except OSError as error:
-        name = backup if isinstance(error, FileNotFoundError) else error.filename or copy
-        copy.unlink(missing_ok=True)
+        is_backup = isinstance(error, (FileNotFoundError, IsADirectoryError))
+        name = backup if is_backup else error.filename or copy
         raise errors.Unavailable(
             "The backup cannot be copied", cause=f"{name}: {os.strerror(error.errno or 0).lower()}"
         ) from None
 
 
-def _check(connection: apsw.Connection, report: Callable[[int], None]) -> CopiedRows:
-    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    if not names >= TABLES or is_damaged(connection):
+def _lock(file: int, copy: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A restore that has just ended may have renamed the file, which is then the database.
+        if os.path.samestat(os.fstat(file), copy.lstat()):
+            return
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    raise errors.Conflict("Another restore works with the database", cause=f"it has locked {copy}")
+
+
+def _check(connection: apsw.Connection, backup: Path, report: Callable[[int], None]) -> CopiedRows:
+    objects = read_schema(connection)
+    if not {name for kind, name in objects if kind == "table"} >= TABLES or is_damaged(connection):
         raise errors.Unavailable("The backup is damaged")
+    # Triggers and views execute code of the backup in the statements of the restore.
+    expected = read_schema(build_in_memory(SCHEMA_VERSION))
+    for kind, name in sorted(objects.keys() - expected.keys()):
+        if kind in ("trigger", "view") and not name.startswith(TRIGGERS):
+            raise errors.Conflict(
+                f"The backup has a {kind} that is not part of an agentctl database",
+                cause=f"{kind} {name} in {backup}; nothing was changed",
+                hint="restore another one",
+            )
     return hash_rows(connection, report)
 
 
