@@ -46,6 +46,7 @@ _MODEL_KEYS = (
     "output",
     "memory",
     "summary",
+    "model_calls",
     "tools",
     "external_tools",
 )

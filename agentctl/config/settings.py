@@ -22,6 +22,7 @@ from agentctl.config.names import (
     HistoryRuns,
     Host,
     Id,
+    ModelCalls,
     ModelId,
     NotEmpty,
     ObjectName,
@@ -358,6 +359,7 @@ class Agent:
     Attributes:
         approve: who approves the calls of tools, by names and patterns; the strictest one counts.
         external_tools: JSON files with tools that the caller of a run executes.
+        model_calls: maximum model calls of a run, in all of its legs and processes.
         durable: another process goes on with a run whose process has ended (docs/durable.md).
         trace: the parts of a run with spans: its calls too, or the run alone (docs/traces.md).
     """
@@ -374,6 +376,7 @@ class Agent:
     memory: Memory = Memory()
     summary: Summary = Summary()
     history_runs: HistoryRuns = 5
+    model_calls: ModelCalls = 50
     tools: tuple[Tool, ...] = ()
     external_tools: tuple[Path, ...] = ()
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
@@ -406,6 +409,7 @@ class Team:
     memory: Memory = Memory()
     summary: Summary = Summary()
     history_runs: HistoryRuns = 5
+    model_calls: ModelCalls = 50
     tools: tuple[Tool, ...] = ()
     external_tools: tuple[Path, ...] = ()
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)

@@ -47,7 +47,7 @@ def test_sample_has_every_key_of_a_component(table: str, kind: type) -> None:
     assert shown.keys() == names - {"deps", "object"}
     assert "# object = " in SAMPLE_CONFIG
     for field in dataclasses.fields(kind):
-        if field.name in {"history_runs", "on_busy", "mode"}:
+        if field.name in {"history_runs", "model_calls", "on_busy", "mode"}:
             assert shown[field.name] == field.default
 
 

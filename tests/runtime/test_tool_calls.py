@@ -275,18 +275,6 @@ def test_repeated_tool_failures_end_the_run(model_endpoint: ModelEndpoint) -> No
     assert [call["tool_call_error"] for call in ended.transcript.tools] == [True] * 3
 
 
-def test_number_of_model_calls_is_limited(
-    model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("agentctl.runtime.components.agent.MAXIMUM_MODEL_CALLS", 6)
-    ended, failure = run_with_tool(model_endpoint, "add", {"a": 1}, behaviour="again")
-
-    assert failure is not None
-    assert failure.code == "MODEL_REJECTED"
-    assert "model calls" in failure.detail
-    assert len(ended.transcript.tools) == 6
-
-
 def test_unknown_tool_is_reported_to_the_model(model_endpoint: ModelEndpoint) -> None:
     configured = settings(model_endpoint, model="tool:nope", tools=(f"{sample_tools.TOOLS}:add",))
 

@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("agentctl.runtime")
 
-MAXIMUM_MODEL_CALLS = 50
-"""Maximum model calls of one run. If the model then still calls tools, the run ends with
-MODEL_REJECTED."""
-
 
 async def run_agent(agent: Component, context: RunEnvironment, catalog: Catalog) -> None:
     """Run an agent to its end. The result is in the transcript.
@@ -133,7 +129,7 @@ class _Turns:
     async def take(self) -> None:
         """Take turns until the model answers without calls."""
         runner, conversation = self._runner, self._conversation
-        while self._count < MAXIMUM_MODEL_CALLS:
+        while self._count < runner.model_calls:
             if self._journal is not None and self._journal.is_parking:
                 raise Parked
             self._attempts.begin_call()
@@ -155,7 +151,7 @@ class _Turns:
             self._corrected = True
             self.messages.append(_build_prompt(problem.prompt))
         raise ExecutionError(
-            "MODEL_REJECTED", f"The model did not finish within {MAXIMUM_MODEL_CALLS} model calls"
+            "MODEL_REJECTED", f"The model did not finish within {runner.model_calls} model calls"
         )
 
     async def perform_calls(

@@ -38,6 +38,8 @@ class ConfiguredRunner:
         system: instructions of the model; `""` for none.
         routes: True in mode route: a member answers in place of the leader.
         memory: the memory settings of the component.
+        model_calls: maximum model calls of a run. If the model then still calls tools, the run ends
+            with MODEL_REJECTED.
         output: schema of the answer of one run; None for text.
     """
 
@@ -49,6 +51,7 @@ class ConfiguredRunner:
     system: str
     routes: bool
     memory: config.Memory
+    model_calls: int
     output: OutputSchema | None = None
 
 
@@ -113,6 +116,7 @@ def build_runner(
         system=instructions,
         routes=component.kind == "team" and component.team.mode == "route",
         memory=component.worker.memory,
+        model_calls=component.worker.model_calls,
     )
 
 
