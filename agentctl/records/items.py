@@ -141,15 +141,21 @@ def build_items(run: Record, children: Sequence[Child] = (), cut: int | None = N
     content = str(run.get("content") or "")
     is_said = any(item["type"] == "text" and item["text"] == content for item in items)
     items = [cut_item(item, cut) for item in items]
-    if is_said or not content or content == _join_answers(run):
+    # Most agents join their answers with an empty line; a generator joins its pieces with nothing.
+    if is_said or not content or _strip(content) == _strip(_join_answers(run)):
         return items
     return [*items, {"type": "text", "text": content}]
 
 
 def _join_answers(run: Record) -> str:
-    """Return the content of a run that has all of its answers, also those of its members."""
+    """Return all answers of a run, also those of its members."""
     answers = (each for each in _list_own_messages(run) if each.get("role") == "assistant")
-    return "\n\n".join(str(each["content"]) for each in answers if each.get("content"))
+    return "".join(str(each.get("content") or "") for each in answers)
+
+
+def _strip(text: str) -> str:
+    """Return a text without white space."""
+    return "".join(text.split())
 
 
 def _list_own_messages(run: Record) -> Iterator[Record]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,45 @@ def test_object_is_shown_with_its_message(
             asked = shown.page.locator(".bubble")
             expect(asked.nth(0)).to_have_text('hello\ninput: {"number":"A-1","pieces":[1,null]}')
             expect(asked.nth(1)).to_have_text(text)
+
+
+TELLER = """
+from agentctl import ToolCompleted, ToolStarted
+
+
+async def tell(message, context):
+    yield "I look at the orders first. "
+    for number in range(3):
+        yield ToolStarted(f"c{number}", "search_orders", {"page": number})
+        yield ToolCompleted(f"c{number}", {"found": number})
+        yield f"Page {number} has {number} orders. "
+"""
+
+
+def test_text_around_calls_is_drawn_once(
+    tmp_path: Path, model_endpoint: ModelEndpoint, browser: Browser
+) -> None:
+    (tmp_path / "tellers.py").write_text(TELLER)
+    table = '[[agents]]\nid = "teller"\nobject = "tellers:tell"\n'
+    deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=table)
+    config = ("--config", str(deployment.path))
+    with serve_in_thread(deployment, create_app(deployment.settings)) as server:
+        start(server, "agents/teller", "told", "tell")
+        with open_console(browser, server.url, "#/sessions/told", token=token(server)) as shown:
+            shown.see("Page 2 has 2 orders.")
+            drawn = [shown.page.locator("main").inner_text()]
+    commands = [("sessions", "get", "told", "-o", form) for form in ("text", "markdown")]
+    drawn += [run_agentctl(*command, *config) for command in commands]
+    for text in drawn:
+        words = " ".join(text.split())
+        for told in ("I look at the orders first.", *(f"Page {n} has {n}" for n in range(3))):
+            assert words.count(told) == 1, text
+
+
+def run_agentctl(*arguments: str) -> str:
+    """Return what a command prints."""
+    command = [sys.executable, "-m", "agentctl", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 def test_directions_follow_their_texts(server: ThreadedServer, browser: Browser) -> None:
