@@ -176,7 +176,7 @@ class _Follower:
                 return
             if portion:
                 self._has_yielded = True
-                self._position = portion[-1].seq
+                self._position = max(self._position, portion[-1].seq)
                 yield portion
 
     def _read_memory(self) -> list[StreamEvent] | None:
@@ -231,12 +231,15 @@ class _Follower:
             if is_short and not final:
                 # A slow reader would never find a live run without new batches.
                 self._join_hub(batches[-1].last_seq)
-            return [
+            found = [
                 event
                 for batch in batches
                 for event in decode_events(batch)
                 if event.seq > self._position
             ]
+            # Of a damaged batch not all events can be decoded: do not read it again.
+            self._position = batches[-1].last_seq
+            return found
         self._done = final
         if not final:
             self._join_hub(self._position)

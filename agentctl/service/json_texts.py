@@ -1,4 +1,4 @@
-"""JSON texts of documents, joined from pieces without parsing stored JSON."""
+"""JSON texts of documents, joined from pieces; long stored JSON is not parsed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 
 import orjson
 
-from agentctl.errors import TooLarge
+from agentctl.errors import TooLarge, Unavailable
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_json
 from agentctl.runs.states import is_final
 from agentctl.store.repositories.run_rows import LastRun, RunRow, RunState
+
+CHECKED_BYTES = 16_384
+"""Size of a stored text that is parsed before it is sent."""
 
 JsonText = bytes | list[bytes]
 """A JSON text, possibly in pieces."""
@@ -68,8 +71,31 @@ def dump(value: str | int | None) -> bytes:
 
 
 def stored_json(text: str | None) -> bytes:
-    """Return a stored JSON text; None is null."""
-    return b"null" if text is None else text.encode()
+    """Return a stored JSON text; None is null.
+
+    A text of up to `CHECKED_BYTES` is parsed, of a longer one only its two ends are checked: the
+    time of a parse grows with the text.
+
+    Raises:
+        Unavailable: the text is not JSON.
+    """
+    if text is None:
+        return b"null"
+    raw = text.encode()
+    try:
+        if len(raw) <= CHECKED_BYTES:
+            orjson.loads(raw)
+            return raw
+    except orjson.JSONDecodeError:
+        pass
+    else:
+        if raw[:1] + raw[-1:] in (b"{}", b"[]", b'""'):
+            return raw
+    raise Unavailable(
+        "The database is damaged",
+        cause="a stored JSON text is not valid",
+        hint="restore the database from a backup",
+    )
 
 
 def dump_time(microseconds: int | None) -> bytes:

@@ -18,7 +18,7 @@ from agentctl.runs.event_format import LOST_SEQ_STEP
 from agentctl.runs.follow import PORTION_BYTES, flatten, follow_run, wait_until_final
 from agentctl.runs.recovery import recover_runs
 from agentctl.service.service import Service, ServiceOperations
-from agentctl.store.database import Database
+from agentctl.store.database import Database, Sql
 from agentctl.store.repositories import events, sessions
 from tests.deployment import Deployment
 from tests.loops import wait_until
@@ -272,6 +272,19 @@ async def test_end_of_an_orphaned_run_follows_delivered_events(deployment: Deplo
         assert found[-1].name == "RunError"
         assert event_data(found[-1])["error"]["code"] == "WORKER_LOST"
         assert await late == found[-1:]
+
+
+async def test_damaged_events_do_not_stop_the_stream(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        database = main_database(service)
+        run = await create_live_run(database, "dead", component_id="echo")
+        await store_events(database, run, "one ", "two")
+        damage = "UPDATE run_events SET events = 'RunContent [1, 2' || char(10) WHERE run_id = 'r1'"
+        await database.write(Sql(damage).execute())
+        assert await recover_runs(database, "dead") == ["r1"]
+        async with asyncio.timeout(60):
+            found = await resume(user(service, run.user_id), "r1")
+        assert [(event.seq, event.name) for event in found][1:] == [(2 + LOST_SEQ_STEP, "RunError")]
 
 
 async def test_following_an_unknown_run_raises_not_found(deployment: Deployment) -> None:

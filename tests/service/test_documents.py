@@ -5,8 +5,14 @@ from __future__ import annotations
 import orjson
 import pytest
 
+from agentctl.errors import Unavailable
+from agentctl.requests import RunRequest
+from agentctl.service.json_texts import CHECKED_BYTES
 from agentctl.service.session_documents import build_session_document
+from agentctl.store.database import Sql
 from agentctl.store.repositories.sessions import build_session
+from tests.deployment import Deployment
+from tests.service.callers import open_service, user
 
 
 @pytest.mark.parametrize("session_type", ["agent", "team"])
@@ -26,3 +32,17 @@ def test_histories_are_joined_into_one_array(
     document = orjson.loads(build_session_document(row, histories))
     assert [message["n"] for message in document["chat_history"]] == shown
     assert document["session_name"] == "ü"
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    ["", "x", '{"a": 1', '{"a" 1}', f'{{"a": "{"x" * CHECKED_BYTES}', "x" * CHECKED_BYTES],
+)
+async def test_damaged_json_is_an_error(deployment: Deployment, damaged: str) -> None:
+    async with open_service(deployment) as service:
+        port = user(service)
+        run = (await port.create_run("agent", "echo", RunRequest("hello", "s1"))).value
+        change = Sql("UPDATE runs SET metadata = :damaged")
+        await service.hosting.databases["main"].write(change.execute(damaged=damaged))
+        with pytest.raises(Unavailable, match="The database is damaged"):
+            await port.get_run(run["run_id"])
