@@ -14,21 +14,16 @@ from collections.abc import AsyncIterator, Callable
 from agentctl import errors
 from agentctl.light_dataclass import dataclass
 from agentctl.records.runs import CancelOutcome
-from agentctl.records.times import now
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
-from agentctl.runs.facts import publish_run
-from agentctl.runs.legs import release_if_decided
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
-from agentctl.runs.replay import find_root_id
-from agentctl.runs.results import store_question
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, is_final
 from agentctl.runs.tasks import Tasks
-from agentctl.runs.waiting import cancel_waiting_run
+from agentctl.runs.waiting import cancel_run
 from agentctl.store.database import Database, Steps, Work, run_topic, unit
 from agentctl.store.outbox import Outbox
-from agentctl.store.repositories import approvals, run_reads, runs
+from agentctl.store.repositories import run_reads
 from agentctl.store.repositories.run_rows import RunState
 
 LEAVE_SECONDS = 1.0
@@ -152,45 +147,12 @@ def _request_cancel(
     reason: str | None,
     extra_write: Callable[[], Work[None]] | None,
 ) -> Steps[tuple[RunState, RunState]]:
-    before = yield from run_reads.get_state(run_id)
-    if before is None:
+    states = yield from cancel_run(outbox, run_id, actor, reason)
+    if states is None:
         raise errors.NotFound("Run not found")
-    after: RunState | None = None
-    # Its worker may end the run between two statements: that transaction publishes its end.
-    has_ended = False
-    if _is_waiting(before):
-        has_ended = yield from _cancel_waiting(before, actor, reason)
-        after = yield from run_reads.get_state(run_id)
-    elif not is_final(before.status):
-        updated = yield from runs.request_cancel(run_id, now(), actor, reason)
-        if updated is not None and is_final(updated.status):
-            has_ended = True
-            yield from store_question(updated)
-            yield from approvals.drop_checkpoint(run_id)
-        after = yield from run_reads.get_state(run_id)
-    if has_ended:
-        yield from publish_run(outbox, run_id)
     if extra_write is not None:
         yield from extra_write()
-    return before, after or before
-
-
-def _is_waiting(state: RunState) -> bool:
-    """Return True for a run before or between two legs: nothing of it executes."""
-    return state.status == "PAUSED" or (state.status == "PENDING" and state.owner is None)
-
-
-@unit
-def _cancel_waiting(state: RunState, actor: str, reason: str | None) -> Steps[bool]:
-    root_id = state.run_id
-    if state.parent_run_id is not None:
-        root_id = yield from find_root_id(state)
-        # The row of the root is locked first, as for a decision.
-        yield from run_reads.lock_state(root_id)
-    ended = yield from cancel_waiting_run(state.run_id, actor, reason, now())
-    if ended and state.parent_run_id is not None:
-        yield from release_if_decided(root_id)
-    return ended
+    return states
 
 
 async def _read_state(database: Database, known: RunState) -> RunState:

@@ -27,7 +27,7 @@ from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.states import Ending
 from agentctl.runs.supervision import DATABASE_UNAVAILABLE
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
-from agentctl.runs.waiting import end_overdue_run
+from agentctl.runs.waiting import cancel_run, end_overdue_run
 from agentctl.runs.worker import Worker
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
@@ -45,7 +45,8 @@ LEGS_PER_READ, SPARE_LEGS = 100, 4
 more than there are free slots, as other processes claim them too."""
 
 ADVANCE_SECONDS = 10.0
-"""Interval of the searches for sessions whose next run has not got its turn."""
+"""Interval of the searches for sessions whose next run has not got its turn, and for runs whose
+cancel nothing carries out."""
 
 ATTEND_SECONDS = 0.1
 """Interval of the attempts of a local command to begin its run."""
@@ -164,7 +165,7 @@ class Claims:
             await asyncio.sleep(ATTEND_SECONDS)
 
     async def sweep_queue(self, database: Database) -> None:
-        """End the runs that have waited for too long, and find forgotten turns.
+        """End the runs that waited for too long, and find forgotten turns and cancels.
 
         Raises:
             Unavailable: the database does not answer.
@@ -184,6 +185,10 @@ class Claims:
             for session_id in await database.read(queue.list_stalled(), size="large"):
                 if await database.write(queue.advance_stalled(session_id, now())):
                     self.wake(database)
+            left = run_reads.list_cancelled_without_owner()
+            for run_id in await database.read(left, size="large"):
+                await database.write(cancel_run(database.outbox, run_id, "system", None))
+                database.outbox.wake()
 
     async def claim_waiting(self, database: Database) -> None:
         """Claim the legs of a database that wait, oldest first, as many as this process has slots.

@@ -26,8 +26,8 @@ from agentctl.records.times import now
 from agentctl.records.validation import check_json, check_text
 from agentctl.requests.approvals import NewDecision
 from agentctl.runs.facts import publish_decision
-from agentctl.runs.legs import release_if_decided
 from agentctl.runs.results import to_json
+from agentctl.runs.waiting import release_if_decided
 from agentctl.runtime.journal import dump_outcome
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.schema_checks import find_schema_problem

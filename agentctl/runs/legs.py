@@ -207,21 +207,6 @@ def write_pause(run: LiveRun, prepared: PreparedPause, limit: int) -> Steps[Paus
     return "continues" if values.status == "PENDING" else "paused"
 
 
-@unit
-def release_if_decided(root_run_id: str) -> Steps[bool]:
-    """Let a root run go on if nothing that it waits for is pending; its row is locked first.
-
-    Returns:
-        True if a process may claim its next leg.
-    """
-    state = yield from run_reads.lock_state(root_run_id)
-    if state is None or state.status != "PAUSED":
-        return False
-    if (yield from approvals.count_pending_of_root(root_run_id)):
-        return False
-    return (yield from runs.release(root_run_id))
-
-
 @dataclass(frozen=True, slots=True)
 class ClaimedLeg:
     """A leg that this process has claimed: the rows from which it starts.

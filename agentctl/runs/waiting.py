@@ -1,4 +1,4 @@
-"""Runs that wait: how they end before or between two legs, while nothing of them executes."""
+"""Runs that wait before or between two legs, while nothing of them executes: how they end."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.event_rows import encode_event
 from agentctl.runs.facts import publish_run
-from agentctl.runs.results import build_run_end, build_unfinished_transcript
+from agentctl.runs.replay import find_root_id
+from agentctl.runs.results import build_run_end, build_unfinished_transcript, store_question
 from agentctl.runs.states import Ending, is_final
 from agentctl.runtime.journal import rebuild
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs, steps
-from agentctl.store.repositories.run_rows import RunEnd, RunRow
+from agentctl.store.repositories.run_rows import RunEnd, RunRow, RunState
 
 QUEUE_TIMEOUT = Ending.failed("QUEUE_TIMEOUT", "The run waited too long in the queue")
 
@@ -93,6 +94,45 @@ def end_overdue_run(outbox: Outbox, run_id: str, before: int) -> Steps[bool]:
     return ended
 
 
+@unit
+def cancel_run(
+    outbox: Outbox, run_id: str, actor: str, reason: str | None
+) -> Steps[tuple[RunState, RunState] | None]:
+    """Record the cancel of a run, and end it at once if nothing executes it.
+
+    Its row is locked before its state is read, after that of its session if it is queued, and after
+    that of its root run, as for a decision. So it cannot pause between the read and the request,
+    which no process would carry out then.
+
+    Returns:
+        The state before the request and after it; None if there is no such run.
+    """
+    yield from lock_queue(run_id)
+    root_id, before = run_id, (yield from run_reads.get_state(run_id))
+    if before is not None and not is_final(before.status):
+        root_id = yield from find_root_id(before)
+        yield from run_reads.lock_state(root_id)
+        before = yield from run_reads.lock_state(run_id)
+    if before is None:
+        return None
+    if is_final(before.status):
+        return before, before
+    has_ended = False
+    if before.owner is None:
+        has_ended = yield from cancel_waiting_run(run_id, actor, reason, now())
+        if has_ended and root_id != run_id:
+            yield from release_if_decided(root_id)
+    else:
+        updated = yield from runs.request_cancel(run_id, now(), actor, reason)
+        if updated is not None and is_final(updated.status):
+            has_ended = True
+            yield from store_question(updated)
+            yield from approvals.drop_checkpoint(run_id)
+    if has_ended:
+        yield from publish_run(outbox, run_id)
+    return before, (yield from run_reads.get_state(run_id)) or before
+
+
 def append_event(run: RunRow, seq: int, event: tuple[str, bytes]) -> Work[bool]:
     """Store one event of a run that no process executes."""
     return events.append_batch(run.run_id, run.attempt, seq, seq, encode_event(*event))
@@ -110,6 +150,21 @@ def cancel_waiting_run(run_id: str, actor: str, reason: str | None, at: int) -> 
         state.cancel_requested_by or actor, state.cancel_reason, state.cancel_requested_at
     )
     return (yield from end_waiting_run(run_id, ending))
+
+
+@unit
+def release_if_decided(root_run_id: str) -> Steps[bool]:
+    """Let a root run go on if nothing that it waits for is pending; its row is locked first.
+
+    Returns:
+        True if a process may claim its next leg.
+    """
+    state = yield from run_reads.lock_state(root_run_id)
+    if state is None or state.status != "PAUSED":
+        return False
+    if (yield from approvals.count_pending_of_root(root_run_id)):
+        return False
+    return (yield from runs.release(root_run_id))
 
 
 @unit

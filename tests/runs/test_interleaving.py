@@ -21,17 +21,18 @@ import asyncpg
 import orjson
 import pytest
 
-from agentctl.config.settings import Approvals
+from agentctl.config.settings import Agent, Approvals
 from agentctl.config.settings import Database as Entry
 from agentctl.requests import BulkDeletion, NewSession, SessionPatch
 from agentctl.runs.admission import Idempotency, IdempotentReplay, Submission, admit_run
+from agentctl.runs.cancel import _request_cancel
 from agentctl.runs.decisions import write_decisions
 from agentctl.runs.finish import store_end
-from agentctl.runs.legs import build_approval, claim_leg
+from agentctl.runs.legs import build_approval, claim_leg, prepare_pause, write_pause
 from agentctl.runs.live import LiveRun, _begin_call
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.recovery import recover_runs
-from agentctl.runs.states import Ending
+from agentctl.runs.states import Ending, Pause
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.pauses import NewApproval
@@ -91,8 +92,9 @@ class Scene:
 
     Session s has the running run `live` and the pending run `next`; t and u are empty; v has the
     pending run `late`, and `lead` with the member's run `led`; w has the run `wait`, which is
-    paused for one approval, and `goes`, whose approved call no process has claimed yet. All ids end
-    with the number of the scene.
+    paused for one approval, and `goes`, whose approved call no process has claimed yet; x has the
+    run `soon`, which its worker has accepted and not begun. All ids end with the number of the
+    scene.
     """
 
     def __init__(self, service: Service, number: int) -> None:
@@ -115,6 +117,8 @@ class Scene:
         yield from runs.create(self.row("lead", "v"))
         yield from runs.create(self.row("late", "v"))
         yield from runs.create(self.row("led", "v", parent_run_id=self.id("lead")))
+        yield from sessions.create(a_session(self.id("x")))
+        yield from runs.create(self.row("soon", "x", owner=self.id("waiter")))
         yield from sessions.create(a_session(self.id("w")))
         for name in ("wait", "goes"):
             yield from runs.create(self.row(name, "w", owner=self.id("worker")))
@@ -130,9 +134,9 @@ class Scene:
     def row(self, name: str, session: str = "s", **given: Any) -> NewRun:
         return a_run(self.id(name), self.id(session), component_id="quick", **given)
 
-    def asked(self, name: str) -> ApprovalRow:
-        run = LiveRun(
-            a_spec(self.id(name), self.id("w"), component_id="quick"),
+    def _live(self, name: str, session: str) -> LiveRun:
+        return LiveRun(
+            a_spec(self.id(name), self.id(session), component_id="quick"),
             self._component("quick"),
             databases=self.service.hosting.databases,
             limits=self.service.settings.limits,
@@ -140,6 +144,9 @@ class Scene:
             cause_reader=CauseReader(self.service.settings),
             budgets=self.service.hosting.budgets,
         )
+
+    def asked(self, name: str) -> ApprovalRow:
+        run = self._live(name, "w")
         row = build_approval(run, NewApproval("approval", "c", "pay"), 3, Approvals())
         return replace(row, approval_id=self.id(f"ask-{name}"), arguments_hash="h", expires_at=9)
 
@@ -159,6 +166,15 @@ class Scene:
         change = DecisionChange(status, at, "boss")
         decisions = [(self.id("ask-wait"), change)]
         await self.database.write(write_decisions(self.database.outbox, self.id("wait"), decisions))
+
+    @unit
+    def pause_live(self) -> Steps[str]:
+        run = self._live("live", "s")
+        run.transcript.add_user("hello")
+        prepared = prepare_pause(run, Pause([NewApproval("approval", "c", "pay")]), Approvals())
+        (row,) = prepared.rows
+        row = replace(row, approval_id=self.id("ask-live"), arguments_hash="h")
+        return (yield from write_pause(run, replace(prepared, rows=[row]), 100))
 
     async def cancel_waiting(self, name: str) -> str:
         canceller = self.service.hosting.canceller
@@ -263,6 +279,16 @@ CHANGES: dict[str, Callable[[Scene], Change]] = {
     "stop": asked(lambda s: s.end_live(Ending.cancelled("ann", "enough"))),
     "record": written(lambda s: events.append_batch(s.id("live"), 1, 1, 1, "RunContent {}\n")),
     "cancel": written(lambda s: runs.request_cancel(s.id("live"), 7, "bob", "no need")),
+    "cancel live": written(
+        lambda s: _request_cancel(s.database.outbox, s.id("live"), "ann", None, None)
+    ),
+    "queue": asked(lambda s: s.admit("new", "queued", session="x")),
+    "start soon": written(lambda s: runs.claim(s.id("soon"), 1, s.id("waiter"), 2)),
+    "cancel soon": written(
+        lambda s: _request_cancel(s.database.outbox, s.id("soon"), "ann", None, None)
+    ),
+    "delete soon": asked(lambda s: s.operations.delete_session(s.id("x"))),
+    "pause": written(lambda s: s.pause_live()),
     "cancel next": written(lambda s: runs.request_cancel(s.id("next"), 7, "bob", "no need")),
     "recover": asked(lambda s: recover_runs(s.database, s.id("worker"))),
     "recover next": asked(lambda s: recover_runs(s.database, s.id("waiter"))),
@@ -311,6 +337,11 @@ PAIRS = (
     ("end", "cancel"),
     ("stop", "cancel"),
     ("end", "delete"),
+    ("queue", "cancel soon"),
+    ("start soon", "cancel soon"),
+    ("delete soon", "cancel soon"),
+    ("pause", "cancel live"),
+    ("pause", "recover"),
     ("recover", "record"),
     ("recover", "cancel"),
     ("recover", "end"),
@@ -335,7 +366,9 @@ async def opened(url: str, folder: Path) -> AsyncIterator[tuple[Service, asyncpg
     """Open a service on a separate schema, and a connection to inspect it."""
     schema = f"meeting_{uuid4().hex}"
     entry = Entry("main", url, wait_seconds=60, statement_seconds=60, search_path=schema)
-    settings = replace(build_settings(folder / "none.db"), databases=(entry,))
+    settings = build_settings(folder / "none.db")
+    queued = Agent("queued", "echo", name="Queued", database="main", on_busy="enqueue")
+    settings = replace(settings, databases=(entry,), agents=(*settings.agents, queued))
     watch = await asyncpg.connect(url, server_settings={"search_path": entry.search_path})
     try:
         async with Service.open(settings, create=True) as service:

@@ -50,9 +50,11 @@ def an_end(run_id: str = "r1", status: str = "COMPLETED", **given: Any) -> RunEn
 
 
 @unit
-def a_session_with_run(run_id: str = "r1", session_id: str = "s1") -> Steps[None]:
+def a_session_with_run(
+    run_id: str = "r1", session_id: str = "s1", *, owner: str | None = None
+) -> Steps[None]:
     yield from sessions.create(a_session(session_id))
-    yield from runs.create(a_run(run_id, session_id))
+    yield from runs.create(a_run(run_id, session_id, owner=owner))
 
 
 @unit

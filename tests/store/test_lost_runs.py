@@ -180,7 +180,7 @@ def test_a_dropped_result_stays_recorded(store: Store) -> None:
 
 
 def test_the_question_of_an_unclaimed_run_is_stored(store: Store) -> None:
-    store.write(a_session_with_run())
+    store.write(a_session_with_run(owner="w1"))
     store.write(runs.request_cancel("r1", START + 7, "ann", None))
     assert store.read(run_reads.list_histories("s1")) == []
     store.write(runs.store_question("r1", HISTORY, '[{"role":"user"}]'))
@@ -213,7 +213,7 @@ def test_a_partial_history_is_not_replaced(store: Store, has: dict[str, Any]) ->
 
 def test_the_question_of_a_member_is_not_in_the_history(store: Store) -> None:
     store.write(a_session_with_run())
-    store.write(runs.create(a_run("m1", parent_run_id="r1")))
+    store.write(runs.create(a_run("m1", parent_run_id="r1", owner="w1")))
     store.write(runs.request_cancel("m1", START, "ann", None))
     store.write(runs.store_question("m1", None, "[]"))
     assert run_of(store, "m1").messages == "[]"
@@ -221,7 +221,7 @@ def test_the_question_of_a_member_is_not_in_the_history(store: Store) -> None:
 
 
 def test_a_late_question_does_not_set_the_session_time_back(store: Store) -> None:
-    store.write(a_session_with_run())
+    store.write(a_session_with_run(owner="w1"))
     store.write(runs.request_cancel("r1", START + 7, "ann", None))
     store.write(runs.create(a_run("r2", created_at=START + 50)))
     store.write(runs.store_question("r1", HISTORY, "[]"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import run_reads, runs, sessions
+from agentctl.store.repositories import queue, run_reads, runs, sessions
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end
@@ -119,8 +119,16 @@ def test_the_end_of_an_older_attempt_is_rejected(store: Store) -> None:
     assert row.status == "PENDING"
 
 
-def test_a_cancel_of_a_pending_run_ends_it_at_once(store: Store) -> None:
+def test_a_cancel_without_an_owner_needs_the_end_in_its_transaction(store: Store) -> None:
     store.write(a_session_with_run())
+    assert store.write(runs.request_cancel("r1", START + 7, "ann", None)) is None
+    row = store.write(runs.request_cancel("r1", START + 7, "ann", None, claimed=True))
+    assert row is not None
+    assert (row.status, row.cancel_requested_at) == ("PENDING", START + 7)
+
+
+def test_a_cancel_of_a_pending_run_ends_it_at_once(store: Store) -> None:
+    store.write(a_session_with_run(owner="w1"))
     row = store.write(runs.request_cancel("r1", START + 7, "ann", "no need"))
     assert row is not None
     assert (row.status, row.finished_at, row.stopped_at) == ("CANCELLED", START + 7, START + 7)
@@ -128,6 +136,16 @@ def test_a_cancel_of_a_pending_run_ends_it_at_once(store: Store) -> None:
     assert row.cancel_reason == "no need"
     assert row == store.read(run_reads.get("r1", EVERYONE))
     assert not store.write(runs.claim("r1", 1, "w1", START + 8))
+
+
+def test_a_cancel_of_an_accepted_run_gives_the_turn_to_the_next_one(store: Store) -> None:
+    store.write(a_session_with_run(owner="w1"))
+    store.write(runs.create(a_run("r2")._replace(queue_turn=queue.AFTER_RUNS)))
+    assert not store.write(queue.advance_stalled("s1", START + 6))
+    store.write(runs.request_cancel("r1", START + 7, "ann", None))
+    row = store.read(run_reads.get_state("r2"))
+    assert row is not None
+    assert (row.status, row.queue_turn) == ("PENDING", START + 7)
 
 
 def test_a_cancel_of_a_running_run_is_recorded_once_and_ends_nothing(store: Store) -> None:
@@ -239,7 +257,7 @@ def test_times_of_a_run_never_go_back(store: Store) -> None:
     """The clock goes back by an hour after each step."""
     hour = 3_600_000_000
     store.write(a_session_with_run())
-    store.write(runs.create(a_run("r2")))
+    store.write(runs.create(a_run("r2", owner="w1")))
     assert store.write(runs.claim("r1", 1, "w1", START - hour))
     store.write(runs.request_cancel("r1", START - 2 * hour, "ann", None))
     assert store.write(

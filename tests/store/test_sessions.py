@@ -154,7 +154,7 @@ def test_the_last_status_is_that_of_the_newest_top_level_run(store: Store) -> No
     store.write(runs.claim("m1", 1, "w", START))
     store.write(runs.finish(an_end("m1", "ERROR")))
     assert status() == "RUNNING"
-    store.write(runs.create(a_run("r2")))
+    store.write(runs.create(a_run("r2", owner="w1")))
     store.write(runs.finish(an_end("r1")))
     assert status() == "PENDING"
     store.write(runs.request_cancel("r2", START, "ann", None))

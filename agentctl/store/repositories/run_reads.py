@@ -153,6 +153,12 @@ _CANCEL_REQUESTS = Sql(
     " ORDER BY cancel_requested_at"
 )
 
+_CANCELLED_WITHOUT_OWNER = Sql(
+    f"SELECT run_id FROM runs WHERE owner IS NULL AND {HAS_CANCEL_REQUEST}"
+    " UNION ALL SELECT run_id FROM runs WHERE status = 'PAUSED'"
+    " AND cancel_requested_at IS NOT NULL LIMIT 100"
+)
+
 _LIVE_OWNERS = Sql(f"SELECT DISTINCT owner FROM runs WHERE {IS_LIVE}")
 
 _OWNERS_AT_WORK = Sql(
@@ -437,6 +443,14 @@ def list_turns(session_id: str, after_seq: int, limit: int) -> Work[list[Turn]]:
 def list_cancel_requests(owner: str) -> Work[list[RunState]]:
     """Return the live runs of a worker whose cancel has been requested."""
     return _CANCEL_REQUESTS.rows(RunState, owner=owner)
+
+
+def list_cancelled_without_owner() -> Work[list[str]]:
+    """Return at most 100 runs whose cancel was requested and that nothing executes.
+
+    A server of version 0.2.1 may leave them. The cost grows with the number of paused runs.
+    """
+    return _CANCELLED_WITHOUT_OWNER.column()
 
 
 def list_live_owners() -> Work[list[str | None]]:

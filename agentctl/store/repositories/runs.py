@@ -98,7 +98,9 @@ _REQUEST_CANCEL = Sql(
     f" stopped_at = CASE WHEN {_ENDS} THEN {_REQUESTED} END,"
     f" status = CASE WHEN {_ENDS} THEN 'CANCELLED' ELSE status END,"
     f" counted = CASE WHEN {_ENDS} THEN 1 ELSE counted END"
-    f" WHERE run_id = :run_id AND {IS_OPEN} AND cancel_requested_at IS NULL RETURNING {RUN_COLUMNS}"
+    f" WHERE run_id = :run_id AND {IS_OPEN} AND cancel_requested_at IS NULL"
+    " AND (owner IS NOT NULL OR cast(:claimed as bigint) = 1)"
+    f" RETURNING {RUN_COLUMNS}"
 )
 
 _WORK_STOPPED = Sql(
@@ -409,12 +411,11 @@ def request_cancel(
     Args:
         now: the time of the request, in microseconds UTC.
         actor: the principal that requests it.
-        claimed: True if the caller executes the run and stores its end itself, even if the run is
-            PENDING.
+        claimed: True if the caller stores the end in the same transaction, or executes the run.
 
     Returns:
         The run after the request. None, without a change, if the run has ended, its cancel was
-        requested before, or it does not exist; `get_state` shows which.
+        requested before, nothing executes it, or it does not exist; `get_state` shows which.
     """
     values: dict[str, Value] = {"run_id": run_id, "now": now, "actor": actor, "reason": reason}
     rows = yield Statement(_REQUEST_CANCEL, {**values, "claimed": int(claimed)})
@@ -424,7 +425,7 @@ def request_cancel(
     if run.status == "CANCELLED":
         yield from usage.append(run_id)
         yield from _update_session_status((run.session_id, run.seq, run.parent_run_id), run.status)
-        yield from queue.advance(run.session_id, now)
+        yield from queue.advance_stalled(run.session_id, now)
     return run
 
 
