@@ -41,12 +41,18 @@ def identify_run(run: RunRow, component_name: str | None) -> RunIdentity:
     )
 
 
-def format_started(run: RunIdentity, origin: Origin | None = None) -> tuple[str, bytes]:
-    """Return name and data of `RunStarted`, `TeamRunStarted` or `WorkflowStarted`."""
+def format_started(
+    run: RunIdentity, origin: Origin | None = None, at: int | None = None
+) -> tuple[str, bytes]:
+    """Return name and data of `RunStarted`, `TeamRunStarted` or `WorkflowStarted`.
+
+    Args:
+        at: time in microseconds; None for now.
+    """
     if origin is None:
-        return _format(run, EventKind.STARTED, {})
+        return _format(run, EventKind.STARTED, {}, at)
     named = {"origin_run_id": origin.run_id, "origin_kind": origin.kind, "origin_at": origin.at}
-    return _format(run, EventKind.STARTED, named)
+    return _format(run, EventKind.STARTED, named, at)
 
 
 def format_queued(run: RunIdentity, position: int, at: int) -> tuple[str, bytes]:
@@ -73,13 +79,18 @@ def format_paused(
 
 
 def format_continued(
-    run: RunIdentity, attempt: int, content: str, decisions: Sequence[Decision]
+    run: RunIdentity,
+    attempt: int,
+    content: str,
+    decisions: Sequence[Decision],
+    at: int | None = None,
 ) -> tuple[str, bytes]:
     """Return name and data of the event of a new leg.
 
     Args:
         content: the content of the legs before it.
         decisions: of the run so far, without those of its members.
+        at: time in microseconds; None for now.
     """
     approvals = [
         {
@@ -97,7 +108,7 @@ def format_continued(
         for each in decisions
     ]
     values = {"attempt": attempt, "content": content, "approvals": approvals}
-    return _format(run, EventKind.CONTINUED, values)
+    return _format(run, EventKind.CONTINUED, values, at)
 
 
 def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes, Piece | None]:

@@ -24,7 +24,7 @@ from agentctl.runs.journal import RunJournal
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.run_memories import RunMemories
 from agentctl.runs.states import Ending, LegEnd, Pause
-from agentctl.runs.stream import Stream
+from agentctl.runs.stream import Place, Stream
 from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
@@ -132,7 +132,12 @@ class LiveRun:
         lets_begin: True if its end let another run of the session begin, which waited.
         journal: the journal of a durable run.
         trace: the trace of this leg, once it has begun; None if it is not traced.
+        start_place, end_place: the places of the first and of the last event of the leg in the
+            stream; None for the next ones.
     """
+
+    start_place: Place | None = None
+    end_place: Place | None = None
 
     def __init__(
         self,
@@ -297,7 +302,7 @@ class LiveRun:
         if self.stream.recorded and not self.has_ended:
             name, data, piece = event_format.format_event(self.identity, event)
             as_text = self.root.database.version.allows_text_rows
-            self.stream.publish(name, data, piece if as_text else None)
+            self.stream.publish(name, data, piece if as_text else None, start=self.start_place)
 
     def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
         if not self.has_ended:
@@ -389,8 +394,9 @@ class ReportedRun(LiveRun):
     """The run of a member that a library executes inside the run of its parent.
 
     Its work only waits for the end that the runner of the library reports, so that it is stored,
-    published, cancelled and recovered as other runs. Events before its start are published after
-    it. A stop of this run alone stops its parent: the library cannot stop one member.
+    published, cancelled and recovered as other runs. Later events of its tree are published after
+    its start and its end, which wait for their commit. A stop of this run alone stops its parent:
+    the library cannot stop one member.
 
     Attributes:
         begun: done when the row is committed and the start is published.
@@ -405,7 +411,7 @@ class ReportedRun(LiveRun):
         self.begun: asyncio.Future[None] = loop.create_future()
         self._report: asyncio.Future[None] = loop.create_future()
         self._report.add_done_callback(retrieve_exception)
-        self._held: list[RunEvent] | None = []
+        self.start_place = self.stream.reserve()
         parent.reported.append(self)
 
     @property
@@ -418,12 +424,6 @@ class ReportedRun(LiveRun):
         """True if the runner has reported a failure."""
         return self._report.done() and isinstance(self._report.exception(), ExecutionError)
 
-    def emit(self, event: RunEvent) -> None:
-        if self._held is None:
-            super().emit(event)
-        elif self.stream.recorded:
-            self._held.append(event)
-
     def stop(self, ending: Ending) -> None:
         super().stop(ending)
         parent = self.parent
@@ -435,23 +435,27 @@ class ReportedRun(LiveRun):
     def end_report(self, failure: BaseException | None = None) -> None:
         if self._report.done():
             return
+        self.end_place = self.stream.reserve()
         if failure is None:
             self._report.set_result(None)
         else:
             self._report.set_exception(failure)
 
+    def wait_for_result(self, result: asyncio.Task[MemberResult]) -> None:
+        """Set the task that waits for the stored end."""
+        self.result = result
+        # Without a row or an end, later events do not wait any longer.
+        result.add_done_callback(lambda _: self.stream.leave(self.start_place, self.end_place))
+
     async def wait_until_stored(self) -> None:
         await asyncio.wait({self.result})
 
     async def execute(self) -> None:
-        """Publish the reports, and wait for the end of the member; raise its failure.
+        """Wait for the end of the member; raise its failure.
 
         A cancel is complete when the runner of the parent has ended: until then the library may
         work on this member.
         """
-        held, self._held = self._held or [], None
-        for event in held:
-            self.emit(event)
         self.begun.set_result(None)
         try:
             await asyncio.wait({self._report})

@@ -201,7 +201,7 @@ class Members:
         run = self._host.build_reported(spec, component, parent)
         start = self._start_reported(run, parent)
         with outside_run():
-            run.result = self._run_tasks.start(self._wait(run, span, start))
+            run.wait_for_result(self._run_tasks.start(self._wait(run, span, start)))
         return run
 
     async def _start_reported(self, run: ReportedRun, parent: LiveRun) -> None:

@@ -6,15 +6,21 @@ costs no memory.
 
 The recorder (`runs.recorder`) stores the events in batches while the run executes. The last batch
 is stored with the final status (docs/decisions/0014).
+
+Events are published in the order in which they happen. The start and the end of a member that a
+library executes happen before they are stored, and are published afterwards: each has a place
+(`Stream.reserve`), for which later events wait.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
+from agentctl.records.times import now
 from agentctl.requests import StreamEvent
 from agentctl.runs.event_rows import Piece, encode_events
 
@@ -40,6 +46,27 @@ class Batch(NamedTuple):
     first: int
     last: int
     lines: str
+
+
+class Place:
+    """A place in the order of the events, which is open until its event is published.
+
+    Args:
+        start: the place of the start of a member, whose event this is; None for others.
+
+    Attributes:
+        at: the time in microseconds at which it was reserved.
+    """
+
+    __slots__ = ("at", "event", "is_open", "start")
+
+    def __init__(
+        self, event: tuple[str, bytes, Piece | None] | None = None, start: Place | None = None
+    ) -> None:
+        self.event = event
+        self.is_open = event is None
+        self.start = start
+        self.at: int | None = None
 
 
 def limit_size(portion: list[StreamEvent], limit: int) -> list[StreamEvent]:
@@ -83,15 +110,57 @@ class Stream:
         self._bytes = 0
         self._stored = first
         self._waiting: set[asyncio.Future[None]] = set()
+        self._places: deque[Place] = deque()
 
-    def publish(self, name: str, data: bytes, piece: Piece | None = None) -> None:
+    def publish(
+        self,
+        name: str,
+        data: bytes,
+        piece: Piece | None = None,
+        *,
+        place: Place | None = None,
+        start: Place | None = None,
+    ) -> None:
         """Add an event. After `seal`, do nothing: the last event stays the last one.
 
         Args:
             piece: the piece of text to store instead of the data; None to store the data.
+            place: its place if one was reserved.
+            start: the place of the start of its run: without a start it is not published.
         """
         if not self.recorded or self._sealed:
             return
+        if place is not None and place.is_open:
+            place.event, place.is_open = (name, data, piece), False
+            self._publish_places()
+        elif self._places:
+            self._places.append(Place((name, data, piece), start))
+        elif start is None or start.event is not None:
+            self._publish(name, data, piece)
+
+    def reserve(self) -> Place:
+        """Reserve the place of an event that is published later; later events wait for it."""
+        place = Place()
+        place.at = now()
+        if self.recorded and not self._sealed:
+            self._places.append(place)
+        return place
+
+    def leave(self, *places: Place | None) -> None:
+        """Publish nothing in places that are still open."""
+        for place in places:
+            if place is not None:
+                place.is_open = False
+        self._publish_places()
+
+    def _publish_places(self) -> None:
+        while self._places and not self._places[0].is_open:
+            place = self._places.popleft()
+            has_start = place.start is None or place.start.event is not None
+            if place.event is not None and has_start:
+                self._publish(*place.event)
+
+    def _publish(self, name: str, data: bytes, piece: Piece | None) -> None:
         self._add(name, data, piece)
         if self.on_publish is not None:
             self.on_publish(name)
@@ -99,6 +168,7 @@ class Stream:
 
     def seal(self) -> None:
         """Accept no more events except the last one, which `close` adds."""
+        self.leave(*self._places)
         self._sealed = True
 
     def close(self, last: tuple[str, bytes] | None) -> None:

@@ -117,6 +117,9 @@ class Supervision:
             # After the commit: a status that a follower has seen cannot be lost.
             _publish_end(run, stored)
             run.ended.set_result(stored or ending)
+            for member in run.reported:
+                # Also after an unexpected error: it waits for this without a limit.
+                member.end_report()
 
     async def _store_in_time(self, run: LiveRun, ending: LegEnd) -> LegEnd | None:
         """Store an end; return None if the database is unavailable for too long.
@@ -184,7 +187,7 @@ class Supervision:
             if not await _claim_run(run):
                 return run.requested_end or Ending.cancelled("system", None)
             if run.stream.recorded:
-                run.stream.publish(*_format_begin(run))
+                run.stream.publish(*_format_begin(run), place=run.start_place)
             work = self._component_tasks.start(self._execute_component(run))
             await asyncio.wait(
                 {work, run.stop_requested},
@@ -336,10 +339,11 @@ def _add_unstopped(run: LiveRun, child: LiveRun) -> None:
 
 
 def _format_begin(run: LiveRun) -> tuple[str, bytes]:
+    at = run.start_place.at if run.start_place is not None else None
     if run.attempt == 1:
-        return event_format.format_started(run.identity, run.spec.origin)
+        return event_format.format_started(run.identity, run.spec.origin, at)
     content, decisions = run.transcript.content, run.leg.decisions if run.leg else []
-    return event_format.format_continued(run.identity, run.attempt, content, decisions)
+    return event_format.format_continued(run.identity, run.attempt, content, decisions, at)
 
 
 def _keep_state(run: LiveRun, ending: LegEnd) -> LegEnd:
@@ -361,7 +365,7 @@ def _publish_end(run: LiveRun, ending: LegEnd | None) -> None:
     if run.parent is None:
         run.stream.close(last)
     elif last is not None:
-        run.stream.publish(*last)
+        run.stream.publish(*last, place=run.end_place)
 
 
 async def _record(run: LiveRun, work: Work[object], ended: str) -> None:

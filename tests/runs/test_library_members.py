@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
-from agentctl.requests import CancelRequest, RunRequest
+from agentctl import errors
+from agentctl.requests import CancelRequest, ResumeRequest, RunRequest
+from agentctl.runs.admission import RunLost
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending
 from agentctl.runtime.components import execute
@@ -109,14 +111,82 @@ async def test_member_has_its_record_and_its_events(deployment: Deployment, host
         ("tool", None), ("member", "c1"),
     ]  # fmt: skip
     assert root["spans"][1]["status"] == "completed"
-    below = [name for name, data in events if data["run_id"] == member_id]
-    assert below == [
-        "RunStarted", "ToolCallStarted", "ToolCallCompleted", "RunContent", "RunCompleted",
+    # In the order of the script, although the rows and the ends of members are stored later.
+    names = {root["run_id"]: "root", team_id: "team", member_id: "member"}
+    assert [(names[data["run_id"]], name) for name, data in events] == [
+        ("root", "RunStarted"), ("root", "ToolCallStarted"),
+        ("team", "TeamRunStarted"), ("member", "RunStarted"),
+        ("member", "ToolCallStarted"), ("member", "ToolCallCompleted"), ("member", "RunContent"),
+        ("member", "RunCompleted"), ("team", "TeamRunContent"), ("team", "TeamRunCompleted"),
+        ("root", "ToolCallCompleted"), ("root", "RunContent"), ("root", "RunCompleted"),
     ]  # fmt: skip
-    assert [name for name, data in events if data["run_id"] == team_id] == [
-        "TeamRunStarted", "TeamRunContent", "TeamRunCompleted",
-    ]  # fmt: skip
-    assert events[-1][0] == "RunCompleted"
+    times = [data["at"] for name, data in events if not name.endswith("RunCompleted")]
+    assert times == sorted(times)
+
+
+async def test_member_without_a_row_does_not_hold_back_later_events(
+    deployment: Deployment, host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(run: HostedRun, members: LibraryMembers) -> None:
+        members.start("1", "lost", "look").run.add_text("Nobody reads this.")
+        run.add_text("So.")
+        members.end("1")
+
+    def refuse(*_: Any) -> Any:
+        raise RunLost
+
+    monkeypatch.setattr("agentctl.runs.members.admit_child_run", refuse)
+    host(script)
+    async with open_service(deployment) as service:
+        events = await stream(service)
+    assert [name for name, _ in events] == ["RunStarted", "RunContent", "RunCompleted"]
+
+
+async def test_refused_writes_delay_the_events_of_members_and_lose_none(
+    deployment: Deployment, host: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = 0
+
+    async def script(run: HostedRun, members: LibraryMembers) -> None:
+        nonlocal refused
+        database = database_of(service)
+        write, refused = database.write, 0
+
+        async def refuse_write(work: Any, **more: Any) -> Any:
+            nonlocal refused
+            refused += 1
+            # The row of the member, the batches of events, and the end.
+            if refused <= 6:
+                raise errors.Unavailable("The database is busy")
+            return await write(work, **more)
+
+        monkeypatch.setattr(database, "write", refuse_write)
+        for key in ("1", "2"):
+            members.start(key, f"member-{key}", "look").run.add_text(f"Of {key}.")
+            members.end(key)
+        run.add_text("So.")
+
+    host(script)
+    async with open_service(deployment) as service:
+        async with asyncio.timeout(60):
+            events = await stream(service)
+        assert refused > 6
+        root = await get(service, events[0][1]["run_id"])
+        found = [await get(service, run_id) for run_id in root["member_runs"]]
+        stored = [
+            (event.name, orjson.loads(event.data))
+            async for event in user(service).resume_run(
+                "agent", "echo", root["run_id"], ResumeRequest(root["session_id"], -1)
+            )
+        ]
+    assert [each["status"] for each in (root, *found)] == ["COMPLETED"] * 3
+    assert [name for name, _ in events] == [
+        "RunStarted",
+        *["RunStarted", "RunContent", "RunCompleted"] * 2,
+        "RunContent",
+        "RunCompleted",
+    ]
+    assert stored == events
 
 
 async def test_cancel_ends_open_members(deployment: Deployment, host: Any) -> None:
