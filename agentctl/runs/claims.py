@@ -24,7 +24,7 @@ from agentctl.runs import legs
 from agentctl.runs.counters import RunCounters
 from agentctl.runs.decisions import EXPIRY
 from agentctl.runs.live import Continuation, LiveRun
-from agentctl.runs.states import Ending
+from agentctl.runs.states import WORKER_LOST, Ending
 from agentctl.runs.supervision import DATABASE_UNAVAILABLE
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.waiting import cancel_run, end_overdue_run
@@ -50,8 +50,6 @@ cancel nothing carries out."""
 
 ATTEND_SECONDS = 0.1
 """Interval of the attempts of a local command to begin its run."""
-
-WORKER_LOST = Ending.failed("WORKER_LOST", "The worker of the run was declared dead")
 
 _NO_RESULT = Ending.cancelled(EXPIRY, "The caller did not give the result of its tool in time")
 _REVOKED = Ending.cancelled(

@@ -36,12 +36,12 @@ from agentctl.runs.background import (
     requires_background_work,
 )
 from agentctl.runs.budgets import Budgets
-from agentctl.runs.claims import WORKER_LOST, Claims
+from agentctl.runs.claims import Claims
 from agentctl.runs.counters import RunCounters
 from agentctl.runs.live import Continuation, LiveRun, ReportedRun
 from agentctl.runs.members import Members
 from agentctl.runs.starts import Starts
-from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, Pause
+from agentctl.runs.states import CLIENT_DISCONNECTED, WORKER_LOST, Ending, Pause
 from agentctl.runs.supervision import Supervision
 from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.tracing import RunTracer

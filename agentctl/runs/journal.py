@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import orjson
 
@@ -41,6 +41,10 @@ class JournaledRun(Protocol):
 
     @property
     def root_attempt(self) -> int: ...
+
+    async def stop_as_stored(self) -> NoReturn:
+        """Stop after a refused write; raise CancelledError."""
+        ...
 
 
 class RunJournal:
@@ -234,7 +238,7 @@ class RunJournal:
             lambda: run.database.write(build()), stopped=run.stop_requested
         )
         if not stored:
-            raise asyncio.CancelledError
+            await run.stop_as_stored()
 
 
 @unit

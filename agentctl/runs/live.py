@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import orjson
 
@@ -23,7 +23,7 @@ from agentctl.runs.event_rows import RunIdentity
 from agentctl.runs.journal import RunJournal
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.run_memories import RunMemories
-from agentctl.runs.states import Ending, LegEnd, Pause
+from agentctl.runs.states import WORKER_LOST, Ending, LegEnd, Pause
 from agentctl.runs.stream import Place, Stream
 from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.runtime.causes import CauseReader
@@ -371,7 +371,7 @@ class LiveRun:
             row = await self.database.read(approvals.get(approval_id, EVERYONE))
             begun = row is not None and row.execution == "executing"
         if not begun:
-            raise asyncio.CancelledError
+            await self.stop_as_stored()
 
     async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:
         text = orjson.dumps(result).decode()
@@ -387,7 +387,25 @@ class LiveRun:
             mark = runs.mark_effects(root.run_id, root.attempt)
             root._effects = asyncio.create_task(root.database.write(mark))
         if not await asyncio.shield(root._effects):
-            raise asyncio.CancelledError
+            await self.stop_as_stored()
+
+    async def stop_as_stored(self) -> NoReturn:
+        """Stop after a refused write: the row has a cancel, or an end, that is not known here yet.
+
+        The whole tree stops if the reason is that of its root: no member is cancelled alone then,
+        and nothing above it goes on.
+
+        Raises:
+            CancelledError: always.
+        """
+        for run in (self.root, self):
+            state = await self.database.read(run_reads.get_state(run.run_id))
+            if state is None or (state.status, state.attempt) != ("RUNNING", run.attempt):
+                self.root.stop(WORKER_LOST)
+            elif state.cancel_requested_at is not None:
+                actor = state.cancel_requested_by or "system"
+                run.stop(Ending.cancelled(actor, state.cancel_reason))
+        raise asyncio.CancelledError
 
 
 class ReportedRun(LiveRun):

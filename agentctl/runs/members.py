@@ -122,7 +122,7 @@ class Members:
         try:
             await self._host.start(run, admit)
         except RunLost:
-            raise asyncio.CancelledError from None
+            await parent.stop_as_stored()
 
     async def _wait(
         self, run: LiveRun, span: Span, start: Coroutine[Any, Any, object]
@@ -166,7 +166,7 @@ class Members:
                 return await self._wait(run, span, self._host.execute_leg(run, claimed))
         result = await parent.database.read(legs.read_waiting_member(run_id))
         if result is None:
-            raise asyncio.CancelledError
+            await parent.stop_as_stored()
         if result.status != "PAUSED":
             span = span or parent.transcript.spans.start_member(run_id, component.id)
             span.end(SPAN_STATUSES[result.status])

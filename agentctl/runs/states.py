@@ -89,6 +89,10 @@ class Ending:
         return cls("CANCELLED", actor=actor, reason=reason, requested_at=requested_at)
 
 
+WORKER_LOST = Ending.failed("WORKER_LOST", "The worker of the run was declared dead")
+"""The end of a run that another process has ended, or goes on with."""
+
+
 @dataclass(frozen=True, slots=True)
 class HandOver:
     """The end of a leg of a durable run whose process ends: another process goes on.
