@@ -83,7 +83,7 @@ class ClaimHost(Protocol):
         """Build a run that this process executes."""
         ...
 
-    async def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
+    def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
         """Start the work of a claimed leg."""
         ...
 
@@ -273,7 +273,7 @@ class Claims:
                 run = self._host.build_run(spec, component, None, continuation)
                 if (ending := await self._check_leg(spec, claimed)) is not None:
                     run.stop(ending)
-                await self._host.execute_leg(run, claimed)
+                self._host.execute_leg(run, claimed)
                 return run
         finally:
             self._claiming.discard(run_id)

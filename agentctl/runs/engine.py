@@ -266,7 +266,7 @@ class Engine:
         """Report that the caller of a streamed run has its first event, or has left."""
         self._starts.end(run.run_id)
 
-    async def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
+    def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
         """Start the work of a claimed leg."""
         session_state = claimed.session_state
         self._execute(run, claimed.state.owner or "", AdmittedRun(run.spec, session_state))

@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from agentctl.config.settings import Limits
+from agentctl.errors import OutcomeUnknown
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.trace_context import build_child_trace
@@ -27,6 +28,8 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.context import MemberResult, MemberStatus
 from agentctl.runtime.spans import SPAN_STATUSES, CurrentCall, Span
 from agentctl.store.database import Work
+
+R = TypeVar("R", bound=LiveRun)
 
 
 class MemberHost(Protocol):
@@ -56,7 +59,7 @@ class MemberHost(Protocol):
         """Commit the row of a run and start its work."""
         ...
 
-    async def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
+    def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
         """Start the work of a claimed leg."""
         ...
 
@@ -125,18 +128,16 @@ class Members:
             await parent.stop_as_stored()
 
     async def _wait(
-        self, run: LiveRun, span: Span, start: Coroutine[Any, Any, object]
+        self, run: LiveRun, span: Span, start: Coroutine[Any, Any, object] | None = None
     ) -> MemberResult:
         parent = run.parent
         assert parent is not None
         try:
-            await start
+            if start is not None:
+                await start
             ending = await asyncio.shield(run.ended)
         except asyncio.CancelledError:
-            run.stop(
-                parent.requested_end
-                or Ending.cancelled("system:parent", "The parent run continued without it")
-            )
+            run.stop(_end_below(parent))
             raise
         if isinstance(ending, Ending):
             span.end(SPAN_STATUSES[ending.status])
@@ -158,12 +159,10 @@ class Members:
         span = parent.transcript.spans.find_open(run_id)
         async with self._slots.hold(parent):
             parent.checkpoint()
-            claimed = await self._claim(parent, run_id)
-            if claimed is not None:
-                spec, continuation = legs.build_continuation(claimed)
-                run = self._host.build_run(spec, component, parent, continuation)
+            run = await self._claim(parent, component, run_id, self._host.build_run)
+            if run is not None:
                 span = span or parent.transcript.spans.start_member(run_id, component.id)
-                return await self._wait(run, span, self._host.execute_leg(run, claimed))
+                return await self._wait(run, span)
         result = await parent.database.read(legs.read_waiting_member(run_id))
         if result is None:
             await parent.stop_as_stored()
@@ -172,13 +171,54 @@ class Members:
             span.end(SPAN_STATUSES[result.status])
         return result
 
-    async def _claim(self, parent: LiveRun, run_id: str) -> legs.ClaimedLeg | None:
+    async def _claim(
+        self,
+        parent: LiveRun,
+        component: Component,
+        run_id: str,
+        build: Callable[[RunSpec, Component, LiveRun, Continuation], R],
+        begin: Callable[[R], None] = lambda run: None,
+    ) -> R | None:
+        """Claim the paused run of a member and start its work; None if it does not wait.
+
+        A parent that is cancelled does not interrupt it: a row that is claimed needs its
+        supervisor. The work of the member is stopped before its first step then.
+        """
+        is_wanted = True
+
+        async def claim() -> R | None:
+            claimed = await self._claim_leg(parent, run_id)
+            if claimed is None:
+                return None
+            spec, continuation = legs.build_continuation(claimed)
+            run = build(spec, component, parent, continuation)
+            if not is_wanted:
+                run.stop(_end_below(parent))
+            self._host.execute_leg(run, claimed)
+            begin(run)
+            return run
+
+        claiming = self._run_tasks.start(claim())
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            is_wanted = False
+            if claiming.done() and (run := claiming.result()) is not None:
+                run.stop(_end_below(parent))
+            raise
+
+    async def _claim_leg(self, parent: LiveRun, run_id: str) -> legs.ClaimedLeg | None:
         # A reported parent may not have its worker yet; the whole tree has that of its root.
-        worker_id = parent.root.worker_id
-        return await retry_while_unavailable(
-            lambda: parent.database.write(legs.claim_member(run_id, worker_id)),
-            stopped=parent.stop_requested,
-        )
+        claim = partial(parent.database.write, legs.claim_member(run_id, parent.root.worker_id))
+
+        async def attempt() -> legs.ClaimedLeg | None:
+            try:
+                return await claim()
+            except OutcomeUnknown:
+                # Nothing else would execute the claimed leg.
+                return await retry_while_unavailable(claim)
+
+        return await retry_while_unavailable(attempt, stopped=parent.stop_requested)
 
     def report(
         self, parent: LiveRun, component: Component, message: str, call_id: str | None
@@ -215,17 +255,20 @@ class Members:
         self, parent: LiveRun, component: Component, run_id: str
     ) -> ReportedRun | None:
         """Go on with the paused run of such a member; None if it does not wait."""
-        claimed = await self._claim(parent, run_id)
-        if claimed is None:
-            return None
-        spec, continuation = legs.build_continuation(claimed)
-        run = self._host.build_reported(spec, component, parent, continuation)
         spans = parent.transcript.spans
-        span = spans.find_open(run_id) or spans.start_member(run_id, component.id)
+
+        def wait(run: ReportedRun) -> None:
+            span = spans.find_open(run_id) or spans.start_member(run_id, component.id)
+            run.wait_for_result(self._run_tasks.start(self._wait(run, span)))
+
         with outside_run():
-            execution = self._host.execute_leg(run, claimed)
-            run.result = self._run_tasks.start(self._wait(run, span, execution))
-        return run
+            build = self._host.build_reported
+            return await self._claim(parent, component, run_id, build, wait)
+
+
+def _end_below(parent: LiveRun) -> Ending:
+    reason = "The parent run continued without it"
+    return parent.requested_end or Ending.cancelled("system:parent", reason)
 
 
 def _trace_member(parent: LiveRun, spec: RunSpec, span: Span) -> RunSpec:
