@@ -153,7 +153,7 @@ async def store_pause(
 async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:
     try:
         journal = None if run.parent is None else run.parent.journal
-        kept = None if journal is None else journal.keep_changes(run.run_id)
+        kept = None if journal is None else journal.end_member(run.run_id)
         work = _write_end(run, ending, end, kept)
         if _is_plain(run, ending):
             work = work.with_shortcut(_write_plain_end(run, ending, end))

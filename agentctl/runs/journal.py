@@ -124,10 +124,11 @@ class RunJournal:
         run_id: str = orjson.loads(row.body or "{}")["run_id"]
         return run_id
 
-    def keep_changes(self, run_id: str) -> Work[bool] | None:
-        """Build the write of the changed session state, for the transaction of the end of a member.
+    def end_member(self, run_id: str) -> Work[bool] | None:
+        """Build the write of the end of a member and of the changed session state.
 
-        The journal of the member ends with it. None if nothing has changed.
+        It belongs to the transaction of the end of the member, whose journal ends with it. None for
+        a member without a step here.
 
         Args:
             run_id: the run of the member.
@@ -135,12 +136,12 @@ class RunJournal:
         changes = None
         with suppress(ExecutionError):
             changes = self._run.state.find_changes()
-        begun = (row for row in self._begun.values() if row.kind == "member")
-        for row in begun if changes is not None else ():
+        for row in self._begun.values():
             body = orjson.loads(row.body or "{}")
-            if changes is not None and body["run_id"] == run_id:
-                row.body = to_json({**body, "session_state": asdict(changes)})
-                row.ended_at = now()
+            if row.kind == "member" and body["run_id"] == run_id:
+                if changes is not None:
+                    row.body = to_json({**body, "session_state": asdict(changes)})
+                row.ended_at, row.root_attempt = now(), self._run.root_attempt
                 return steps.keep(self._run.run_id, self._run.attempt, [row])
         return None
 

@@ -86,7 +86,7 @@ _PROGRESS = Sql(
     " UNION ALL SELECT runs.run_id FROM runs JOIN tree ON runs.parent_run_id = tree.run_id)"
     " SELECT coalesce(root_attempt, attempt) AS root_attempt, ended_at FROM run_steps"
     " JOIN tree ON tree.run_id = run_steps.run_id WHERE state IN ('done', 'failed')"
-    " ORDER BY 1 DESC, 2 DESC LIMIT 1"
+    " OR state = 'started' AND ended_at IS NOT NULL ORDER BY 1 DESC, 2 DESC LIMIT 1"
 )
 _DROP = Sql("DELETE FROM run_steps WHERE run_id = :run_id")
 
@@ -157,7 +157,10 @@ class Progress(NamedTuple):
 
 
 def find_progress(run_id: str) -> Work[Progress | None]:
-    """Return the last step of a root run or of its members that has ended; None for none."""
+    """Return the last step of a root run or of its members that has ended; None for none.
+
+    The steps of a member are deleted at its end: `RunJournal.end_member` keeps when that was.
+    """
     return _PROGRESS.first(Progress, run_id=run_id)
 
 

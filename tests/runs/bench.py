@@ -1,0 +1,107 @@
+"""A durable root run and its members, as a process executes them, without their components."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from agentctl.runs.admission import AdmittedRun, admit_durable_member
+from agentctl.runs.checkpoints import write_start_checkpoint
+from agentctl.runs.finish import store_end
+from agentctl.runs.journal import RunJournal
+from agentctl.runs.live import Continuation, LiveRun
+from agentctl.runs.recovery import recover_runs
+from agentctl.runs.states import Ending
+from agentctl.runtime.causes import CauseReader
+from agentctl.runtime.component import Component
+from agentctl.runtime.transcript import Transcript
+from agentctl.service.service import Service
+from agentctl.store.database import Database, Sql
+from agentctl.store.repositories import run_reads, runs, sessions, steps
+from agentctl.store.repositories.run_rows import NewRun, RunState
+from agentctl.store.repositories.steps import StepRow
+from tests.deployment import Deployment
+from tests.run_specs import a_spec
+from tests.service.callers import open_service
+from tests.store.rows import a_session
+
+__all__ = ["OWNER", "SET_ATTEMPT", "Bench", "open_bench"]
+
+OWNER = "gone"
+SET_ATTEMPT = Sql("UPDATE runs SET attempt = :attempt WHERE run_id = :run_id")
+
+
+class Bench:
+    """A durable root run in its attempt 4, whose worker has no row, and its members."""
+
+    def __init__(self, service: Service, *, durable: bool) -> None:
+        self.service = service
+        self.durable = durable
+        self.database: Database = service.hosting.databases.system
+        component = service.hosting.catalog.get("agent", "echo")
+        assert component is not None
+        self.component: Component = component
+        self.root = self.build_run("root", 4)
+
+    def build_run(self, run_id: str, attempt: int, parent: LiveRun | None = None) -> LiveRun:
+        spec = a_spec(
+            run_id, durable=self.durable, parent_run_id=None if parent is None else parent.run_id
+        )
+        run = LiveRun(
+            spec,
+            self.component,
+            parent,
+            databases=self.service.hosting.databases,
+            limits=self.service.settings.limits,
+            members=None,  # type: ignore[arg-type]  # no run here starts one
+            cause_reader=CauseReader(self.service.settings),
+            budgets=self.service.hosting.budgets,
+            continuation=Continuation(attempt, None, Transcript()) if self.durable else None,
+        )
+        run.mark_stored(OWNER, AdmittedRun(spec, has_start=self.durable))
+        return run
+
+    async def store_root(self) -> None:
+        spec = self.root.spec
+        await self.database.write(sessions.create(a_session()))
+        await self.database.write(runs.create(NewRun(spec, OWNER, 1)))
+        if self.durable:
+            await self.database.write(write_start_checkpoint(spec, "Echo", is_first=True))
+            await self.database.write(SET_ATTEMPT.execute(run_id="root", attempt=4))
+
+    async def start_member(self, run_id: str = "member") -> LiveRun:
+        journal = self.journal_of(self.root)
+        step = journal.begin_member(f"step-{run_id}", "walk", self.component.id, run_id)
+        member = self.build_run(run_id, 1, self.root)
+        await self.database.write(admit_durable_member(member.spec, "Echo", step, OWNER))
+        return member
+
+    async def end(self, run: LiveRun, ending: Ending | None = None) -> None:
+        await store_end(
+            run, ending or Ending.completed(), lambda late: None, lambda: None, lambda: None
+        )
+
+    def journal_of(self, run: LiveRun) -> RunJournal:
+        assert run.journal is not None
+        return run.journal
+
+    async def list_steps(self, run_id: str = "root") -> list[StepRow]:
+        return await self.database.read(steps.list_of_run(run_id))
+
+    async def lose(self) -> str:
+        """Recover the runs of the worker; return the status of the root run."""
+        await recover_runs(self.database, OWNER)
+        return (await self.read("root")).status
+
+    async def read(self, run_id: str) -> RunState:
+        state = await self.database.read(run_reads.get_state(run_id))
+        assert state is not None
+        return state
+
+
+@asynccontextmanager
+async def open_bench(deployment: Deployment, *, durable: bool = True) -> AsyncIterator[Bench]:
+    async with open_service(deployment) as service:
+        bench = Bench(service, durable=durable)
+        await bench.store_root()
+        yield bench

@@ -1,0 +1,224 @@
+"""The journal of a durable run in the database: its steps, and the losses that they allow."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agentctl.requests.approvals import NewDecision
+from agentctl.runs.decisions import build_change, write_decisions
+from agentctl.runs.journal import RunJournal
+from agentctl.runtime.journal import JournaledCall
+from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.session_state import StateChanges
+from agentctl.store.repositories import approvals, runs
+from tests.deployment import Deployment
+from tests.runs.bench import SET_ATTEMPT, open_bench
+from tests.runs.shared_databases import loads
+
+NOTE = JournaledCall("c1", "note", {"text": "a"})
+
+
+async def test_third_loss_without_a_step_ends_the_run(deployment: Deployment) -> None:
+    async with open_bench(deployment) as bench:
+        await bench.start_member()
+        assert await bench.lose() == "ERROR"
+
+
+async def test_finished_step_of_a_member_counts_after_its_end(deployment: Deployment) -> None:
+    async with open_bench(deployment) as bench:
+        member = await bench.start_member()
+        await bench.journal_of(member).add_answer({"transcript": {}}, [NOTE])
+        await bench.journal_of(member).end_call(NOTE, CallOutcome("noted"))
+        await bench.end(member)
+        assert await bench.list_steps("member") == []
+        (row,) = await bench.list_steps()
+        assert (row.kind, row.state, row.root_attempt) == ("member", "started", 4)
+        assert await bench.lose() == "PENDING"
+
+
+async def test_end_of_a_member_that_began_in_an_earlier_attempt_counts(
+    deployment: Deployment,
+) -> None:
+    async with open_bench(deployment) as bench:
+        bench.root.attempt = 2
+        await bench.database.write(SET_ATTEMPT.execute(run_id="root", attempt=2))
+        member = await bench.start_member()
+        bench.root.attempt = 4
+        await bench.database.write(SET_ATTEMPT.execute(run_id="root", attempt=4))
+        await bench.end(member)
+        (row,) = await bench.list_steps()
+        assert (row.attempt, row.root_attempt) == (2, 4)
+        assert await bench.lose() == "PENDING"
+
+
+async def test_steps_are_numbered_and_ended_once(deployment: Deployment) -> None:
+    async with open_bench(deployment) as bench:
+        journal = bench.journal_of(bench.root)
+        await journal.begin_call(NOTE)
+        await journal.begin_call(NOTE)
+        await journal.end_call(NOTE, CallOutcome("noted", failed=True))
+        await journal.add_answer({"transcript": {}}, [JournaledCall("c2", "note", {})])
+        found = [(row.seq, row.kind, row.call_id, row.state) for row in await bench.list_steps()]
+        assert found == [
+            (0, "tool", "c1", "failed"), (1, "answer", None, "done"), (2, "tool", "c2", "started"),
+        ]  # fmt: skip
+        stored = await bench.list_steps()
+        again = RunJournal(bench.root, stored, 0)
+        assert again.next_step == 3
+        assert RunJournal(bench.root, stored, 3).find_member("c2") is None
+
+
+@pytest.mark.parametrize("lost", ["attempt", "cancel", "end"])
+async def test_process_that_has_lost_the_run_writes_no_step(
+    deployment: Deployment, lost: str
+) -> None:
+    async with open_bench(deployment) as bench:
+        journal = bench.journal_of(bench.root)
+        await journal.begin_call(NOTE)
+        if lost == "attempt":
+            await bench.database.write(SET_ATTEMPT.execute(run_id="root", attempt=5))
+        elif lost == "cancel":
+            await bench.database.write(runs.request_cancel("root", 2, "ann", None))
+        else:
+            await bench.end(bench.root)
+        before = await bench.list_steps()
+        with pytest.raises(asyncio.CancelledError):
+            await journal.begin_call(JournaledCall("c2", "note", {}))
+        outcome: Any = journal.end_call(NOTE, CallOutcome("noted"))
+        if lost == "cancel":
+            # The call has happened: its result is kept although the run ends.
+            await outcome
+            assert [row.state for row in await bench.list_steps()] == ["done"]
+        else:
+            with pytest.raises(asyncio.CancelledError):
+                await outcome
+            assert await bench.list_steps() == before
+        before = await bench.list_steps()
+        with pytest.raises(asyncio.CancelledError):
+            await journal.add_answer({"transcript": {}})
+        assert await bench.list_steps() == before
+
+
+async def test_stored_steps_are_known_after_the_checkpoint(deployment: Deployment) -> None:
+    async with open_bench(deployment) as bench:
+        await bench.start_member()
+        stored = await bench.list_steps()
+        (row,) = stored
+        assert (row.kind, row.idempotent, row.ended_at) == ("member", 1, None)
+        assert RunJournal(bench.root, stored, 0).find_member("step-member") == "member"
+        assert RunJournal(bench.root, stored, 1).find_member("step-member") is None
+        assert RunJournal(bench.root, stored, 1).next_step == 1
+        assert not RunJournal(bench.root, stored, 1).is_parking
+
+
+async def test_answer_replaces_the_one_of_an_earlier_process(deployment: Deployment) -> None:
+    async with open_bench(deployment) as bench:
+        await bench.journal_of(bench.root).replace_answer({"graph": 1})
+        await bench.journal_of(bench.root).begin_call(NOTE)
+        later = RunJournal(bench.root, await bench.list_steps(), 0)
+        await later.replace_answer({"graph": 2})
+        answer, note = await bench.list_steps()
+        assert (answer.seq, answer.kind, note.seq) == (0, "answer", 1)
+        assert loads(answer.body) == {"graph": 2, "after": 2}
+        third = RunJournal(bench.root, [answer, note], 1)
+        await third.replace_answer({"graph": 3})
+        assert [row.seq for row in await bench.list_steps()] == [0, 1, 2]
+
+
+async def test_end_of_a_member_keeps_the_changes_of_the_session_state(
+    deployment: Deployment,
+) -> None:
+    async with open_bench(deployment) as bench:
+        first, second = await bench.start_member("one"), await bench.start_member("two")
+        bench.root.state.apply(StateChanges({"topic": "tea"}, ()))
+        await bench.end(second)
+        one, two = await bench.list_steps()
+        assert loads(one.body) == {"run_id": "one", "member": "echo"}
+        assert loads(two.body)["session_state"] == {"values": {"topic": "tea"}, "removed": []}
+        assert (one.ended_at, two.state) == (None, "started")
+        await bench.end(first)
+
+
+async def test_begin_of_a_step_is_kept_when_it_begins_again(deployment: Deployment) -> None:
+    step = JournaledCall("s1", "look", {"at": "sea"}, kind="step")
+    async with open_bench(deployment) as bench:
+        await bench.journal_of(bench.root).begin_call(step, {"call": 1})
+        (before,) = await bench.list_steps()
+        body = loads(before.body)
+        assert (body["call"], body["arguments"]) == (1, {"at": "sea"})
+        assert body["begin"]["is_first"] is False
+        bench.root.attempt = 5
+        await bench.database.write(SET_ATTEMPT.execute(run_id="root", attempt=5))
+        later = RunJournal(bench.root, [before], 0)
+        await later.begin_call(step, {"call": 2})
+        (again,) = await bench.list_steps()
+        assert loads(again.body) == {**body, "call": 2}
+        assert (again.seq, again.attempt) == (0, 5)
+        await later.end_call(step, CallOutcome("seen"), {"call": 3})
+        (ended,) = await bench.list_steps()
+        assert loads(ended.body) == {
+            **body, "call": 3, "text": "seen", "failed": False, "counts": True, "routed": False,
+        }  # fmt: skip
+
+
+async def test_call_of_an_earlier_process_ends_in_its_row(deployment: Deployment) -> None:
+    async with open_bench(deployment) as bench:
+        await bench.journal_of(bench.root).begin_call(NOTE)
+        (begun,) = await bench.list_steps()
+        bench.root.attempt = 5
+        await bench.database.write(SET_ATTEMPT.execute(run_id="root", attempt=5))
+        bench.root.state.apply(StateChanges({"n": 1}, ()))
+        await RunJournal(bench.root, [begun], 0).end_call(NOTE, CallOutcome("noted"))
+        (ended,) = await bench.list_steps()
+        assert (ended.seq, ended.attempt, ended.state) == (0, 5, "done")
+        assert ended.started_at == begun.started_at
+        assert ended.ended_at is not None
+        body = loads(ended.body)
+        assert (body["text"], body["arguments"]) == ("noted", {"text": "a"})
+        assert body["session_state"]["values"] == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields", "state", "text"),
+    [
+        ("complete", {"result": "seen"}, "done", "seen"),
+        ("complete", {"result": {"n": 1}}, "done", '{"n":1}'),
+        ("fail", {"note": "it was not sent"}, "failed", "it was not sent"),
+        ("retry", {}, "again", None),
+    ],
+)
+async def test_answer_about_a_lost_step_is_stored_in_it(
+    deployment: Deployment, verb: Any, fields: dict[str, Any], state: str, text: str | None
+) -> None:
+    async with open_bench(deployment) as bench:
+        await bench.journal_of(bench.root).begin_call(NOTE)
+        assert await bench.lose() == "PAUSED"
+        (asked,) = await bench.database.read(approvals.list_of_run("root"))
+        assert (asked.kind, asked.status) == ("outcome", "pending")
+        decision = NewDecision(verb, asked.arguments_hash, **fields)
+        change = await build_change(asked, decision, "boss")
+        decisions = [(asked.approval_id, change)]
+        decided = await bench.database.write(
+            write_decisions(bench.database.outbox, "root", decisions)
+        )
+        assert decided.continues
+        (step,) = await bench.list_steps()
+        body = loads(step.body)
+        assert (step.state, body.get("text")) == (state, text)
+        assert body.get("failed", False) == (verb == "fail")
+
+
+async def test_end_without_a_begin_is_a_step_that_may_begin_again(deployment: Deployment) -> None:
+    async with open_bench(deployment) as bench:
+        journal = bench.journal_of(bench.root)
+        await bench.start_member()
+        member = JournaledCall("step-member", "walk", {}, kind="member")
+        await journal.end_call(member, CallOutcome("walked"))
+        await journal.end_call(NOTE, CallOutcome("noted"))
+        await journal.begin_call(NOTE)
+        walk, note = await bench.list_steps()
+        assert loads(walk.body)["run_id"] == "member"
+        assert (walk.state, note.state) == ("done", "started")
