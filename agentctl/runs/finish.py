@@ -131,6 +131,8 @@ async def store_pause(
         return _STATE_REJECTED
     if len(prepared.checkpoint.body) > run.limits.run_bytes + HISTORY_ALLOWANCE:
         return _STATE_REJECTED
+    # A write that is interrupted may be committed: the end closes its approvals.
+    run.has_asked = True
     for seconds in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
         try:
             work = write_pause(run, prepared, settings.pending)
@@ -179,7 +181,7 @@ def _is_plain(run: LiveRun, ending: Ending) -> bool:
     return (
         ending.status != "CANCELLED"
         and run.leg is None
-        and not run.has_checkpoint
+        and not (run.has_checkpoint or run.has_asked)
         and run.state_changes is None
         and run.spec.purpose is None
         and not any(child.is_paused for child in run.children)
@@ -236,8 +238,8 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | Non
         # Another process has ended the run: the events of this transaction are undone as well.
         raise AlreadyFinished
     run.lets_begin = finished.advanced
-    durable = run.spec.durable
-    if durable or run.leg is not None or any(child.is_paused for child in run.children):
+    durable, may_wait = run.spec.durable, run.has_asked or run.leg is not None
+    if durable or may_wait or any(child.is_paused for child in run.children):
         yield from cancel_waiting_members(run.run_id, end.finished_at)
         yield from close_approvals(
             run.run_id, ending.actor or "system", end.finished_at, durable=durable

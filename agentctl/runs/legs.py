@@ -22,6 +22,7 @@ from agentctl.runs import event_format
 from agentctl.runs.checkpoints import PAUSE, START
 from agentctl.runs.facts import publish_run
 from agentctl.runs.live import Continuation, LiveRun
+from agentctl.runs.replay import find_root_id
 from agentctl.runs.results import to_json
 from agentctl.runs.states import Pause, is_final, is_settled
 from agentctl.runs.stream import Batch
@@ -168,6 +169,9 @@ def describe(row: ApprovalRow) -> dict[str, Any]:
 def write_pause(run: LiveRun, prepared: PreparedPause, limit: int) -> Steps[PauseOutcome]:
     """Store a pause: approvals, checkpoint, last events and the status, in one transaction.
 
+    A member locks its root run and its parent first: their end, which cancels the members that are
+    paused, comes before it or after it.
+
     Args:
         limit: maximum number of pending approvals in the database.
 
@@ -175,6 +179,10 @@ def write_pause(run: LiveRun, prepared: PreparedPause, limit: int) -> Steps[Paus
         `continues` if everything was decided meanwhile: the run is PENDING then. `cancelled` and
         `full` if nothing was written; `ended` if another process has ended the run or its attempt.
     """
+    for above in dict.fromkeys((run.root, run.parent)) if run.parent is not None else ():
+        state = yield from run_reads.lock_state(above.run_id)
+        if state is None or is_final(state.status):
+            return "cancelled"
     state = yield from run_reads.lock_state(run.run_id)
     if state is None:
         return "ended"
@@ -278,10 +286,18 @@ def _begin(state: RunState, at: int) -> Steps[bool]:
 def claim_member(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
     """Claim the leg of a paused member for the leg of its parent.
 
-    None if it does not wait, or waits for people: another member may have let its parent go on.
+    None if it does not wait, or waits for people: another member may have let its parent go on. The
+    worker must execute its root run, without a cancel of it.
     """
+    state = yield from run_reads.get_state(run_id)
+    root_id = run_id if state is None else (yield from find_root_id(state))
+    root = yield from run_reads.lock_state(root_id)
+    if root is None or (root.status, root.owner) != ("RUNNING", worker_id):
+        return None
     state = yield from run_reads.lock_state(run_id)
-    if state is None or (yield from approvals.has_pending(run_id)):
+    if state is None or root.cancel_requested_at is not None:
+        return None
+    if (yield from approvals.has_pending(run_id)):
         return None
     if not (yield from runs.claim_member(run_id, worker_id)) and (
         (state.status, state.owner) != ("RUNNING", worker_id)

@@ -129,6 +129,7 @@ class LiveRun:
         attempt: number that fences the writes of this leg; 1 in the first leg.
         leg: the state and the decisions of a later leg; None if the run begins.
         has_checkpoint: True if the run has a checkpoint, which goes with its end.
+        has_asked: True if this leg has tried to store a pause.
         lets_begin: True if its end let another run of the session begin, which waited.
         journal: the journal of a durable run.
         trace: the trace of this leg, once it has begun; None if it is not traced.
@@ -156,7 +157,7 @@ class LiveRun:
         self.attempt = start.attempt
         self.leg = start.leg
         self.has_checkpoint = continuation is not None
-        self.lets_begin = False
+        self.has_asked = self.lets_begin = False
         self.trace: LegTrace | None = None
         self.spec = spec
         self.component = component
