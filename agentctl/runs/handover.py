@@ -11,7 +11,7 @@ from typing import Literal
 from agentctl import errors
 from agentctl.runs.finish import RETRY_SECONDS
 from agentctl.runs.live import LiveRun
-from agentctl.runs.recovery import return_tree
+from agentctl.runs.recovery import return_member, return_tree
 from agentctl.runs.states import Ending, HandOver, LegEnd, is_final
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, events, run_reads, runs
@@ -60,6 +60,7 @@ def _write_hand_over(run: LiveRun, *, lost: bool) -> Steps[HandOverOutcome]:
         # An earlier attempt of this write may have been committed, or the run was recovered.
         return "handed over"
     if state.cancel_requested_at is not None:
+        yield from _return_members(run.run_id)
         return "cancelled"
     if run.recorder is not None and (batch := run.stream.unstored_batch()) is not None:
         yield from events.append_batch(
@@ -68,13 +69,21 @@ def _write_hand_over(run: LiveRun, *, lost: bool) -> Steps[HandOverOutcome]:
     if lost:
         # As after the death of this process: a call under way is in doubt.
         returned = yield from return_tree(run.database.outbox, run.run_id, state.owner)
+        if not returned:
+            yield from _return_members(run.run_id)
         return "handed over" if returned else "ended"
     yield from approvals.renew_checkpoint(run.run_id, run.attempt)
-    for member_id in (yield from approvals.list_checkpoints_below(run.run_id)):
+    yield from _return_members(run.run_id)
+    yield from runs.return_leg(run.run_id, run.attempt, "PENDING")
+    return "handed over"
+
+
+@unit
+def _return_members(root_id: str) -> Steps[None]:
+    """Let the members whose legs have ended wait: for the next leg of the root, or for its end."""
+    for member_id in (yield from approvals.list_checkpoints_below(root_id)):
         member = yield from run_reads.lock_state(member_id)
         if member is not None and member.status == "RUNNING":
             # Its claim raises the attempt once more.
             yield from approvals.renew_checkpoint(member_id, member.attempt + 1)
-            yield from runs.return_leg(member_id, member.attempt, "PAUSED")
-    yield from runs.return_leg(run.run_id, run.attempt, "PENDING")
-    return "handed over"
+            yield from return_member(member)

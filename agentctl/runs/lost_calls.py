@@ -38,14 +38,15 @@ def ask_about_lost_calls(rows: list[ApprovalRow]) -> Steps[list[ApprovalRow]]:
         The new questions.
     """
     at, asked = now(), list[ApprovalRow]()
-    for row in rows:
-        if row.execution != "executing":
-            continue
+    executing = [row for row in rows if row.execution == "executing"]
+    for row in executing:
         if row.idempotent:
             yield from approvals.forget_execution(row.approval_id)
-            continue
-        yield from approvals.mark_unknown(row.run_id)
-        asked.append(build_outcome_question(row, OUTCOME_QUESTION, at))
+    for run_id in dict.fromkeys(row.run_id for row in executing if not row.idempotent):
+        # A worker that is not dead may have stored the end of a call since it was read.
+        marked = yield from approvals.mark_unknown(run_id)
+        questions = (row for row in executing if row.approval_id in marked)
+        asked += [build_outcome_question(row, OUTCOME_QUESTION, at) for row in questions]
     yield from approvals.create(asked)
     return asked
 

@@ -32,13 +32,19 @@ from agentctl.runs.replay import find_root_id, replay_stored_events
 from agentctl.runs.results import build_run_end, build_unfinished_transcript
 from agentctl.runs.states import Ending, is_final
 from agentctl.runs.tracing import LostRun
-from agentctl.runs.waiting import append_event, cancel_waiting_members, close_approvals
+from agentctl.runs.waiting import (
+    append_event,
+    cancel_waiting_members,
+    cancel_waiting_run,
+    close_approvals,
+    release_if_decided,
+)
 from agentctl.runtime.history import mark_kept
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, run_reads, runs, steps
-from agentctl.store.repositories.run_rows import RunRow
+from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.store.visibility import EVERYONE
 
 PARALLEL_RUNS = 64
@@ -204,9 +210,18 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     checkpoint = yield from approvals.load_checkpoint(root_id)
     if root is None or root.owner != owner or checkpoint is None or is_final(root.status):
         return False
+    if root.cancel_requested_at is not None:
+        return False
     durable = is_durable(checkpoint)
     if root.attempt == 1 and not durable:
         return False
+    # Its worker may live: a member that ends meanwhile has no lost calls.
+    members = yield from approvals.list_checkpoints_below(root_id)
+    lost = []
+    for run_id in members:
+        member = yield from run_reads.lock_state(run_id)
+        if member is not None and member.owner == owner and not is_final(member.status):
+            lost.append(member)
     has_effects = bool((yield from run_reads.has_leg_effects(root_id)))
     rows = yield from approvals.list_of_root(root_id)
     written, progress_at = checkpoint.attempt, 0
@@ -216,7 +231,6 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     questions = sum(row.kind == "outcome" and row.created_at > progress_at for row in rows)
     returns = root.attempt - written - 2 * questions
     asked = yield from ask_about_lost_calls(rows)
-    members = yield from approvals.list_checkpoints_below(root_id)
     if durable:
         for run_id in (root_id, *members):
             asked += yield from ask_about_lost_steps(run_id, root_id)
@@ -228,13 +242,24 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     if has_effects:
         # The run can only end once a person has reported what happened to its call.
         yield from runs.keep_effects(root_id)
-    for run_id in members:
-        member = yield from run_reads.lock_state(run_id)
-        if member is not None and member.owner == owner and not is_final(member.status):
-            yield from runs.return_leg(run_id, member.attempt, "PAUSED")
+    for member in lost:
+        yield from return_member(member)
     if asked:
+        # The question may be that of a member whose cancel was requested.
+        yield from release_if_decided(root_id)
         yield from publish_run(outbox, root_id)
     return True
+
+
+@unit
+def return_member(member: RunState) -> Steps[None]:
+    """Return the leg of a member to its checkpoint; end it if its cancel was requested.
+
+    Its row, and that of its root run, are locked.
+    """
+    yield from runs.return_leg(member.run_id, member.attempt, "PAUSED")
+    if member.cancel_requested_at is not None:
+        yield from cancel_waiting_run(member.run_id, "system", None, now())
 
 
 @unit

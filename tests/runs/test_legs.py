@@ -9,25 +9,28 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.requests import CancelRequest, RunFilter, RunRequest
+from agentctl.records.times import now
+from agentctl.requests import CancelRequest, ResumeRequest, RunFilter, RunRequest
 from agentctl.requests.approvals import NewDecision
-from agentctl.runs import legs
+from agentctl.runs import finish, legs
 from agentctl.runs.counters import RunCounters
-from agentctl.runs.decisions import build_change, expire_approvals, write_decisions
+from agentctl.runs.decisions import build_change, check_pending, expire_approvals, write_decisions
 from agentctl.runs.event_rows import decode_events
 from agentctl.runs.recovery import recover_runs
+from agentctl.runs.waiting import cancel_run
 from agentctl.runtime.components import execute
 from agentctl.runtime.events import Content
 from agentctl.runtime.pauses import CallOutcome, NewApproval, Paused, perform_decided
 from agentctl.service.runs_doctor.find import RunsDoctor
+from agentctl.service.runs_doctor.repair import RunRepairs
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql, Work
-from agentctl.store.repositories import approvals, events, runs
+from agentctl.store.repositories import approvals, events, run_reads, runs, sessions, workers
 from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.visibility import EVERYONE
 from tests.deployment import Deployment
 from tests.loops import wait_until
-from tests.service.callers import admin, open_service, user
+from tests.service.callers import admin, event_data, open_service, user
 
 CALL = NewApproval("approval", "call-1", "pay", {"amount": 10, "to": "bob"})
 
@@ -274,13 +277,15 @@ async def test_third_loss_of_a_leg_ends_the_run(deployment: Deployment, payer: P
         assert record["error"]["code"] == "WORKER_LOST"
 
 
-async def lose_call(service: Service, run_id: str) -> None:
+async def lose_call(service: Service, run_id: str, *, has_effects: bool = False) -> None:
     """Turn a dead worker the owner of a leg whose approved call was executing."""
     await decide(service, run_id, "approve")
     await lose_leg(service, run_id)
     row = await approval_of(service, run_id)
     database = database_of(service)
     assert await database.write(approvals.begin_execution(row.approval_id, run_id, 1))
+    if has_effects:
+        assert await database.write(runs.mark_effects(run_id, 2))
     await recover_runs(database, "gone")
 
 
@@ -310,6 +315,23 @@ async def test_lost_call_is_unknown_until_a_person_says_what_happened(
         assert ended["content"] == f"I pay. {content}"
 
 
+async def test_deleted_events_of_a_paused_run_are_rebuilt_from_its_rows(
+    deployment: Deployment, payer: Payer
+) -> None:
+    async with open_service(deployment) as service:
+        database, run = database_of(service), await start(service)
+        await lose_call(service, run["run_id"])
+        await database.write(events.delete_older(now() + 1))
+        request = ResumeRequest(run["session_id"])
+        resumed = user(service).resume_run("agent", "echo", run["run_id"], request)
+        *_, last = [event async for event in resumed]
+        decided, asked = await database.read(approvals.list_of_run(run["run_id"]))
+        assert (decided.status, asked.status) == ("approved", "pending")
+        assert last.name == "RunPaused"
+        listed = event_data(last)["approvals"]
+        assert [approval["approval_id"] for approval in listed] == [asked.approval_id]
+
+
 async def test_lost_leg_with_effects_is_not_repeated(deployment: Deployment, payer: Payer) -> None:
     async with open_service(deployment) as service:
         database, run = database_of(service), await start(service)
@@ -318,6 +340,35 @@ async def test_lost_leg_with_effects_is_not_repeated(deployment: Deployment, pay
         assert await database.write(runs.mark_effects(run["run_id"], 2))
         assert await recover_runs(database, "gone") == [run["run_id"]]
         assert payer.ledger == []
+
+
+async def test_lost_call_after_other_effects_ends_the_run_once_it_is_reported(
+    deployment: Deployment, payer: Payer
+) -> None:
+    async with open_service(deployment) as service:
+        database, run = database_of(service), await start(service)
+        await lose_call(service, run["run_id"], has_effects=True)
+        assert (await admin(service).get_run(run["run_id"])).value["status"] == "PAUSED"
+        assert await decide(service, run["run_id"], "retry")
+        await service.hosting.engine.continue_run(database, run["run_id"])
+        record = await wait_for_status(service, run["run_id"], "COMPLETED", "ERROR")
+        assert record["error"]["code"] == "WORKER_LOST"
+        assert payer.ledger == []
+
+
+async def test_worker_of_a_leg_has_a_row(deployment: Deployment, payer: Payer) -> None:
+    async with open_service(deployment) as first, open_service(deployment) as second:
+        run = await start(first)
+        await decide(first, run["run_id"], "approve")
+        payer.before_pay.clear()
+        assert await second.hosting.engine.continue_run(database_of(second), run["run_id"])
+        state = await database_of(second).read(run_reads.get_state(run["run_id"]))
+        assert state is not None
+        assert state.owner == second.hosting.engine.worker_id
+        # Without a row, the next sweep of any server would take the run from its worker.
+        assert await database_of(second).read(workers.get(state.owner)) is not None
+        payer.before_pay.set()
+        await wait_for_status(first, run["run_id"], "COMPLETED")
 
 
 async def test_cancel_while_the_approved_call_works(deployment: Deployment, payer: Payer) -> None:
@@ -362,3 +413,136 @@ async def test_runs_doctor_reports_what_waits(deployment: Deployment, payer: Pay
             ("unclaimed", decided["run_id"]),
             ("unknown_call", lost["run_id"]),
         ]
+
+
+REQUESTED = Sql(
+    "UPDATE runs SET cancel_requested_at = 1, cancel_requested_by = 'ann',"
+    " cancel_reason = 'no need' WHERE run_id = :run_id"
+)
+
+
+async def leave_cancel(service: Service, *, decided: bool) -> str:
+    """Store the cancel of a run that waits as 0.2.1 did: nothing carries it out."""
+    run = await start(service)
+    run_id: str = run["run_id"]
+    if decided:
+        await decide(service, run_id, "approve")
+    await database_of(service).write(REQUESTED.execute(run_id=run_id))
+    return run_id
+
+
+@pytest.mark.parametrize("decided", [False, True])
+async def test_sweep_carries_out_a_cancel_that_was_left(
+    deployment: Deployment, payer: Payer, decided: bool
+) -> None:
+    async with open_service(deployment) as service:
+        run_id = await leave_cancel(service, decided=decided)
+        await service.hosting.engine.claims.sweep_queue(database_of(service))
+        record = (await admin(service).get_run(run_id)).value
+        assert (record["status"], record["cancel_reason"]) == ("CANCELLED", "no need")
+        assert record["cancel_requested_by"] == "ann"
+        assert (await approval_of(service, run_id)).status == "approved" if decided else "cancelled"
+    assert payer.ledger == []
+
+
+@pytest.mark.parametrize("decided", [False, True])
+async def test_runs_doctor_carries_out_a_cancel_that_was_left(
+    deployment: Deployment, payer: Payer, decided: bool
+) -> None:
+    async with open_service(deployment) as service:
+        run_id = await leave_cancel(service, decided=decided)
+        (problem,) = await RunsDoctor(service.hosting, None).find_problems(lambda _: None)
+        assert (problem.kind, problem.run_id) == ("inconsistent", run_id)
+        assert "cancel_requested_at is set" in problem.problem
+        (done,) = [each async for each in RunRepairs(service.hosting).repair([problem])]
+        assert (done.outcome, done.detail) == ("repaired", "it is CANCELLED now")
+        assert await RunsDoctor(service.hosting, None).find_problems(lambda _: None) == []
+        (gone,) = [each async for each in RunRepairs(service.hosting).repair([problem])]
+        assert gone.outcome == "gone"
+
+
+async def test_cancel_after_a_pause_ends_the_run_at_once(
+    deployment: Deployment, payer: Payer
+) -> None:
+    async with open_service(deployment) as service:
+        run = await start(service)
+        database = database_of(service)
+        assert await database.write(runs.request_cancel(run["run_id"], 1, "ann", None)) is None
+        states = await database.write(cancel_run(database.outbox, run["run_id"], "ann", None))
+        assert states is not None
+        assert [state.status for state in states] == ["PAUSED", "CANCELLED"]
+        assert await database.write(cancel_run(database.outbox, "none", "ann", None)) is None
+
+
+async def test_time_of_an_approval_bounds_its_decisions(
+    deployment: Deployment, payer: Payer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_service(deployment) as service:
+        run = await start(service)
+        database, row = database_of(service), await approval_of(service, run["run_id"])
+        expires = Sql("UPDATE approvals SET expires_at = :at WHERE approval_id = :id")
+        await database.write(expires.execute(id=row.approval_id, at=now() + 3_600_000_000))
+        check_pending(await approval_of(service, run["run_id"]))
+        end = now()
+        await database.write(expires.execute(id=row.approval_id, at=end))
+        with pytest.raises(errors.Conflict, match="has expired"):
+            check_pending(await approval_of(service, run["run_id"]))
+
+        async def clock_at(moment: int) -> list[str]:
+            async def clock() -> int:
+                return moment
+
+            monkeypatch.setattr(database, "clock", clock)
+            return await expire_approvals(database)
+
+        assert await clock_at(end - 1) == []
+        assert await clock_at(end) == [run["run_id"]]
+
+
+async def test_length_of_a_note_is_bounded(deployment: Deployment, payer: Payer) -> None:
+    async with open_service(deployment) as service:
+        run = await start(service)
+        with pytest.raises(errors.ValidationFailed, match="at most 500 characters"):
+            await decide(service, run["run_id"], "reject", note="n" * 501)
+        assert await decide(service, run["run_id"], "reject", note="n" * 500)
+
+
+async def test_pause_is_stored_when_the_database_answers_again(
+    deployment: Deployment, payer: Payer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pause, failures = finish.write_pause, [errors.Unavailable("no answer")] * 2
+
+    def write(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return write_pause(*arguments)
+
+    monkeypatch.setattr(finish, "write_pause", write)
+    async with open_service(deployment) as service:
+        outbox = database_of(service).outbox
+        woken: list[None] = []
+        monkeypatch.setattr(outbox, "wake", lambda: woken.append(None))
+        assert (await start(service))["status"] == "PAUSED"
+        # The webhooks of a pause are sent at once.
+        assert len(woken) == 1
+    assert not failures
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_cancel_of_an_ended_run_makes_the_other_writes(
+    deployment: Deployment, payer: Payer, is_known: bool
+) -> None:
+    rename = Sql("UPDATE sessions SET session_name = 'cancelled' WHERE session_id = :session_id")
+    async with open_service(deployment) as service:
+        run, database = await start(service), database_of(service)
+        first = await database.write(cancel_run(database.outbox, run["run_id"], "ann", None))
+        assert first is not None
+        result = await service.hosting.canceller.cancel(
+            database, run["run_id"], actor="bob", reason=None, wait=0.0,
+            extra_write=lambda: rename.execute(session_id=run["session_id"]),
+            known=first[1] if is_known else None,
+        )  # fmt: skip
+        assert (result.outcome, result.state) == ("already_final", first[1])
+        session = await database.read(sessions.get(run["session_id"], EVERYONE))
+        assert session is not None
+        assert session.session_name == "cancelled"

@@ -156,6 +156,7 @@ _FORGET_EXECUTION = Sql(
 )
 _MARK_UNKNOWN = Sql(
     "UPDATE approvals SET execution = 'unknown' WHERE run_id = :run_id AND execution = 'executing'"
+    " RETURNING approval_id"
 )
 _IN_DOUBT = "kind = 'approval' AND status = 'approved' AND execution"
 _MARK_ALL_UNKNOWN = Sql(
@@ -343,9 +344,13 @@ def forget_execution(approval_id: str) -> Work[None]:
     return _FORGET_EXECUTION.execute(approval_id=approval_id)
 
 
-def mark_unknown(run_id: str) -> Work[None]:
-    """Mark the calls of a run that are executing as unknown: no one will report their end."""
-    return _MARK_UNKNOWN.execute(run_id=run_id)
+def mark_unknown(run_id: str) -> Work[list[str]]:
+    """Mark the calls of a run that are executing as unknown: no one will report their end.
+
+    Returns:
+        The ids of their approvals.
+    """
+    return _MARK_UNKNOWN.column(run_id=run_id)
 
 
 def mark_all_unknown() -> Work[int]:
