@@ -30,17 +30,32 @@ class PersonalDatabase(TypedDict):
     engine: Engine
 
 
+class KeptData(TypedDict):
+    """Data that an erasure leaves, and why.
+
+    `rows` is null where they are not counted, and `days`, the age at which they are deleted, where
+    they are not deleted by age.
+    """
+
+    what: str
+    rows: int | None
+    days: int | None
+    reason: str
+
+
 class PersonalDataRecord(TypedDict):
     """The data of a person.
 
-    `open_runs` counts the live and paused runs that an erasure has to cancel first. `held` has ids
-    of sessions that an erasure leaves because they are held, at most 100; `held_count` is their
-    number. `audit_days` is the age at which audit entries are deleted.
+    `kept` is the data that an erasure leaves. `open_runs` counts the live and paused runs that an
+    erasure has to cancel first. `held` has ids of sessions that an erasure leaves because they are
+    held, at most 100; `held_count` is their number. `audit_days` is the age at which audit entries
+    are deleted.
     """
 
     user_id: str
     tables: list[PersonalRows]
     databases: list[PersonalDatabase]
+    kept: list[KeptData]
     open_runs: int
     held: list[str]
     held_count: int

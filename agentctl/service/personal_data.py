@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document, build_document
 from agentctl.records.personal_data import (
     ErasureRecord,
+    KeptData,
     PersonalDatabase,
     PersonalDataRecord,
     PersonalRows,
@@ -44,6 +45,18 @@ _OF_ACCOUNTS = (
 )
 _AS_USER = "An administrator who acts for a user cannot do this: omit --as-user"
 """The reasons of a 403 of an administrator, and what to do."""
+
+_KEPT = {
+    "audit_log": "changes and denied calls of the person and about the person, for their age",
+    "service_accounts": "the name of the creator of service accounts, which belong to the operator",
+}
+_KEPT_UNCOUNTED = {
+    "records of others": "the name and the note of the person as the one who decided, started or"
+    " cancelled in sessions of other users",
+    "copies": "backups made before (`agentctl db backups` lists those of the server), and exports,"
+    " log files and traces, whose places are not known",
+}
+"""The data that an erasure leaves, with the reason: of tables, and data that is not counted."""
 
 _KINDS = {table.name: table.erasure for table in PERSONAL_TABLES}
 
@@ -80,7 +93,8 @@ class PersonalDataOperations(OperationFamily):
             self._check_user(call, user_id)
             databases = self.hosting.databases
             record = PersonalDataRecord(
-                user_id=user_id, tables=[], databases=[], open_runs=0, held=[], held_count=0,
+                user_id=user_id, tables=[], databases=[], kept=[],
+                open_runs=0, held=[], held_count=0,
                 audit_days=self.hosting.settings.audit.keep_days,
             )  # fmt: skip
             for entry, database in zip(
@@ -100,6 +114,7 @@ class PersonalDataOperations(OperationFamily):
                 record["open_runs"] += counts.open_runs
                 record["held"] = [*record["held"], *counts.held][:100]
                 record["held_count"] += counts.held_count
+            record["kept"] = list(_list_kept(record))
             return build_document(record)
 
     async def get_user_rows(self, filter: PersonalRowsFilter) -> Document[PersonalRowsPage]:
@@ -280,6 +295,23 @@ def _build_rows(db_id: str, rows: Mapping[str, int]) -> list[PersonalRows]:
         PersonalRows(db_id=db_id, table=name, rows=count, erasure=_KINDS[name])
         for name, count in rows.items()
     ]
+
+
+def _list_kept(record: PersonalDataRecord) -> Iterator[KeptData]:
+    for row in record["tables"]:
+        table = row["table"]
+        is_audit = table == "audit_log"
+        if row["erasure"] == "keep" and (row["rows"] or is_audit):
+            days = record["audit_days"] if is_audit else None
+            yield KeptData(what=table, rows=row["rows"], days=days, reason=_KEPT[table])
+    if record["held_count"]:
+        reason = "an administrator holds the sessions"
+        yield KeptData(what="held sessions", rows=record["held_count"], days=None, reason=reason)
+    for what, reason in _KEPT_UNCOUNTED.items():
+        yield KeptData(what=what, rows=None, days=None, reason=reason)
+    if any(database["engine"] == "postgres" for database in record["databases"]):
+        reason = "dead rows stay in the files of PostgreSQL until VACUUM"
+        yield KeptData(what="dead rows", rows=None, days=None, reason=reason)
 
 
 def _add_rows(total: list[PersonalRows], db_id: str, rows: Mapping[str, int]) -> None:

@@ -103,6 +103,9 @@ async def test_erasure_leaves_no_text_in_any_table(place: Deployment) -> None:
             assert not any("bob" in repr(row) for row in before[table] if row not in kept)
         counted = (await admin(service).get_user_data("vera")).value
         assert not [row for row in counted["tables"] if row["rows"] and row["erasure"] != "keep"]
+        reasons = {each["what"]: each["reason"] for each in counted["kept"]}
+        assert reasons.keys() >= {"audit_log", "records of others", "copies"}
+        assert all(reasons.values())
         for table in ("usage_hourly", "usage_daily"):
             assert sum(row[6] for row in before[table]) == sum(row[6] for row in after[table])
 

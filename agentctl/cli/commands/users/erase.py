@@ -24,18 +24,6 @@ NAMED_SESSIONS = 10
 
 _COLUMNS = plain_columns("db_id", "table", "rows", "erasure")
 
-_KEPT = {
-    "audit_log": "changes and denied calls of the person and about the person, for their age",
-    "service_accounts": "the name of the creator of service accounts, which belong to the operator",
-}
-
-_ALSO_KEPT = {
-    "records of others": "the name and the note of the person as the one who decided, started or"
-    " cancelled in sessions of other users",
-    "copies": "backups made before (`agentctl db backups` lists those of the server), and exports,"
-    " log files and traces, whose places are not known",
-}
-
 
 @with_target()
 async def erase_user(
@@ -114,29 +102,15 @@ def _build_report(
 ) -> dict[str, Any]:
     from agentctl.records.times import DAY, format_rfc3339, now
 
-    audit_until = format_rfc3339(now() + data["audit_days"] * DAY)
     kept: list[dict[str, Any]] = [
         {
-            "what": row["table"],
-            "rows": row["rows"],
-            "until": audit_until if row["table"] == "audit_log" else None,
-            "reason": _KEPT[row["table"]],
+            "what": each["what"],
+            "rows": each["rows"],
+            "until": None if each["days"] is None else format_rfc3339(now() + each["days"] * DAY),
+            "reason": each["reason"],
         }
-        for row in data["tables"]
-        if row["erasure"] == "keep" and (row["rows"] or row["table"] == "audit_log")
+        for each in data["kept"]
     ]
-    if data["held_count"]:
-        reason = "an administrator holds the sessions"
-        kept.append(
-            {"what": "held sessions", "rows": data["held_count"], "until": None, "reason": reason}
-        )
-    kept += [
-        {"what": what, "rows": None, "until": None, "reason": reason}
-        for what, reason in _ALSO_KEPT.items()
-    ]
-    if any(database["engine"] == "postgres" for database in data["databases"]):
-        reason = "dead rows stay in the files of PostgreSQL until VACUUM"
-        kept.append({"what": "dead rows", "rows": None, "until": None, "reason": reason})
     for file in files:
         if file["engine"] == "sqlite" and not (file["vacuumed"] and file["log_emptied"]):
             reason = (
