@@ -156,6 +156,15 @@ def test_changed_arguments_are_a_conflict(payers: Payers) -> None:
     assert payers.payments == before
 
 
+def test_another_tool_name_is_a_conflict(payers: Payers) -> None:
+    before = payers.payments
+    run = payers.pause("user")
+    answer = payers.go_on(run, confirm(run, tool_name="refund"))
+    assert answer.status_code == 409, answer.text
+    assert answer.json()["detail"].startswith("tool_name of call-0-0 is not that of the call")
+    assert payers.payments == before
+
+
 def test_two_continues_at_once_make_one_call(payers: Payers) -> None:
     run = payers.pause("user")
     before = len(payers.payments)

@@ -180,7 +180,7 @@ class Entry:
     Attributes:
         call_id: of the call; of the step for a step that waits itself.
         approval_id: named by the response of this server; other clients leave it out.
-        arguments: as the client has seen them; None if it does not say.
+        tool_name, arguments: as the client has seen them; None if it does not say.
         confirmed: the decision; None if it does not decide.
         values: those of the fields of an answer.
         result: of a tool that the client executes.
@@ -188,6 +188,7 @@ class Entry:
 
     call_id: str
     approval_id: str | None
+    tool_name: str | None
     arguments: dict[str, Any] | None
     confirmed: bool | None
     note: str | None
@@ -254,7 +255,8 @@ def _read_entry(field: str, given: Built) -> list[Entry]:
         if each.get("value") is not None
     }
     approval_id = read_text(entry.get("approval_id"))
-    return [Entry(call_id, approval_id, arguments, confirmed, note, values, entry.get("result"))]
+    tool_name, result = read_text(entry.get("tool_name")), entry.get("result")
+    return [Entry(call_id, approval_id, tool_name, arguments, confirmed, note, values, result)]
 
 
 def match_decisions(
@@ -305,6 +307,8 @@ def _find_asked(entry: Entry, approvals: Sequence[ApprovalRecord]) -> ApprovalRe
 def _build_decision(entry: Entry, asked: ApprovalRecord) -> RunDecision | None:
     call = asked["run_id"], asked["tool_call_id"], asked["tool_name"]
     check_json("tool_args", entry.arguments)
+    if entry.tool_name not in (None, asked["tool_name"]):
+        raise Conflict(f"tool_name of {entry.call_id} is not that of the call that waits")
     if entry.arguments is not None and (
         hash_call(*call, entry.arguments) != asked["arguments_hash"]
     ):
