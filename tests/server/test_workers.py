@@ -22,7 +22,8 @@ from agentctl.server.processes.listener import adopt_socket, bind_socket
 from agentctl.server.processes.worker_handle import MAXIMUM_PAUSE, STEADY_SECONDS, Backoff
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.process import AGENTCTL, run_agentctl
+from tests.ports import find_free_port
+from tests.process import AGENTCTL, run_agentctl, start_agentctl
 from tests.process_states import is_alive, wait_for_ends
 from tests.server.mcp_wire import McpWire
 from tests.server.worker_server import WorkerServer, read_stream, serve_with_two_workers, wait_for
@@ -295,6 +296,34 @@ def test_workers_end_when_the_supervisor_dies(deployment: Deployment) -> None:
         assert server.rows("SELECT * FROM workers") == []
 
 
+SLOW_IMPORT = """
+import os, sys, time
+if "worker_main" in sys.argv[0]:
+    with open("importing", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    time.sleep(600)
+"""
+
+
+def test_starting_workers_end_when_the_supervisor_dies(deployment: Deployment) -> None:
+    tools = deployment.folder / "world_tools.py"
+    tools.write_text(f"{SLOW_IMPORT}\n{tools.read_text()}")
+    port, importing = find_free_port(), deployment.folder / "importing"
+    options = ("--config", str(deployment.path), "--port", str(port), "--workers", "2")
+    with (deployment.folder / "log").open("wb") as log:
+        process = start_agentctl(
+            "serve", *options, env=dict(os.environ), cwd=deployment.folder, stderr=log
+        )
+    try:
+        wait_for(lambda: importing.exists() and importing.read_text().count("\n") == 2)
+        workers = list(map(int, importing.read_text().split()))
+    finally:
+        process.kill()
+        process.wait()
+    wait_for_ends(workers, deployment.folder / "log")
+    assert is_free(port)
+
+
 def is_free(port: int) -> bool:
     try:
         bind_socket("127.0.0.1", port).close()
@@ -322,6 +351,19 @@ def test_late_worker_is_killed_and_reported(deployment: Deployment) -> None:
         assert not is_alive(other)
         said = server.served.log_text
     assert f"error: worker processes did not end in time and were killed: {stuck}\n" in said
+
+
+def test_stop_kills_a_replacement_that_is_not_ready(deployment: Deployment) -> None:
+    drain_seconds(deployment, 0)
+    tools, importing = deployment.folder / "world_tools.py", deployment.folder / "importing"
+    slow = SLOW_IMPORT.replace("if ", 'if os.path.exists("slow") and ')
+    tools.write_text(f"{slow}\n{tools.read_text()}")
+    with serve_with_two_workers(deployment, program=(sys.executable, "-c", IMPATIENT)) as server:
+        (deployment.folder / "slow").touch()
+        os.kill(server.workers()[0], signal.SIGKILL)
+        wait_for(importing.exists)
+        assert server.served.stop() == 0
+        assert not is_alive(int(importing.read_text()))
 
 
 def test_signal_during_the_start_ends_it(deployment: Deployment) -> None:

@@ -251,9 +251,11 @@ class Supervisor:
 
     def _kill_late_workers(self) -> None:
         for worker in self._workers:
-            _log.error("worker process %d did not end in time and is killed", worker.pid)
             worker.kill()
-            self._killed.append(worker.pid)
+            # One that still imports agents ends late as well, but it has no live runs.
+            if worker.is_ready:
+                _log.error("worker process %d did not end in time and was killed", worker.pid)
+                self._killed.append(worker.pid)
 
 
 async def prepare_databases(settings: Settings) -> None:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import select
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
@@ -48,6 +51,7 @@ def main() -> int:
         text = supervisor.read_line()
         if text is None:
             return 1
+        supervisor.end_if_it_dies_before_the_start()
         settings = settings_from_text(text.decode())
         log_to_stderr(settings.log, with_process_id=True)
         try:
@@ -68,6 +72,7 @@ class _SupervisorChannel:
         self._metrics = metrics
         self._unread = b""
         self._supervisor_died = False
+        self._has_started = threading.Event()
         self._may_proceed = asyncio.Event()
 
     def read_line(self) -> bytes | None:
@@ -83,7 +88,23 @@ class _SupervisorChannel:
         with contextlib.suppress(OSError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
+    def end_if_it_dies_before_the_start(self) -> None:
+        """End this process if the supervisor dies before `started`: the port is then free at once.
+
+        The event loop reads the channel, but does not run while agents in code are imported.
+        """
+
+        def watch() -> None:
+            poll = select.poll()
+            poll.register(self._socket, 0)  # only the end of the channel
+            while not self._has_started.is_set():
+                if poll.poll(200) and not self._has_started.is_set():
+                    os._exit(1)
+
+        threading.Thread(target=watch, name="supervisor", daemon=True).start()
+
     def started(self) -> None:
+        self._has_started.set()
         self.send(ready=True)
 
     def stopping(self, runs: int) -> None:
