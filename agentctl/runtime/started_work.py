@@ -51,6 +51,10 @@ to close a connection."""
 POLL_SECONDS = 0.05
 """Interval of the looks at threads: nothing reports the end of a thread of another library."""
 
+_CLOSING_TURNS = 20
+_MAXIMUM_NESTED = 1_000
+"""Number of generators, each left by the one before, for whose end a run waits."""
+
 _PRUNE_COUNT = 64
 """Number of started processes from which those that have ended are forgotten."""
 
@@ -120,10 +124,11 @@ class StartedWork:
 
         A task that was cancelled already is not cancelled again: that would interrupt its end.
         """
-        self._has_ended, self._is_cancelled = True, cancel
+        self._is_cancelled = cancel
         # What the end of the agent has ended or cancelled has its turns first.
         await _take_turns()
         await self._wait_for_generators()
+        self._has_ended = True
         if cancel:
             # A task that was cancelled with the agent has had its time.
             works: set[asyncio.Future[Any]] = {
@@ -137,14 +142,17 @@ class StartedWork:
     async def _wait_for_generators(self) -> None:
         """Wait until the generators are closed that the code of the run did not read to the end.
 
-        One that is closed may leave another one.
+        One that is closed may leave another one. The bound is a number of turns of the event loop
+        in which none ends, not a time: on a busy machine, each turn takes longer.
         """
-        deadline = self._loop.time() + GRACE_SECONDS
-        while closing := {task for task in self._tasks if origins.is_closing(task)}:
-            await wait_until_done(cast("set[asyncio.Future[Any]]", closing), GRACE_SECONDS)
-            await _take_turns()
-            if self._loop.time() > deadline:
+        turns = _CLOSING_TURNS
+        for _ in range(_MAXIMUM_NESTED):
+            closing = {task for task in self._tasks if origins.is_closing(task)}
+            if not closing or not turns:
                 return
+            ended, _ = await asyncio.wait(closing, timeout=GRACE_SECONDS / _CLOSING_TURNS)
+            turns -= not ended
+            await _take_turns()
 
     def cancel(self, scope: CodeScope | None = None) -> list[ChildProcess]:
         """Cancel the tasks and end the processes of a scope, or all. Return these processes."""

@@ -6,6 +6,8 @@ import asyncio
 import contextvars
 import subprocess
 import sys
+import time
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -123,7 +125,53 @@ async def test_failure_of_a_task_that_was_left_is_logged(caplog: pytest.LogCaptu
     await wait_until(lambda: "a task that a completed run has left failed" in caplog.text)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd_open")
+async def test_nested_generators_end_with_their_run_on_a_busy_machine() -> None:
+    """Their ends take longer than the grace, because other programs have the processor."""
+    unstopped, ended = UnstoppedWork(), list[int]()
+
+    async def count(depth: int) -> AsyncIterator[int]:
+        try:
+            if depth:
+                async for number in count(depth - 1):
+                    yield number
+            yield depth
+        finally:
+            time.sleep(0.6 * started_work.GRACE_SECONDS)
+            await asyncio.sleep(0.002)
+            ended.append(depth)
+
+    async def leave() -> None:
+        async for _ in count(3):
+            return
+
+    with CodeScope(unstopped).enter():
+        await leave()
+    await unstopped.end_started(cancel=False)
+    assert (ended, unstopped.names) == ([3, 2, 1, 0], [])
+
+
+async def test_generator_that_does_not_end_is_named() -> None:
+    unstopped, release = UnstoppedWork(), asyncio.Event()
+
+    async def count() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await release.wait()
+
+    async def leave() -> None:
+        async for _ in count():
+            return
+
+    with CodeScope(unstopped).enter():
+        await leave()
+    await unstopped.end_started(cancel=False)
+    assert unstopped.names == ["runner"]
+    release.set()
+    await wait_until(lambda: not unstopped.pending)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs pidfd_open: run on Linux")
 async def test_code_that_waits_gets_the_exit_code_of_an_ended_process() -> None:
     unstopped = UnstoppedWork()
     with CodeScope(unstopped, "shell").enter():
