@@ -8,6 +8,7 @@ import itertools
 import os
 import signal
 import ssl
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import httpcore2
@@ -106,6 +107,17 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     yield
     if nextitem is None or nextitem.path != item.path:
         forget_user_modules()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the skipped cases by reason. Each reason is `REASON: REMEDY`."""
+    places = [report.longrepr for report in terminalreporter.stats.get("skipped", [])]
+    reasons = Counter(place[2] for place in places if isinstance(place, tuple))
+    if reasons:
+        terminalreporter.section("not tested")
+    for reason, count in reasons.most_common():
+        why, _, remedy = reason.removeprefix("Skipped: ").partition(": ")
+        terminalreporter.line(f"{count:5}  {why:44}  {remedy}")
 
 
 def pytest_unconfigure() -> None:

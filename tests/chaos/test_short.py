@@ -31,7 +31,9 @@ def test_acknowledged_work_survives_crashes_of_the_database() -> None:
 
 
 @pytest.mark.skipif(find_pgbouncer() is None, reason=MISSING)
-@pytest.mark.skipif(os.environ.get("AGENTCTL_TEST_LONG") != "1", reason="AGENTCTL_TEST_LONG=1")
+@pytest.mark.skipif(
+    os.environ.get("AGENTCTL_TEST_LONG") != "1", reason="the long mode: AGENTCTL_TEST_LONG=1"
+)
 def test_acknowledged_work_survives_crashes_with_pgbouncer() -> None:
     result = asyncio.run(run_chaos("pgbouncer", LONG_SECONDS, CLIENTS, pause=PAUSE, durable=False))
     print(format_report(result))
@@ -41,7 +43,9 @@ def test_acknowledged_work_survives_crashes_with_pgbouncer() -> None:
     assert {outage.fault.split()[0] for outage in result.outages} >= {"database", "pooler"}
 
 
-@pytest.mark.skipif(os.environ.get("AGENTCTL_TEST_LONG") != "1", reason="AGENTCTL_TEST_LONG=1")
+@pytest.mark.skipif(
+    os.environ.get("AGENTCTL_TEST_LONG") != "1", reason="the long mode: AGENTCTL_TEST_LONG=1"
+)
 def test_acknowledged_work_survives_crashes_with_the_last_release() -> None:
     """One of the two servers is of the last release."""
     result = asyncio.run(run_chaos("mixed", LONG_SECONDS, CLIENTS, pause=PAUSE, durable=False))

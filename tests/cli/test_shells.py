@@ -92,7 +92,7 @@ class _Typist:
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_tab_completes_the_line(shell: str, environment: dict[str, str]) -> None:
     if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+        pytest.skip(f"needs {shell}: apt install {shell}")
     typist = _Typist(START[shell], environment)
     try:
         typist.type(f"PS1='$ '; {PREPARE[shell]}; echo rea''dy\n", "ready")
@@ -106,7 +106,7 @@ def test_tab_completes_the_line(shell: str, environment: dict[str, str]) -> None
 
 def test_fish_completes_the_line(environment: dict[str, str]) -> None:
     if shutil.which("fish") is None:
-        pytest.skip("fish is not installed")
+        pytest.skip("needs fish: apt install fish")
     asked = "; ".join(f"complete -C '{before}'" for before in COMPLETIONS)
     done = subprocess.run(
         ["fish", "--no-config", "-c", f"_AGENTCTL_COMPLETE=source_fish agentctl | source; {asked}"],

@@ -680,7 +680,10 @@ def test_screens_are_as_expected(
     on_screen(busy, journey, size=size, user="ada")
 
 
-@pytest.mark.skipif("AGENTCTL_TEST_SCREENSHOTS" not in os.environ, reason="writes docs/images")
+@pytest.mark.skipif(
+    "AGENTCTL_TEST_SCREENSHOTS" not in os.environ,
+    reason="writes docs/images: AGENTCTL_TEST_SCREENSHOTS=1",
+)
 def test_pictures_of_the_documentation(
     busy: ThreadedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tests.endpoint import ModelEndpoint
 IS_LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 
 
-@pytest.mark.skipif(not IS_LONG, reason="AGENTCTL_TEST_LONG=1 starts 500 servers")
+@pytest.mark.skipif(not IS_LONG, reason="the long mode: AGENTCTL_TEST_LONG=1")
 @pytest.mark.parametrize("agent", PLAIN_AGENTS if IS_LONG else PLAIN_AGENTS[:1])
 @pytest.mark.parametrize("number", range(20 if IS_LONG else 1))
 async def test_first_runs_name_no_work(

@@ -37,7 +37,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 needs_browser = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH"),
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt install chromium"),
 ]
 """The marks of tests in a browser."""
 

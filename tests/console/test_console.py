@@ -514,7 +514,10 @@ def test_disabled_console_is_not_served(server: ThreadedServer) -> None:
         assert host.client.get("/", headers={"Accept": "text/html"}).json()["name"] == "World"
 
 
-@pytest.mark.skipif("AGENTCTL_TEST_SCREENSHOTS" not in os.environ, reason="writes docs/images")
+@pytest.mark.skipif(
+    "AGENTCTL_TEST_SCREENSHOTS" not in os.environ,
+    reason="writes docs/images: AGENTCTL_TEST_SCREENSHOTS=1",
+)
 def test_pictures_of_the_documentation(server: ThreadedServer, browser: Browser) -> None:
     """Write a screenshot of every page, two of them in the dark scheme."""
     answer = "## Prices\n\n| article | price |\n|---|---:|\n| tea | 3.50 |\n| coffee | 2.80 |"

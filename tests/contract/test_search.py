@@ -383,7 +383,7 @@ async def test_no_byte_of_a_deleted_text_stays_in_the_index(
 ) -> None:
     async with opened(searched) as service:
         if engine.name != "sqlite":
-            pytest.skip("PostgreSQL removes dead rows with VACUUM")
+            pytest.skip("dead rows are removed by VACUUM: none, this is of SQLite")
         me = user(service)
         for number in range(30):
             await say(me, f"s{number}", f"common{number} and markerzebra{number} words")

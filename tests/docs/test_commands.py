@@ -175,7 +175,7 @@ def test_commands_of_a_page_work_against_the_demo(
     if any(POSTGRES in command.text for command in tested.commands()):
         postgres = request.getfixturevalue("empty_database")
     if "curl " in tested.text and shutil.which("curl") is None:
-        pytest.skip("the page needs curl, which is not installed")
+        pytest.skip("needs curl: apt install curl")
     with (
         start_demo(tmp_path / "demo", postgres) as demo,
         Shell(tmp_path / "shell", {}, function) as shell,

@@ -22,7 +22,7 @@ from tests.postgres import postgres_schemas
 LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
 
 ON_POSTGRESQL = pytest.param(
-    "postgresql", marks=pytest.mark.skipif(not LONG, reason="AGENTCTL_TEST_LONG=1")
+    "postgresql", marks=pytest.mark.skipif(not LONG, reason="the long mode: AGENTCTL_TEST_LONG=1")
 )
 
 

@@ -177,7 +177,7 @@ def create_debian(root: Path, packages: str) -> None:
     program = require_program("mmdebstrap", "mmdebstrap")
     allowed = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
     if os.geteuid() != 0 or allowed.returncode:
-        pytest.skip("needs root and namespaces")
+        pytest.skip("needs root and namespaces: run as root")
     command = [program, "--quiet", "--variant=minbase", f"--include={packages}"]
     authorities = "/usr/local/share/ca-certificates"
     for file in (Path("/etc/pip.conf"), *Path(authorities).glob("*.crt")):

@@ -21,5 +21,5 @@ def require_program(name: str, package: str) -> str:
     """Return the path of a program; skip the test if its Debian package is not installed."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
     if found is None:
-        pytest.skip(f"needs the Debian package {package}")
+        pytest.skip(f"needs {name}: apt install {package}")
     return found

@@ -44,7 +44,7 @@ def build(folder: Path, *options: str, python: str = sys.executable, umask: str 
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A release without the bill of materials."""
     if not (ROOT / ".git").exists():
-        pytest.skip("needs a clone, whose commit is built")
+        pytest.skip("needs the history of the project: git clone")
     return build(tmp_path_factory.mktemp("release") / "dist", "--no-bom")
 
 

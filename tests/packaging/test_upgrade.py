@@ -51,7 +51,7 @@ def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("release")
     source = extract_last_release(folder)
     if source is None:
-        pytest.skip("needs a clone with the commit of the last release")
+        pytest.skip("needs the commit of the last release: git clone")
     if request.param == "source":
         return build_program(source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "wheel"]

@@ -159,7 +159,7 @@ def test_page_shows_members_before_their_team(page: Page) -> None:
 def agent_ui() -> Iterator[str]:
     """The page of the checkout, served by its own server; yields its origin."""
     if not CHECKOUT:
-        pytest.skip("needs a built checkout of agent-ui: AGENTCTL_TEST_AGENT_UI")
+        pytest.skip("needs a built checkout of agent-ui: AGENTCTL_TEST_AGENT_UI=FOLDER")
     port = find_free_port()
     origin = f"http://localhost:{port}"
     command = ["node", "node_modules/next/dist/bin/next", "start", "-p", str(port)]

@@ -255,4 +255,4 @@ def check_told(
 def skip_pending(agent: str, case: str) -> None:
     """Skip a cell that does not work yet."""
     if (agent, case) in PENDING:
-        pytest.skip(PENDING[agent, case])
+        pytest.skip(f"{PENDING[agent, case]}: none, it does not work yet")

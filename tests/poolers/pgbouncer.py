@@ -23,7 +23,7 @@ KEEPS_STATEMENTS = (1, 24)
 FOLDER = Path(__file__).parents[2] / ".peers" / "pgbouncer"
 """The folder of the unpacked program."""
 
-MISSING = "requires PgBouncer 1.21 or later: `make .peers/pgbouncer/pgbouncer`, or the package"
+MISSING = "needs PgBouncer 1.21: make .peers/pgbouncer/pgbouncer, or apt install pgbouncer"
 
 START_SECONDS = 180
 

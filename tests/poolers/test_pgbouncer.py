@@ -276,7 +276,10 @@ def test_statement_mode_is_refused(tmp_path: Path, server: PostgresServer, roles
     assert "set pool_mode = transaction" in refused.stderr
 
 
-@pytest.mark.skipif(find_old_pgbouncer() is None, reason="requires a PgBouncer before 1.21")
+@pytest.mark.skipif(
+    find_old_pgbouncer() is None,
+    reason="needs PgBouncer before 1.21: apt install pgbouncer (Debian 12)",
+)
 def test_pgbouncer_without_prepared_statements_is_refused(
     tmp_path: Path, server: PostgresServer, roles: None
 ) -> None:

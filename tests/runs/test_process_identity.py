@@ -13,7 +13,7 @@ import pytest
 from agentctl.runs.process import ProcessIdentity, has_exited, identify_this_process
 from tests.loops import wait_until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc: run on Linux")
 
 
 GONE = identify_this_process()._replace(process_start=1)

@@ -242,7 +242,7 @@ def test_ages_are_those_of_the_configuration(tmp_path: Path) -> None:
     assert ages == Ages(365, Retention(idle_days=10), {("agent", "short"): 2, ("team", "crew"): 30})
 
 
-@pytest.mark.skipif(not LONG, reason="the first cleanup of a server is after a minute")
+@pytest.mark.skipif(not LONG, reason="the long mode: AGENTCTL_TEST_LONG=1")
 async def test_server_process_deletes_idle_sessions(tmp_path: Path) -> None:
     path = tmp_path / "agentctl.toml"
     path.write_text(CONFIG)

@@ -38,7 +38,7 @@ BROWSERS_OWN = {
     "safebrowsing.googleapis.com", "update.googleapis.com", "www.google.com",
 }  # fmt: skip
 
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt install chromium")
 
 PAGES = {
     "docs": ("List teams", "Cancel a run of an agent", 'class="opblock'),

@@ -178,7 +178,7 @@ def test_a_row_is_undone_with_its_transaction(store: Store) -> None:
 
 def test_a_read_uses_the_key_without_a_sort(store: Store) -> None:
     if not hasattr(store.database, "read_now"):
-        pytest.skip("the plan is SQLite's")
+        pytest.skip("compares a plan: none, this is of SQLite")
 
     @unit
     def explain(sql: str) -> Steps[list[str]]:

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
         os.environ.get("AGENTCTL_TEST_LONG") != "1" or not (FOLDER / ".installed").exists(),
-        reason="the long mode, with the packages of tests/telemetry/requirements.txt",
+        reason="needs the package arize-phoenix: make test-traces",
     ),
 ]
 

@@ -20,7 +20,9 @@ def test_facts_arrive_from_killed_servers(tmp_path: Path) -> None:
     assert result.requests > result.accepted
 
 
-@pytest.mark.skipif(os.environ.get("AGENTCTL_TEST_LONG") != "1", reason="takes minutes")
+@pytest.mark.skipif(
+    os.environ.get("AGENTCTL_TEST_LONG") != "1", reason="the long mode: AGENTCTL_TEST_LONG=1"
+)
 def test_thousand_facts_arrive_from_three_servers(tmp_path: Path) -> None:
     with running_postgres(durable=True) as url:
         result = soak(tmp_path, runs=1_000, servers=3, kills=20, databases=list_databases(url))
