@@ -110,6 +110,26 @@ async def test_owner_is_compared_in_the_session_not_only_in_the_index(searched: 
         assert await find(user(service, "b"), "secret") == []
 
 
+async def test_snippet_is_of_the_session_that_was_found(
+    searched: Deployment, engine: Engine
+) -> None:
+    """Writers at the same time give texts of one millisecond the same place, on PostgreSQL."""
+    async with opened(searched) as service:
+        for owner in ("a", "b"):
+            await say(user(service, owner), f"of-{owner}", f"the secret of {owner}")
+        same = search_texts.Sql(
+            "UPDATE search_texts SET place = (SELECT min(other.place) FROM search_texts AS other)"
+        )
+        if engine.name == "postgres":
+            await service.hosting.databases.system.write(same.execute())
+        for owner in ("a", "b"):
+            wanted = SessionFilter(search="secret")
+            page = (await user(service, owner).get_sessions(wanted)).value
+            (row,) = page["data"]
+            assert row["session_id"] == f"of-{owner}"
+            assert f"secret of {owner}" in row["match"]["snippet"]
+
+
 async def test_changed_and_deleted_texts_are_not_found(searched: Deployment) -> None:
     async with opened(searched) as service:
         me = user(service)

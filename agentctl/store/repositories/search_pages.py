@@ -43,7 +43,11 @@ needs 60 ns for each before it returns the first."""
 
 _LAST_ID = chr(0x10FFFF)
 
-_TEXTS = Sql(f"SELECT place, run_id, text FROM search_texts WHERE place IN ({ID_GROUP})")
+# With the session: on PostgreSQL two writers at the same time can give two sessions of one
+# millisecond the same place.
+_TEXTS = Sql(
+    f"SELECT place, session_id, run_id, text FROM search_texts WHERE place IN ({ID_GROUP})"
+)
 
 
 class Found(NamedTuple):
@@ -387,18 +391,19 @@ def _select_sessions(found: Iterable[Found], page: Slice) -> list[Found]:
 
 @unit
 def _read_rows(shown: Sequence[Found], visibility: Visibility) -> Steps[list[MatchedSession]]:
-    matches, rows, seen = dict[int, Match](), dict[str, SummaryRow](), visibility.conditions()
+    matches, rows = dict[tuple[int, str], Match](), dict[str, SummaryRow]()
+    seen = visibility.conditions()
     for group in group_ids([found.place for found in shown]):
-        for place, run_id, text in (yield Statement(_TEXTS, group)):
-            matches[place] = Match(run_id, text)
+        for place, session_id, run_id, text in (yield Statement(_TEXTS, group)):
+            matches[place, session_id] = Match(run_id, text)
     for group in group_ids([found.session_id for found in shown]):
         for columns in (yield Statement(_rows_sql(seen.texts), {**group, **seen.values})):
             row = SummaryRow(*columns)
             rows[row.session_id] = row
     return [
-        MatchedSession(rows[found.session_id], matches[found.place])
+        MatchedSession(rows[found.session_id], matches[found.place, found.session_id])
         for found in shown
-        if found.session_id in rows and found.place in matches
+        if found.session_id in rows and (found.place, found.session_id) in matches
     ]
 
 
