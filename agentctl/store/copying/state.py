@@ -9,6 +9,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.store.copying.tables import Table
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.schema import CLOSED_FROM, FINISH_UPGRADE
+from agentctl.store.states import IS_LIVE
 
 Role = Literal["source", "target"]
 State = Literal["copying", "moved", "complete"]
@@ -86,9 +87,7 @@ _CHANGES = Sql(
 )
 _COUNT_CHANGES = Sql("SELECT count(*) FROM copy_changes")
 _FORGET_CHANGES = Sql("DELETE FROM copy_changes")
-_LIVE = Sql(
-    "SELECT count(*) FROM runs WHERE status IN ('PENDING', 'RUNNING') AND owner IS NOT NULL"
-)
+_LIVE = Sql(f"SELECT count(*) FROM runs WHERE {IS_LIVE} AND owner IS NOT NULL")
 
 
 def get_state() -> Work[CopyState | None]:

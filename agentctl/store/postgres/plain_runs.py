@@ -16,6 +16,7 @@ from agentctl.store.repositories import audit, runs, sessions, usage
 from agentctl.store.repositories.events import Batch
 from agentctl.store.repositories.run_rows import NewRun, RunEnd
 from agentctl.store.repositories.sessions import SessionRow
+from agentctl.store.states import RUN, change
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
@@ -83,7 +84,7 @@ _ADD_ENTRY = _build_insert(
 
 
 def _build_start(*, audited: bool) -> Sql:
-    return Sql(
+    return change(RUN, "start", "accept")(
         f"WITH taken AS ({_TAKE}), created AS ({_CREATE}), session AS ("
         "SELECT taken.*, 0 AS is_first FROM taken UNION ALL SELECT created.*, 1 FROM created"
         f"), run AS ({_ADD_RUN})"
@@ -173,7 +174,7 @@ _STORE_EVENTS = (
 
 
 def _build_end(*, recorded: bool) -> Sql:
-    return Sql(
+    return change(RUN, "end", "end lost", "end waiting")(
         f"WITH ended AS ({_ENDED}), counted AS ({_COUNT}),"
         f" appended AS ({usage.APPEND} FROM ended)"
         + (f", stored AS ({_STORE_EVENTS})" if recorded else "")

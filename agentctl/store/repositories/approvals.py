@@ -25,6 +25,7 @@ from agentctl.store.database import (
 )
 from agentctl.store.listing import ID_GROUP, Conditions, Listing, RowPage, Slice, group_ids
 from agentctl.store.repositories.queue import IS_IN_QUEUE
+from agentctl.store.states import APPROVAL, CALL, IS_LIVE, change
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 
 
@@ -95,7 +96,7 @@ class DecisionChange(NamedTuple):
 _NAMES = tuple(field.name for field in fields(ApprovalRow))
 _COLUMNS = ", ".join(_NAMES)
 
-_CREATE = build_insert("approvals", _NAMES)
+_CREATE = change(APPROVAL, "ask")(build_insert("approvals", _NAMES))
 _GET = Sql(f"SELECT {_COLUMNS} FROM approvals WHERE approval_id = :approval_id AND {IS_VISIBLE}")
 _OF_RUN = Sql(
     f"SELECT {_COLUMNS} FROM approvals WHERE run_id = :run_id ORDER BY created_at, approval_id"
@@ -125,57 +126,57 @@ _HAS_PENDING = Sql(
 _COUNT_PENDING = Sql(
     "SELECT count(*) FROM (SELECT 1 FROM approvals WHERE status = 'pending' LIMIT :limit) AS found"
 )
-_DECIDE = Sql(
+_DECIDE = change(CALL, "report")(
     "UPDATE approvals SET status = :status, decided_at = :decided_at, decided_by = :decided_by,"
     " note = :note, approved_arguments = :approved_arguments, approved_hash = :approved_hash,"
     " answer = :answer, execution = :execution, result = :result,"
     " executed_at = CASE WHEN cast(:execution as text) IS NULL THEN NULL ELSE"
     " cast(:decided_at as bigint) END"
-    " WHERE approval_id = :approval_id AND status = 'pending'"
+    " WHERE approval_id = :approval_id AND {where}"
     " AND (expires_at IS NULL OR expires_at > :decided_at OR cast(:status as text) = 'expired')"
     " RETURNING approval_id"
 )
-_BEGIN = Sql(
+_DECIDE = change(APPROVAL, "decide", "expire")(_DECIDE)
+_BEGIN = change(CALL, "begin")(
     "UPDATE approvals SET execution = 'executing', executing_at = :at"
-    " WHERE approval_id = :approval_id AND run_id = :run_id AND status = 'approved'"
-    " AND execution IS NULL RETURNING approval_id"
+    " WHERE approval_id = :approval_id AND run_id = :run_id AND {where} RETURNING approval_id"
 )
-_END = Sql(
+_END = change(CALL, "end")(
     "UPDATE approvals SET execution = :execution, executed_at = :at, result = :result"
-    " WHERE approval_id = :approval_id AND run_id = :run_id AND execution = 'executing'"
-    " RETURNING approval_id"
+    " WHERE approval_id = :approval_id AND run_id = :run_id AND {where} RETURNING approval_id"
 )
-_SET_EXECUTION = Sql(
+_SET_EXECUTION = change(CALL, "settle")(
     "UPDATE approvals SET execution = :execution, result = :result, executed_at = :at"
     " WHERE run_id = :run_id AND tool_call_id = :tool_call_id AND kind = 'approval'"
-    " AND execution = 'unknown' RETURNING approval_id"
+    " AND {where} RETURNING approval_id"
 )
-_FORGET_EXECUTION = Sql(
+_FORGET_EXECUTION = change(CALL, "forget")(
     "UPDATE approvals SET execution = NULL, executing_at = NULL"
-    " WHERE approval_id = :approval_id AND execution = 'executing'"
+    " WHERE approval_id = :approval_id AND {where}"
 )
-_MARK_UNKNOWN = Sql(
-    "UPDATE approvals SET execution = 'unknown' WHERE run_id = :run_id AND execution = 'executing'"
+_MARK_UNKNOWN = change(CALL, "doubt")(
+    "UPDATE approvals SET execution = 'unknown' WHERE run_id = :run_id AND {where}"
     " RETURNING approval_id"
 )
-_IN_DOUBT = "kind = 'approval' AND status = 'approved' AND execution"
-_MARK_ALL_UNKNOWN = Sql(
-    f"UPDATE approvals SET execution = 'unknown' WHERE {_IN_DOUBT} = 'executing'"
-    f" OR ({_IN_DOUBT} IS NULL AND EXISTS (SELECT 1 FROM runs"
+_DOUBT_RESTORED = (
+    "UPDATE approvals SET execution = 'unknown' WHERE kind = 'approval' AND status = 'approved'"
+    " AND {where} AND "
+)
+_MARK_ALL_UNKNOWN = change(CALL, "doubt restored")(
+    f"{_DOUBT_RESTORED}(execution = 'executing' OR EXISTS (SELECT 1 FROM runs"
     " WHERE runs.run_id = approvals.run_id AND runs.finished_at IS NULL)) RETURNING approval_id"
 )
-_DOUBT = Sql(
-    "UPDATE approvals SET execution = 'unknown' WHERE approval_id = :approval_id"
-    f" AND ({_IN_DOUBT} IS NULL OR {_IN_DOUBT} = 'executing') RETURNING approval_id"
+_DOUBT = change(CALL, "doubt restored")(
+    f"{_DOUBT_RESTORED}approval_id = :approval_id RETURNING approval_id"
 )
 _PAUSED_WITH_DOUBT = Sql(
     "SELECT run_id FROM runs WHERE status = 'PAUSED' AND EXISTS (SELECT 1 FROM approvals"
     " WHERE root_run_id = runs.run_id AND approvals.status = 'approved'"
     " AND (execution IS NULL OR execution = 'executing'))"
 )
-_CANCEL = Sql(
+_CANCEL = change(APPROVAL, "close")(
     "UPDATE approvals SET status = 'cancelled', decided_at = :at, decided_by = :actor"
-    " WHERE run_id = :run_id AND status = 'pending'"
+    " WHERE run_id = :run_id AND {where}"
 )
 _DUE = Sql(
     f"SELECT {_COLUMNS} FROM approvals WHERE status = 'pending' AND expires_at <= :now"
@@ -191,14 +192,14 @@ _COUNTS = Sql(
 )
 
 _IS_DECIDED = (
-    "status IN ('approved', 'rejected', 'answered', 'expired', 'cancelled')"
-    " AND created_at < :before AND coalesce(decided_at, created_at) < :before"
+    f"{APPROVAL.where('delete')} AND created_at < :before"
+    " AND coalesce(decided_at, created_at) < :before"
     " AND (execution IS NULL OR execution IN ('done', 'failed')) AND EXISTS (SELECT 1 FROM runs"
     " JOIN sessions ON sessions.session_id = runs.session_id WHERE hold IS NULL"
     " AND runs.run_id = approvals.root_run_id AND finished_at IS NOT NULL)"
 )
 _DECIDED = Sql(f"SELECT approval_id FROM approvals WHERE {_IS_DECIDED} LIMIT :limit")
-_DELETE_DECIDED = Sql(
+_DELETE_DECIDED = change(APPROVAL, "delete")(
     f"DELETE FROM approvals WHERE approval_id IN ({ID_GROUP}) AND {_IS_DECIDED}"
     " RETURNING approval_id"
 )
@@ -220,7 +221,7 @@ _BELOW = Sql(
 _OF_OWNER = Sql(
     "SELECT run_checkpoints.run_id FROM runs JOIN run_checkpoints"
     " ON run_checkpoints.run_id = runs.run_id"
-    " WHERE runs.owner = :owner AND runs.status IN ('PENDING', 'RUNNING')"
+    f" WHERE runs.owner = :owner AND {IS_LIVE}"
 )
 _DROP = Sql("DELETE FROM run_checkpoints WHERE run_id = :run_id")
 

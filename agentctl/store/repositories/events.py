@@ -8,6 +8,7 @@ from typing import NamedTuple
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import lower_bound_id
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit
+from agentctl.store.states import IS_OPEN
 
 DELETE_BATCH = 500
 """Maximum number of rows that one unit of `delete_older` looks for: other writers wait for it.
@@ -68,7 +69,7 @@ def _build_append(count: int) -> Sql:
         " INSERT INTO run_events (run_id, first_seq, last_seq, events)"
         " SELECT runs.run_id, first_seq, last_seq, events FROM batches"
         " JOIN runs ON runs.run_id = batches.run_id AND runs.attempt = batches.attempt"
-        " WHERE status IN ('PENDING', 'RUNNING', 'PAUSED') FOR UPDATE OF runs"
+        f" WHERE {IS_OPEN} FOR UPDATE OF runs"
         " ON CONFLICT (run_id, first_seq) DO UPDATE"
         " SET last_seq = excluded.last_seq, events = excluded.events RETURNING run_id"
     )

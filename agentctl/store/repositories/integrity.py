@@ -13,9 +13,7 @@ from typing import NamedTuple
 
 from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
-
-_LIVE = "status IN ('PENDING', 'RUNNING')"
-_OPEN = "status IN ('PENDING', 'RUNNING', 'PAUSED')"
+from agentctl.store.states import IS_FINAL, IS_LIVE, IS_OPEN, RUN, change
 
 _HAS_SESSION = "EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = runs.session_id)"
 
@@ -53,27 +51,27 @@ _COUNT_RUNS = Sql("SELECT count(*) FROM runs")
 _SCAN = Sql(
     "SELECT run_id, session_id, owner, status, attempt,"
     f" CASE WHEN {_HAS_SESSION} THEN 1 ELSE 0 END,"
-    f" CASE WHEN {_LIVE} THEN 1 ELSE 0 END,"
-    f" CASE WHEN NOT {_OPEN} AND messages LIKE '%\"tool_calls\"%' THEN 1 ELSE 0 END"
+    f" CASE WHEN {IS_LIVE} THEN 1 ELSE 0 END,"
+    f" CASE WHEN NOT {IS_OPEN} AND messages LIKE '%\"tool_calls\"%' THEN 1 ELSE 0 END"
     " FROM runs WHERE run_id > :after ORDER BY run_id LIMIT :limit"
 )
 
 _MESSAGES = Sql(
     f"SELECT {', '.join(field.name for field in fields(StoredMessages))} FROM runs"
-    f" WHERE run_id = :run_id AND NOT ({_OPEN})"
+    f" WHERE run_id = :run_id AND NOT ({IS_OPEN})"
 )
 
 _REPAIR = Sql(
     "UPDATE runs SET messages = :messages, tools = :tools"
-    f" WHERE run_id = :run_id AND messages = :before AND NOT ({_LIVE}) RETURNING run_id"
+    f" WHERE run_id = :run_id AND messages = :before AND NOT ({IS_LIVE}) RETURNING run_id"
 )
 
 _COUNT_EVENTS = Sql("SELECT count(*) FROM run_events WHERE run_id = :run_id")
 
 # The schema deletes its events as well.
-_DELETE = Sql(
+_DELETE = change(RUN, "delete")(
     f"DELETE FROM runs WHERE run_id = :run_id AND NOT {_HAS_SESSION}"
-    f" AND (NOT ({_LIVE}) OR coalesce(owner, '') = cast(:dead_owner as text)) RETURNING run_id"
+    f" AND (NOT ({IS_LIVE}) OR coalesce(owner, '') = cast(:dead_owner as text)) RETURNING run_id"
 )
 
 
@@ -147,8 +145,7 @@ _VIOLATIONS = {
         " (SELECT 1 FROM runs AS parent WHERE parent.run_id = runs.parent_run_id) LIMIT 3"
     ),
     "ended runs without an end time": Sql(
-        "SELECT run_id FROM runs WHERE finished_at IS NULL AND status NOT IN"
-        " ('PENDING', 'RUNNING', 'PAUSED') LIMIT 3"
+        f"SELECT run_id FROM runs WHERE finished_at IS NULL AND NOT {IS_OPEN} LIMIT 3"
     ),
     "paused or queued runs without a checkpoint": Sql(
         "SELECT run_id FROM runs WHERE (status = 'PAUSED' OR status = 'PENDING'"
@@ -160,8 +157,7 @@ _VIOLATIONS = {
         " (SELECT 1 FROM runs WHERE runs.run_id = approvals.run_id) LIMIT 3"
     ),
     "runs with an unknown status": Sql(
-        "SELECT run_id FROM runs WHERE status NOT IN"
-        " ('PENDING', 'RUNNING', 'PAUSED', 'COMPLETED', 'ERROR', 'CANCELLED') LIMIT 3"
+        f"SELECT run_id FROM runs WHERE NOT ({IS_OPEN} OR {IS_FINAL}) LIMIT 3"
     ),
 }
 """Statements that find rows that violate a rule, by the text for the report."""

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.listing import Conditions
 from agentctl.store.repositories import usage_reads
-from agentctl.store.repositories.run_reads import IS_OPEN
 from agentctl.store.repositories.usage import CostOf, Sums
 from agentctl.store.repositories.usage_reads import UsageScope
+from agentctl.store.states import IS_OPEN
 
 _REPORT = Sql(
     "INSERT INTO live_usage (run_id, user_id, component_type, component_id, tokens, cost)"

@@ -19,6 +19,7 @@ from agentctl.store.listing import ID_GROUP, group_ids, read_group
 from agentctl.store.repositories import retention, usage
 from agentctl.store.repositories.audit import AuditRow
 from agentctl.store.repositories.usage import STORED, SumKey, Sums, build_stored
+from agentctl.store.states import IS_OPEN
 
 ERASED_SESSIONS = 100
 """Sessions that one unit removes."""
@@ -128,7 +129,7 @@ _LIST_HELD = Sql(f"SELECT session_id {_HELD} ORDER BY created_at, session_id LIM
 
 # Background work counts: it stores memories when it ends.
 _OPEN = (
-    f"FROM runs WHERE {_BY_USER} AND status IN ('PENDING', 'RUNNING', 'PAUSED')"
+    f"FROM runs WHERE {_BY_USER} AND {IS_OPEN}"
     " AND (parent_run_id IS NULL OR purpose IS NOT NULL)"
     " AND session_id NOT IN (SELECT session_id FROM sessions"
     " WHERE user_id = :user_id AND hold IS NOT NULL)"

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit, unit
 from agentctl.store.listing import ID_GROUP, group_ids
-from agentctl.store.repositories.run_reads import IS_LIVE, IS_NEXT_LEG, STATE_COLUMNS
+from agentctl.store.repositories.run_reads import STATE_COLUMNS
 from agentctl.store.repositories.run_rows import RunState
+from agentctl.store.states import IS_LIVE, RUN, change
 
 AFTER_RUNS = 0
 """The turn of a run that waits for the end of the earlier runs of its session."""
@@ -36,8 +37,7 @@ IS_IN_QUEUE = f"{IS_QUEUED} AND queued_at > 0"
 _SINCE = "coalesce(queue_turn, created_at)"
 
 _NEXT_LEGS = Sql(
-    f"SELECT {STATE_COLUMNS}, {_SINCE} FROM runs WHERE {IS_NEXT_LEG}"
-    " AND cancel_requested_at IS NULL"
+    f"SELECT {STATE_COLUMNS}, {_SINCE} FROM runs WHERE {RUN.where('claim')}"
     f" AND {_SINCE} >= :since"
     f" AND ({_SINCE} > :since OR run_id > :run_id)"
     f" ORDER BY {_SINCE}, run_id LIMIT :limit"
@@ -54,9 +54,8 @@ _EARLIER = Sql(
     " AND status = 'PAUSED' AND seq < :seq AND parent_run_id IS NULL LIMIT 1"
 )
 
-_GIVE_TURN = Sql(
-    "UPDATE runs SET queue_turn = :at WHERE run_id = :run_id AND status = 'PENDING'"
-    " AND queue_turn <= 0 RETURNING run_id"
+_GIVE_TURN = change(RUN, "give turn")(
+    "UPDATE runs SET queue_turn = :at WHERE run_id = :run_id AND {where} RETURNING run_id"
 )
 
 _SET_QUEUE = Sql(

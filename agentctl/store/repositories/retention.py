@@ -22,8 +22,8 @@ from agentctl.store.listing import (
     read_group,
 )
 from agentctl.store.repositories.quotas import build_size
-from agentctl.store.repositories.run_reads import IS_LIVE
 from agentctl.store.repositories.sessions import COUNT_REMOVALS
+from agentctl.store.states import IS_LIVE, RUN, change
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 
@@ -141,7 +141,7 @@ _SESSIONS_WITH_WORK = _build_busy(IS_LIVE)
 # In this order. The rows that refer to a run or session with ON DELETE CASCADE follow.
 _DELETE_DELIVERIES = Sql(f"DELETE FROM webhook_deliveries WHERE {_OF_THEIR_RUNS}")
 _DELETE_KEYS = Sql(f"DELETE FROM idempotency WHERE {_OF_THEIR_RUNS}")
-_DELETE_RUNS = Sql(f"DELETE FROM runs WHERE {_OF_SESSIONS}")
+_DELETE_RUNS = change(RUN, "delete")(f"DELETE FROM runs WHERE {_OF_SESSIONS}")
 _DELETE_SESSIONS = Sql(f"DELETE FROM sessions WHERE {_OF_SESSIONS} RETURNING run_count")
 
 

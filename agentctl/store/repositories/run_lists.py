@@ -6,7 +6,7 @@ from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.requests import RunFilter
 from agentctl.store.database import Steps, unit
 from agentctl.store.listing import MAXIMUM_COMPARED, Conditions, Listing, RowPage, Slice
-from agentctl.store.repositories.run_reads import IS_AT_WORK, IS_LIVE, RUN_COLUMNS, SUMMARY_COLUMNS
+from agentctl.store.repositories.run_reads import RUN_COLUMNS, SUMMARY_COLUMNS
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.text_filters import (
     ERROR_TEXT,
@@ -14,6 +14,7 @@ from agentctl.store.repositories.text_filters import (
     match_metadata,
     match_text,
 )
+from agentctl.store.states import IS_AT_WORK, IS_LIVE
 from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import Visibility
 

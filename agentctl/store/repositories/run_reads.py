@@ -9,6 +9,7 @@ from itertools import product
 from agentctl.store.database import Sql, Statement, Steps, Work, single_unit, unit
 from agentctl.store.listing import ID_GROUP, Order, group_ids
 from agentctl.store.repositories.run_rows import LastRun, RunRow, RunState, StoredHistory, Turn
+from agentctl.store.states import HAS_CANCEL_REQUEST, IS_LIVE
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 RUN_COLUMNS = ", ".join(field.name for field in fields(RunRow))
@@ -27,15 +28,6 @@ _SUMMARY = {
 
 SUMMARY_COLUMNS = ", ".join(_SUMMARY.get(field.name, field.name) for field in fields(RunRow))
 """The columns of `RunRow` without the large ones, and with the beginning of the input."""
-
-IS_LIVE = "status IN ('PENDING', 'RUNNING')"
-"""The condition that a run executes or will. Partial indexes have the same condition."""
-
-IS_OPEN = "status IN ('PENDING', 'RUNNING', 'PAUSED')"
-"""The condition that a run has no final status."""
-
-IS_AT_WORK = "status IN ('COMPLETED', 'ERROR', 'CANCELLED') AND stopped_at IS NULL"
-"""The condition that a run has ended and its work has not. A partial index has the same one."""
 
 STATE_COLUMNS = ", ".join(field.name for field in fields(RunState))
 """The columns of `RunState`, in its order."""
@@ -121,15 +113,6 @@ _PAUSED_CHILDREN = Sql(
     "SELECT run_id FROM runs WHERE parent_run_id = :run_id AND status = 'PAUSED' ORDER BY seq"
 )
 
-IS_NEXT_LEG = "status = 'PENDING' AND owner IS NULL AND coalesce(queue_turn, attempt - 1) > 0"
-"""The condition that any server may claim a run. A partial index has the same one."""
-
-# The bound of the time is true for every run: it lets SQLite choose the index.
-IS_WAITING = (
-    f"{IS_NEXT_LEG} AND coalesce(queue_turn, created_at) >= 0 AND cancel_requested_at IS NULL"
-)
-"""Condition of the runs that any worker may go on with."""
-
 _LEG_EFFECTS = Sql("SELECT leg_effects FROM runs WHERE run_id = :run_id")
 
 _BACKGROUND_WORK = Sql(
@@ -144,9 +127,6 @@ _TURNS = Sql(
     " AND parent_run_id IS NULL AND finished_at IS NULL AND seq > :after_seq), seq + 1)"
     " ORDER BY seq LIMIT :limit"
 )
-
-HAS_CANCEL_REQUEST = f"{IS_LIVE} AND cancel_requested_at IS NOT NULL"
-"""Condition of the runs that their worker has to stop."""
 
 _CANCEL_REQUESTS = Sql(
     f"SELECT {STATE_COLUMNS} FROM runs WHERE owner = :owner AND {HAS_CANCEL_REQUEST}"

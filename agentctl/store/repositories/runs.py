@@ -17,9 +17,10 @@ from typing import NamedTuple
 from agentctl.records.ids import new_id
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.repositories import queue, sessions, usage
-from agentctl.store.repositories.run_reads import IS_LIVE, IS_NEXT_LEG, IS_OPEN, RUN_COLUMNS
+from agentctl.store.repositories.run_reads import RUN_COLUMNS
 from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunPause, RunRow
 from agentctl.store.repositories.sessions import parse_counters
+from agentctl.store.states import IS_OPEN, RUN, change
 
 CREATED_COLUMNS = (
     "run_id", "session_id", "seq", "parent_run_id", "component_type", "component_id", "user_id",
@@ -29,13 +30,13 @@ CREATED_COLUMNS = (
 )  # fmt: skip
 """The columns of a new row; the others are NULL."""
 
-_CREATE = build_insert("runs", CREATED_COLUMNS)
+_CREATE = change(RUN, "start", "accept", "enqueue")(build_insert("runs", CREATED_COLUMNS))
 
 _STORED = tuple(field.name for field in fields(RunRow))
 _get_stored = attrgetter(*_STORED)
 
 # Its usage is that of another system.
-_RESTORE = build_insert("runs", (*_STORED, "counted"))
+_RESTORE = change(RUN, "import")(build_insert("runs", (*_STORED, "counted")))
 
 _NEW = (
     "run_id", "session_id", "parent_run_id", "component_type", "component_id", "user_id", "input",
@@ -65,14 +66,13 @@ _LATEST = (
 )
 """The latest known time of a live run."""
 
-_START = Sql(
+_START = change(RUN, "begin")(
     "UPDATE runs SET status = 'RUNNING', owner = :owner,"
     f" started_at = {_not_before(':now', 'created_at')}"
-    " WHERE run_id = :run_id AND attempt = :attempt AND status = 'PENDING'"
-    f" AND cancel_requested_at IS NULL {CHANGED}"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {CHANGED}"
 )
 
-FINISH = Sql(
+FINISH = change(RUN, "end", "end lost", "end waiting")(
     "UPDATE runs SET status = :status, content = :content, history = :history,"
     " messages = :messages, tools = :tools, metrics = :metrics, error_code = :error_code,"
     " error_detail = :error_detail,"
@@ -84,21 +84,21 @@ FINISH = Sql(
     " spans = :spans, causes = :causes, model = :model, model_metrics = :model_metrics,"
     " counted = 1,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_OPEN} {CHANGED}"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {CHANGED}"
 )
 
 _ENDS = "status = 'PENDING' AND attempt = 1 AND cast(:claimed as bigint) = 0"
 
 _REQUESTED = _not_before(":now", "coalesce(started_at, created_at)")
 
-_REQUEST_CANCEL = Sql(
+_REQUEST_CANCEL = change(RUN, "request cancel", "cancel")(
     f"UPDATE runs SET cancel_requested_at = {_REQUESTED}, cancel_requested_by = :actor,"
     " cancel_reason = :reason,"
     f" finished_at = CASE WHEN {_ENDS} THEN {_REQUESTED} END,"
     f" stopped_at = CASE WHEN {_ENDS} THEN {_REQUESTED} END,"
     f" status = CASE WHEN {_ENDS} THEN 'CANCELLED' ELSE status END,"
     f" counted = CASE WHEN {_ENDS} THEN 1 ELSE counted END"
-    f" WHERE run_id = :run_id AND {IS_OPEN} AND cancel_requested_at IS NULL"
+    " WHERE run_id = :run_id AND {where} AND cancel_requested_at IS NULL"
     " AND (owner IS NOT NULL OR cast(:claimed as bigint) = 1)"
     f" RETURNING {RUN_COLUMNS}"
 )
@@ -122,38 +122,35 @@ _WORKER_GONE = Sql(
     " WHERE owner = :owner AND holding IS NOT NULL"
 )
 
-_PAUSE = Sql(
+_PAUSE = change(RUN, "pause")(
     "UPDATE runs SET status = :status, owner = NULL,"
     f" paused_at = {_not_before(':paused_at', 'coalesce(started_at, created_at)')},"
     " content = :content, messages = :messages, tools = :tools, metrics = :metrics,"
     " spans = :spans, leg_effects = 0,"
     " attempt = attempt + CASE WHEN cast(:status as text) = 'PENDING' THEN 1 ELSE 0 END"
-    " WHERE run_id = :run_id AND attempt = :attempt AND status = 'RUNNING'"
-    f" AND cancel_requested_at IS NULL {CHANGED}"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {CHANGED}"
 )
 
-_RELEASE = Sql(
+_RELEASE = change(RUN, "release")(
     "UPDATE runs SET status = 'PENDING', attempt = attempt + 1, owner = NULL"
-    f" WHERE run_id = :run_id AND status = 'PAUSED' {CHANGED}"
+    f" WHERE run_id = :run_id AND {{where}} {CHANGED}"
 )
 
-_CLAIM_LEG = Sql(
+_CLAIM_LEG = change(RUN, "claim")(
     "UPDATE runs SET status = 'RUNNING', owner = :owner, leg_effects = 0, queue_turn = NULL,"
     f" started_at = coalesce(started_at, {_not_before(':now', 'created_at')})"
-    f" WHERE run_id = :run_id AND {IS_NEXT_LEG}"
-    f" AND cancel_requested_at IS NULL {CHANGED}"
+    f" WHERE run_id = :run_id AND {{where}} {CHANGED}"
 )
 
-_CLAIM_MEMBER = Sql(
+_CLAIM_MEMBER = change(RUN, "claim member")(
     "UPDATE runs SET status = 'RUNNING', owner = :owner, attempt = attempt + 1"
-    " WHERE run_id = :run_id AND status = 'PAUSED' AND cancel_requested_at IS NULL"
-    f" {CHANGED}"
+    f" WHERE run_id = :run_id AND {{where}} {CHANGED}"
 )
 
-_RETURN = Sql(
+_RETURN = change(RUN, "return")(
     "UPDATE runs SET status = :status, attempt = attempt + 1, owner = NULL,"
     " queue_turn = NULL"
-    f" WHERE run_id = :run_id AND attempt = :attempt AND {IS_LIVE} {CHANGED}"
+    f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {CHANGED}"
 )
 
 _KEEP_EFFECTS = Sql("UPDATE runs SET leg_effects = 1 WHERE run_id = :run_id")

@@ -22,7 +22,7 @@ from agentctl.store.listing import (
     narrow,
     prefix_end,
 )
-from agentctl.store.repositories.run_reads import IS_LIVE, LAST_RUN_COLUMNS, select_newest
+from agentctl.store.repositories.run_reads import LAST_RUN_COLUMNS, select_newest
 from agentctl.store.repositories.run_rows import LastRun
 from agentctl.store.repositories.sessions import SummaryRow
 from agentctl.store.repositories.text_filters import (
@@ -31,6 +31,7 @@ from agentctl.store.repositories.text_filters import (
     match_metadata,
     match_text,
 )
+from agentctl.store.states import IS_LIVE
 from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import Visibility
 

@@ -26,6 +26,7 @@ from agentctl.store.database import (
     single_unit,
     unit,
 )
+from agentctl.store.states import RUN, change
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
 
@@ -175,7 +176,7 @@ _LAST_STATUS = Sql(
 )
 
 # The order of `delete`: the row of the session is locked, its runs are deleted, then the session.
-_DELETE_RUNS = Sql("DELETE FROM runs WHERE session_id = :session_id")
+_DELETE_RUNS = change(RUN, "delete")("DELETE FROM runs WHERE session_id = :session_id")
 _DELETE = Sql("DELETE FROM sessions WHERE session_id = :session_id RETURNING run_count")
 
 COUNT_REMOVALS = Sql(

@@ -11,7 +11,8 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from agentctl.light_dataclass import dataclass
-from agentctl.store.database import Sql, Statement, Steps, Work, unit
+from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, unit
+from agentctl.store.states import STEP, change
 
 
 @dataclass(slots=True)
@@ -51,31 +52,30 @@ _LOCK = Sql(
     "SELECT run_id FROM runs WHERE run_id = :run_id AND attempt = :attempt AND status = 'RUNNING'"
     " AND cancel_requested_at IS NULL FOR UPDATE"
 )
-_KEEP = Sql(
-    f"INSERT INTO run_steps ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
-    " ON CONFLICT (run_id, seq) DO UPDATE SET attempt = excluded.attempt, state = excluded.state,"
+_KEEP = change(STEP, "keep")(
+    build_insert("run_steps", _NAMES)
+    + " ON CONFLICT (run_id, seq) DO UPDATE SET attempt = excluded.attempt, state = excluded.state,"
     " started_at = excluded.started_at, ended_at = excluded.ended_at, body = excluded.body,"
     " root_attempt = excluded.root_attempt"
 )
-_END = Sql(
+_END = change(STEP, "end")(
     "UPDATE run_steps SET state = :state, ended_at = :at, body = :body"
-    " WHERE run_id = :run_id AND seq = :seq AND state <> 'unknown' AND EXISTS (SELECT 1 FROM runs"
+    " WHERE run_id = :run_id AND seq = :seq AND {where} AND EXISTS (SELECT 1 FROM runs"
     " WHERE runs.run_id = :run_id AND runs.attempt = :attempt AND status = 'RUNNING')"
     " RETURNING seq"
 )
 _LIST = Sql(f"SELECT {_COLUMNS} FROM run_steps WHERE run_id = :run_id ORDER BY seq")
-_DOUBT = Sql(
-    "UPDATE run_steps SET state = 'unknown' WHERE run_id = :run_id AND state = 'started'"
-    " AND kind IN ('tool', 'step') AND idempotent = 0"
-    f" RETURNING {_COLUMNS}"
+_DOUBT = change(STEP, "doubt")(
+    "UPDATE run_steps SET state = 'unknown' WHERE run_id = :run_id AND {where}"
+    f" AND kind IN ('tool', 'step') AND idempotent = 0 RETURNING {_COLUMNS}"
 )
-_SETTLE = Sql(
+_SETTLE = change(STEP, "settle")(
     "UPDATE run_steps SET state = :state, ended_at = :at, body = :body"
-    " WHERE run_id = :run_id AND call_id = :call_id AND state = 'unknown' RETURNING seq"
+    " WHERE run_id = :run_id AND call_id = :call_id AND {where} RETURNING seq"
 )
-_REPEAT_DOUBT = Sql(
+_REPEAT_DOUBT = change(STEP, "doubt restored")(
     "UPDATE run_steps SET state = 'unknown'"
-    " WHERE run_id = :run_id AND call_id = :call_id AND state = 'again' RETURNING seq"
+    " WHERE run_id = :run_id AND call_id = :call_id AND {where} RETURNING seq"
 )
 _FIND = Sql(
     f"SELECT {_COLUMNS} FROM run_steps WHERE run_id = :run_id AND call_id = :call_id"
@@ -88,7 +88,7 @@ _PROGRESS = Sql(
     " JOIN tree ON tree.run_id = run_steps.run_id WHERE state IN ('done', 'failed')"
     " OR state = 'started' AND ended_at IS NOT NULL ORDER BY 1 DESC, 2 DESC LIMIT 1"
 )
-_DROP = Sql("DELETE FROM run_steps WHERE run_id = :run_id")
+_DROP = change(STEP, "delete")("DELETE FROM run_steps WHERE run_id = :run_id")
 
 
 @unit

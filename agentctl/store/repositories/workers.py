@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 
 from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, single_unit, unit
-from agentctl.store.repositories.run_reads import HAS_CANCEL_REQUEST, IS_WAITING
+from agentctl.store.states import HAS_CANCEL_REQUEST, IS_WAITING
 
 LEASE_SECONDS = 6
 """Time after which the lease of a sweeper expires that does not extend it."""
