@@ -43,7 +43,7 @@ from agentctl.runtime.history import mark_kept
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox
-from agentctl.store.repositories import approvals, events, run_reads, runs, steps
+from agentctl.store.repositories import approvals, events, integrity, run_reads, runs, steps
 from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.store.visibility import EVERYONE
 
@@ -194,6 +194,35 @@ def _write_end(
     yield from cancel_waiting_members(run_id, at)
     yield from publish_run(outbox, run_id)
     return LostRun(run, ending, transcript)
+
+
+@unit
+def settle_inconsistent(outbox: Outbox, run_id: str) -> Steps[bool]:
+    """Repair what `integrity.find_inconsistent` finds of a run; return False if it finds nothing.
+
+    A run that no process goes on with is ended, whether or not it has an owner.
+    """
+    state = yield from run_reads.get_state(run_id)
+    if state is None:
+        return False
+    root_id = yield from find_root_id(state)
+    yield from run_reads.lock_state(root_id)
+    state = yield from run_reads.lock_state(run_id)
+    found = yield from integrity.find_inconsistent(1, now(), run_id)
+    if state is None or not found:
+        return False
+    match found[0].remedy:
+        case "let it go on":
+            yield from release_if_decided(root_id)
+        case "close what it waited for":
+            yield from close_approvals(run_id, "system", now())
+        case "end it":
+            if state.parent_run_id is not None:
+                reason = "The parent run ended"
+                yield from runs.request_cancel(run_id, now(), "system:parent", reason, claimed=True)
+            yield from _write_end(outbox, run_id, state.owner, state.owner is not None)
+            yield from release_if_decided(root_id)
+    return True
 
 
 @unit

@@ -24,7 +24,7 @@ from agentctl.runtime.components import execute
 from agentctl.runtime.events import Content
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
-from agentctl.store.repositories import approvals, run_reads
+from agentctl.store.repositories import approvals, integrity, run_reads
 from tests.loops import wait_until
 from tests.postgres import drop_schema
 from tests.runs.components import build_settings
@@ -159,6 +159,9 @@ async def test_runs_of_a_session_begin_in_order(settings: Settings, worker: Work
         assert ended["queued_at"] == third["queued_at"]
         assert ended["queue_position"] is None
         assert ended["started_at"] > ended["queued_at"]
+        # The checkpoints of the queued runs are gone, among others.
+        database = service.hosting.databases.system
+        assert await database.read(integrity.find_inconsistent(10, 2**62)) == []
     assert worker.begun == ["1", "2", "3"]
     assert worker.most == {"s1": 1}
 

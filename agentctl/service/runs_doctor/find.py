@@ -33,6 +33,9 @@ PAUSED_SECONDS = 86_400
 MAXIMUM_WAITING = 100
 """Maximum number of waiting runs of each kind that are reported for a database."""
 
+ENDING_SECONDS = 60
+"""Time after the end of a run in which its members may be open: they are ending."""
+
 MAXIMUM_NAMES_SHOWN = 3
 """Tools of open calls that a finding names."""
 
@@ -46,6 +49,7 @@ ProblemKind = Literal[
     "paused",
     "unclaimed",
     "unknown_call",
+    "inconsistent",
 ]
 RepairOutcome = Literal["repaired", "gone", "left"]
 
@@ -235,10 +239,10 @@ async def _check_live_run(
     database: Database, run: ScannedRun, survey: _WorkerSurvey
 ) -> Problem | None:
     owner = run.owner
-    if owner is None and run.attempt > 1:
-        # It goes on after a pause: any process may claim it.
+    if owner is None:
+        # Any process may claim it, or `_check_waiting` reports it.
         return None
-    if owner is not None and not survey.is_dead(owner):
+    if not survey.is_dead(owner):
         silent = survey.seconds_since_heartbeat(owner)
         if silent < DEAD_AFTER_SECONDS:
             return None
@@ -253,9 +257,19 @@ async def _check_live_run(
 
 
 async def _check_waiting(hosting: Hosting, database: Database) -> list[Problem]:
-    """Report runs that wait for long, that no server goes on with, and calls in doubt."""
+    """Report runs that wait for long or that no server goes on with, and calls in doubt."""
     problems = list[Problem]()
     at = now()
+    before = at - ENDING_SECONDS * 1_000_000
+    for row in await database.read(
+        integrity.find_inconsistent(MAXIMUM_WAITING, before), size="large"
+    ):
+        problems.append(
+            Problem(
+                "inconsistent", database.id, row.run_id, row.session_id, row.owner, row.text,
+                row.remedy,
+            )
+        )  # fmt: skip
     for run_id, session_id in await database.read(
         integrity.list_long_paused(at - PAUSED_SECONDS * 1_000_000, MAXIMUM_WAITING), size="large"
     ):

@@ -15,7 +15,7 @@ from agentctl import errors
 from agentctl.records.times import now, whole_seconds
 from agentctl.runs import process
 from agentctl.runs.liveness import WorkerDeath
-from agentctl.runs.recovery import recover_runs
+from agentctl.runs.recovery import recover_runs, settle_inconsistent
 from agentctl.runs.states import is_final
 from agentctl.service.hosting import Hosting
 from agentctl.service.runs_doctor.find import Problem
@@ -24,7 +24,7 @@ from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import integrity, run_reads, workers
 from agentctl.store.repositories.run_rows import RunState
 
-_REPAIR_ORDER = ("no_session", "lost", "open_calls", "dead_worker")
+_REPAIR_ORDER = ("no_session", "lost", "inconsistent", "open_calls", "dead_worker")
 """Kinds that can be repaired, in this order: a run without a session is deleted and not ended, and
 a worker is removed after the last run that names it."""
 
@@ -56,6 +56,8 @@ class RunRepairs:
                 yield await _try_repair(problem, self._delete)
         async for problem in self._end_lost(by_kind["lost"]):
             yield problem
+        for problem in by_kind["inconsistent"]:
+            yield await _try_repair(problem, self._settle)
         for problem in by_kind["open_calls"]:
             yield await _try_repair(problem, self._close_calls)
         for problem in by_kind["dead_worker"]:
@@ -124,6 +126,16 @@ class RunRepairs:
         if is_final(state.status):
             return problem.with_outcome("gone", f"it ended as {end} before the repair")
         return problem.with_outcome("left", f"it is {state.status}: {why_not}")
+
+    async def _settle(self, problem: Problem) -> Problem:
+        assert problem.run_id is not None
+        database = self._database(problem)
+        if not await database.write(settle_inconsistent(database.outbox, problem.run_id)):
+            return problem.with_outcome("gone", "it is consistent now")
+        database.outbox.wake()
+        state = await database.read(run_reads.get_state(problem.run_id))
+        now_is = "deleted" if state is None else _describe_end(state)
+        return problem.with_outcome("repaired", f"it is {now_is} now")
 
     async def _close_calls(self, problem: Problem) -> Problem:
         assert problem.run_id is not None

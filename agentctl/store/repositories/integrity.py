@@ -8,12 +8,13 @@ condition.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from agentctl.light_dataclass import dataclass
-from agentctl.store.database import Sql, Statement, Steps, Work, unit
-from agentctl.store.states import IS_FINAL, IS_LIVE, IS_OPEN, RUN, change
+from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
+from agentctl.store.states import IS_FINAL, IS_LIVE, IS_OPEN, RUN, State, change
 
 _HAS_SESSION = "EXISTS (SELECT 1 FROM sessions WHERE sessions.session_id = runs.session_id)"
 
@@ -213,6 +214,123 @@ def find_violations() -> Steps[list[Violation]]:
         if rows:
             violations.append(Violation(rule, [row[0] for row in rows]))
     return violations
+
+
+_OPEN_STATES = [state for state in RUN.states if "finished_at" in state.absent]
+_STATE_COLUMNS = tuple(
+    dict.fromkeys(name for state in _OPEN_STATES for name in (*state.present, *state.absent))
+)
+_ALLOWED = " OR ".join(f"status = '{state.value}' AND {state.sql}" for state in _OPEN_STATES)
+_FOUND = "SELECT runs.run_id, runs.session_id, runs.owner"
+_AND_THAT = "AND (cast(:run_id as text) IS NULL OR runs.run_id = :run_id) LIMIT :limit"
+
+_IMPOSSIBLE = Sql(
+    f"{_FOUND}, status, {', '.join(f'{name} IS NOT NULL' for name in _STATE_COLUMNS)} FROM runs"
+    f" WHERE {IS_OPEN} AND NOT ({_ALLOWED}) {_AND_THAT}"
+)
+
+Remedy = Literal["end it", "let it go on", "close what it waited for"]
+
+INCONSISTENT: Sequence[tuple[str, Remedy, Sql]] = (
+    (
+        "it is open, but its parent has ended",
+        "end it",
+        Sql(
+            f"{_FOUND} FROM runs JOIN runs AS parents ON parents.run_id = runs.parent_run_id"
+            f" WHERE runs.{IS_OPEN} AND runs.purpose IS NULL AND parents.finished_at <= :before"
+            f" {_AND_THAT}"
+        ),
+    ),
+    (
+        "it waits, but has no checkpoint from which it could go on",
+        "end it",
+        Sql(
+            f"{_FOUND} FROM runs WHERE {IS_OPEN} AND status <> 'RUNNING' AND owner IS NULL AND NOT"
+            " EXISTS (SELECT 1 FROM run_checkpoints WHERE run_checkpoints.run_id = runs.run_id)"
+            f" {_AND_THAT}"
+        ),
+    ),
+    (
+        "it is PAUSED, but nothing is left to decide",
+        "let it go on",
+        Sql(
+            f"{_FOUND} FROM runs WHERE status = 'PAUSED' AND parent_run_id IS NULL AND NOT EXISTS"
+            " (SELECT 1 FROM approvals WHERE root_run_id = runs.run_id"
+            f" AND approvals.status = 'pending') {_AND_THAT}"
+        ),
+    ),
+    (
+        "it has ended, but an approval or an approved call of it is open",
+        "close what it waited for",
+        Sql(
+            f"{_FOUND} FROM approvals JOIN runs ON runs.run_id = approvals.run_id WHERE"
+            " (approvals.status = 'pending' OR execution = 'executing')"
+            f" AND finished_at IS NOT NULL {_AND_THAT}"
+        ),
+    ),
+    (
+        "it has ended, but its checkpoint is kept",
+        "close what it waited for",
+        Sql(
+            f"{_FOUND} FROM run_checkpoints JOIN runs ON runs.run_id = run_checkpoints.run_id"
+            f" WHERE finished_at IS NOT NULL {_AND_THAT}"
+        ),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Inconsistency:
+    """A run that is in no state of `store.states`, or disagrees with its parent or its approvals.
+
+    Attributes:
+        text: the description, for people.
+        remedy: what `runs doctor --fix` does.
+    """
+
+    run_id: str
+    session_id: str
+    owner: str | None
+    text: str
+    remedy: Remedy
+
+
+@unit
+def find_inconsistent(
+    limit: int, before: int, run_id: str | None = None
+) -> Steps[list[Inconsistency]]:
+    """Find runs that no process goes on with, or whose rows contradict each other.
+
+    Args:
+        limit: maximum number for each rule.
+        before: time in microseconds UTC; members of parents that ended later may be ending.
+        run_id: the only run to check.
+    """
+    values: dict[str, Value] = {"limit": limit, "run_id": run_id}
+    found = []
+    for run, session, owner, status, *is_set in (yield Statement(_IMPOSSIBLE, values)):
+        text = _describe(status, dict(zip(_STATE_COLUMNS, is_set, strict=True)))
+        found.append(Inconsistency(run, session, owner, text, "end it"))
+    for text, remedy, sql in INCONSISTENT:
+        more = {"before": before} if ":before" in sql else {}
+        for run, session, owner in (yield Statement(sql, {**values, **more})):
+            found.append(Inconsistency(run, session, owner, text, remedy))
+    return found
+
+
+def _describe(status: str, is_set: Mapping[str, int]) -> str:
+    """Name the columns in which a row differs from the state that it resembles most."""
+
+    def list_differences(state: State) -> list[str]:
+        return [f"{name} is not set" for name in state.present if not is_set[name]] + [
+            f"{name} is set" for name in state.absent if is_set[name]
+        ]
+
+    states = [state for state in _OPEN_STATES if state.value == status]
+    nearest = min(states, key=lambda state: len(list_differences(state)))
+    return f"it is {status}, but " + (
+        " and ".join(list_differences(nearest)) or f"not with {nearest.more}"
+    )
 
 
 _LONG_PAUSED = Sql(

@@ -35,9 +35,9 @@ async def examine_runs(
 ) -> None:
     """Find inconsistent runs and, with --fix, repair them.
 
-    Finds runs whose worker died, runs without a session, tool calls without a result, and workers
-    that died or have no heartbeat. Works only locally. Exit code 1 if there is a problem, with
-    --fix if one is left.
+    Finds runs whose worker died, runs in no valid state, runs that contradict their parent or their
+    approvals, runs without a session, tool calls without a result, and workers that died or have no
+    heartbeat. Works only locally. Exit code 1 if there is a problem, with --fix if one is left.
     """
     output_format = resolve_format(output)
     if fix:
