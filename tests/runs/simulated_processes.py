@@ -20,7 +20,7 @@ from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite.database import SqliteDatabase
 from tests.service.callers import user
 
-__all__ = ["Process", "create_process_task"]
+__all__ = ["Process", "TaskOwner", "create_process_task"]
 
 T = TypeVar("T")
 
@@ -44,22 +44,63 @@ def create_process_task(
     return task
 
 
-class Process:
-    """One process. The loop must have `create_process_task` as its task factory.
+class TaskOwner:
+    """The tasks that were created in the context of a server, which a test can kill.
+
+    Args:
+        current: the variable with the owner of the tasks that are created.
 
     Attributes:
         alive: True until it is killed or has been stopped.
+    """
+
+    def __init__(self, current: ContextVar[Any]) -> None:
+        self.alive = True
+        self._current = current
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a task of this owner."""
+        token = self._current.set(self)
+        try:
+            return asyncio.get_running_loop().create_task(work)
+        finally:
+            self._current.reset(token)
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        if not self.alive:
+            # Created by a timer or thread after the kill: this task never runs a step.
+            task.cancel()
+
+    async def cancel_tasks(self) -> None:
+        """Cancel the tasks until they end: they have no effect, and the store accepts nothing."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DEATH_SECONDS
+        while left := [task for task in self._tasks if not task.done()]:
+            assert loop.time() < deadline, f"these did not end: {left}"
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=0.1)
+        for task in self._tasks:
+            if not task.cancelled():
+                task.exception()
+
+
+class Process(TaskOwner):
+    """One process. The loop must have `create_process_task` as its task factory.
+
+    Attributes:
         stopping: True after the request to stop.
         ids: all of its worker ids so far.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.alive = True
+        super().__init__(_here)
         self.stopping = False
         self.ids: set[str] = set()
         self._opened_client = False
         self._settings = settings
-        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._opened: contextlib.AbstractAsyncContextManager[Service] | None = None
         self._service: Service | None = None
 
@@ -77,20 +118,6 @@ class Process:
     def up(self) -> bool:
         """True if it accepts calls: not while it starts or stops."""
         return self.alive and not self.stopping and self._opened_client
-
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a task of the process."""
-        token = _here.set(self)
-        try:
-            return asyncio.get_running_loop().create_task(work)
-        finally:
-            _here.reset(token)
-
-    def adopt(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.add(task)
-        if not self.alive:
-            # Created by a timer or thread after the kill: this task never runs a step.
-            task.cancel()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a task of the process and wait for it."""
@@ -126,7 +153,7 @@ class Process:
         self.alive = False
         if self._service is not None:
             self._die(self._service)
-        await self._cancel_tasks()
+        await self.cancel_tasks()
         if self._service is not None:
             # Free the model connections of the test process; the databases accept nothing any more.
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,5 +1,5 @@
-"""Races: cancels against ends of runs, runs in one session, starts of runs of a worker that is
-declared dead.
+"""Races: cancels against ends of runs, runs in one session, followers of a worker that is declared
+dead.
 
 A few hundred of each kind; thousands with AGENTCTL_TEST_LONG=1 (CONTRIBUTING.md).
 """
@@ -273,23 +273,6 @@ async def test_busy_session_accepts_one_of_many_concurrent_runs(tmp_path: Path) 
             assert len(place.checker.runs) == number + 1
 
 
-async def test_run_that_starts_while_its_worker_is_declared_dead_stops(tmp_path: Path) -> None:
-    asyncio.get_running_loop().set_task_factory(create_process_task)  # type: ignore[arg-type]
-    settings = build_settings(tmp_path / "main.db")
-    judge, judged = Process(settings), Process(settings)
-    try:
-        for process in (judge, judged):
-            await process.run(process.open())
-        await _start_and_declare_dead(judge, judged, 40 if LONG else 8)
-        engine = judged.service.hosting.engine
-        await wait_until(
-            lambda: all(run.worker_id == engine.worker_id for run in engine.live_runs())
-        )
-    finally:
-        await judge.kill()
-        await judged.kill()
-
-
 async def test_followers_get_the_end_that_another_process_stored(tmp_path: Path) -> None:
     asyncio.get_running_loop().set_task_factory(create_process_task)  # type: ignore[arg-type]
     settings = build_settings(tmp_path / "main.db")
@@ -329,19 +312,3 @@ async def _declare_dead(judge: Process, judged: Process) -> None:
     await recover_runs(database, owner, may_still_run=True)
     await database.write(workers.remove(owner))
     await wait_until(lambda: judged.service.hosting.engine.worker_id != owner)
-
-
-async def _start_and_declare_dead(judge: Process, judged: Process, verdicts: int) -> None:
-    """Start runs in one process as fast as possible while another one declares it dead."""
-    ready = asyncio.Event()
-
-    async def begin() -> None:
-        while not ready.is_set():
-            request = RunRequest("slowly", background=True)
-            await judged.run(judged.operations.create_run("agent", "slow", request))
-
-    begun = [asyncio.create_task(begin()) for _ in range(8)]
-    for _ in range(verdicts):
-        await _declare_dead(judge, judged)
-    ready.set()
-    await asyncio.gather(*begun)

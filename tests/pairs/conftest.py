@@ -1,0 +1,19 @@
+"""Fixtures: the model endpoint, the points of the databases, and the PostgreSQL server."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.loops import pytest_pyfunc_call
+from tests.pairs import hosted, schedule
+from tests.postgres import postgres_url
+
+__all__ = ["model_endpoint", "postgres_url", "pytest_pyfunc_call"]
+
+
+@pytest.fixture(autouse=True)
+def points(monkeypatch: pytest.MonkeyPatch, model_endpoint: ModelEndpoint) -> None:
+    """Install the points of the databases."""
+    schedule.install(monkeypatch.setattr)
+    monkeypatch.setattr(hosted, "URL", model_endpoint.base_url)

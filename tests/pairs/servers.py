@@ -1,0 +1,172 @@
+"""Two servers on one database, and how one of them dies, or loses its connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from agentctl.auth.principal import Principal
+from agentctl.config.settings import Agent, Database, Model, Settings, Step, Team, Workflow
+from agentctl.records.kinds import ComponentKind
+from agentctl.runs.worker import Worker
+from agentctl.runtime.components.execute import prepare_components
+from agentctl.service.service import Service, ServiceOperations
+from agentctl.store.postgres.database import PostgresDatabase
+from agentctl.store.sqlite.database import SqliteDatabase
+from tests.pairs.schedule import current_server
+from tests.runs.simulated_processes import TaskOwner
+from tests.service.callers import ALL
+
+__all__ = ["KINDS", "Server", "build_settings"]
+
+HEARTBEAT_SECONDS = 0.2
+"""Shorter than in production: a worker soon detects that it was declared dead."""
+
+KINDS: dict[str, tuple[ComponentKind, str]] = {
+    "agent": ("agent", "agent"),
+    "durable": ("agent", "durable"),
+    "team": ("team", "team"),
+    "durable-team": ("team", "durable-team"),
+    "workflow": ("workflow", "workflow"),
+    "function": ("agent", "function"),
+    "question": ("agent", "question"),
+    "pydantic-ai": ("agent", "pydantic_ai"),
+    "langgraph": ("agent", "langgraph"),
+    "agno": ("agent", "agno"),
+    "agno-team": ("agent", "agno_team"),
+    "agno-workflow": ("agent", "agno_workflow"),
+    "openai-agents": ("agent", "openai_agents"),
+}
+"""The component of each kind."""
+
+_CODE = (
+    "function", "question", "pydantic-ai", "langgraph", "agno", "agno-team", "agno-workflow",
+    "openai-agents",
+)  # fmt: skip
+
+
+def build_settings(database: Database, model_url: str, kinds: list[str]) -> Settings:
+    """Build a configuration with the components of some kinds."""
+    models = [
+        Model(name, "openai", model, model_url, retries=0)
+        for name, model in (("pay", "tool:pay"), ("lead", "delegate"), ("echo", "echo"))
+    ]
+    tools = ("tests.pairs.hosted:pay",)
+    agents = [
+        Agent("agent", "pay", name="Agent", tools=tools, database="main"),
+        Agent("durable", "pay", name="Durable", tools=tools, durable=True, database="main"),
+        Agent("echo", "echo", name="Echo", database="main"),
+    ]
+    for kind in kinds:
+        if kind in _CODE:
+            name = KINDS[kind][1]
+            place = f"tests.pairs.hosted:{name}"
+            agents.append(Agent(name, object=place, name=name, database="main"))
+    steps = (Step("pay", agent="agent"), Step("report", agent="echo"))
+    return Settings(
+        databases=(database,),
+        models=tuple(models),
+        agents=tuple(agents),
+        teams=(
+            Team("team", "lead", ("agent",), name="Team", database="main"),
+            Team("durable-team", "lead", ("durable",), name="D", durable=True, database="main"),
+        ),
+        workflows=(Workflow("workflow", steps, name="Workflow", database="main"),),
+    )
+
+
+class Server(TaskOwner):
+    """One server: a service, and the tasks that were created in its context."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(current_server)
+        self._settings = settings
+        self._opened: contextlib.AbstractAsyncContextManager[Service] | None = None
+        self._service: Service | None = None
+
+    @property
+    def service(self) -> Service:
+        assert self._service is not None
+        return self._service
+
+    @property
+    def database(self) -> Any:
+        return self.service.hosting.databases.system
+
+    @property
+    def worker(self) -> Worker:
+        return self.service._worker
+
+    def user(self, name: str) -> ServiceOperations:
+        return self.service.operations_for(Principal(name, ALL))
+
+    @property
+    def boss(self) -> ServiceOperations:
+        return self.service.operations_for(
+            Principal("boss", admin=True, sees_all_users=True, via="http")
+        )
+
+    async def open(self) -> None:
+        """Start like `serve`, without the sweeps, which are operations of the schedules."""
+        await self.spawn(self._open())
+
+    async def _open(self) -> None:
+        opened = Service.open(self._settings, create=True)
+        self._service, self._opened = await opened.__aenter__(), opened
+        self.worker._heartbeat_seconds = HEARTBEAT_SECONDS
+        await self.service.hosting.databases.open_all()
+        prepare_components(self.service.hosting.catalog)
+        await self.worker.register()
+        # The topics of PostgreSQL are listened to from now on.
+        self.database.watch("legs")()
+
+    async def close(self) -> None:
+        self.alive = False
+        if self._opened is not None:
+            await self.start_dead(self._opened.__aexit__(None, None, None))
+
+    def start_dead(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return asyncio.get_running_loop().create_task(work)
+
+    async def kill(self) -> None:
+        """Kill it: uncommitted changes are lost, and its tasks have no further effect."""
+        self.alive = False
+        self.worker._ended.set()
+        database = self.database
+        if isinstance(database, PostgresDatabase):
+            database._closed = True
+            _terminate(database)
+            database._thread_connection.close()
+        if self.worker._thread is not None:
+            self.worker._thread.join()
+        self.worker._thread = None
+        if isinstance(database, SqliteDatabase):
+            database.close_blocking()
+        if self.worker._lock is not None:
+            self.worker._lock.release()
+        self.worker._lock = None
+        await self.cancel_tasks()
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            await self.close()
+
+    async def lose_connections(self, watch: asyncpg.Connection[Any]) -> None:
+        """End its connections on the side of PostgreSQL."""
+        pool = self.database._pool
+        for connection in [*pool._busy, *pool._idle]:
+            pid = connection.get_server_pid()
+            await watch.execute("SELECT pg_terminate_backend($1)", pid)
+
+
+def _terminate(database: PostgresDatabase) -> None:
+    pool: Any = database._pool
+    for connection in [*pool._busy, *pool._idle]:
+        connection.terminate()
+
+
+def sqlite_entry(folder: Path) -> Database:
+    return Database("main", f"sqlite:///{folder / 'main.db'}")
