@@ -1,4 +1,7 @@
-"""JSON Web Keys (RFC 7517, RFC 7518 6, RFC 8037) and their thumbprints (RFC 7638)."""
+"""JSON Web Keys (RFC 7517, RFC 7518 6, RFC 8037) and their thumbprints (RFC 7638).
+
+PyJWT reads a key. It is imported inside a function, because `token mint` has to start fast.
+"""
 
 from __future__ import annotations
 
@@ -90,53 +93,27 @@ def key_from_jwk(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> V
         raise InvalidKey(f"{label} is a private key", hint="publish its public members only")
     kid = entry.get("kid")
     if spec.family == "oct":
-        secret = _decode_octets(entry, "k", label)
+        value = entry.get("k")
+        if not isinstance(value, str):
+            raise InvalidKey(f"{label} has no k")
+        try:
+            secret = decode_base64url(value)
+        except NotStrict as failure:
+            raise InvalidKey(f"{label} has a member k that {failure}") from None
         check_secret(secret, spec, label)
         return VerificationKey(spec, secret, kid)
     if spec.curve is not None and entry.get("crv") != spec.curve:
         raise InvalidKey(f"{label} is not on the curve {spec.curve} that {spec.name} demands")
+    from jwt import PyJWK, PyJWTError
+
+    members = {name: entry.get(name) for name in _THUMBPRINT_MEMBERS[spec.family]}
     try:
-        key = _build_public_key(entry, spec, label)
-    except (ValueError, UnsupportedAlgorithm):
+        key = check_public_key(PyJWK(members, spec.name).key, spec, label)
+    except (PyJWTError, ValueError, TypeError, KeyError, UnsupportedAlgorithm):
         raise InvalidKey(f"{label} is not a valid {spec.family} key") from None
-    return VerificationKey(spec, check_public_key(key, spec, label), kid)
-
-
-def _build_public_key(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> PublicKey:
-    if spec.family == "RSA":
-        modulus, exponent = _decode_integer(entry, "n", label), _decode_integer(entry, "e", label)
-        return rsa.RSAPublicNumbers(exponent, modulus).public_key()
-    if spec.family == "OKP":
-        return ed25519.Ed25519PublicKey.from_public_bytes(_decode_octets(entry, "x", label))
-    size = CURVES[str(spec.curve)].size
-    x, y = _decode_octets(entry, "x", label), _decode_octets(entry, "y", label)
-    if len(x) != size or len(y) != size:
-        raise InvalidKey(f"{label} has coordinates that are not of {size} bytes")
-    numbers = ec.EllipticCurvePublicNumbers(
-        int.from_bytes(x, "big"), int.from_bytes(y, "big"), EC_CURVES[str(spec.curve)]
-    )
-    key = numbers.public_key()
-    if key.public_numbers() != numbers:
-        raise InvalidKey(f"{label} has coordinates beyond the field of {spec.curve}")
-    return key
-
-
-def _decode_octets(entry: Mapping[str, Any], name: str, label: str) -> bytes:
-    value = entry.get(name)
-    if not isinstance(value, str):
-        raise InvalidKey(f"{label} has no {name}")
-    try:
-        return decode_base64url(value)
-    except NotStrict as failure:
-        raise InvalidKey(f"{label} has a member {name} that {failure}") from None
-
-
-def _decode_integer(entry: Mapping[str, Any], name: str, label: str) -> int:
-    """Decode a Base64urlUInt, which has no leading zero octets (RFC 7518 2)."""
-    data = _decode_octets(entry, name, label)
-    if not data or data[0] == 0:
-        raise InvalidKey(f"{label} has a member {name} that is empty or begins with a zero byte")
-    return int.from_bytes(data, "big")
+    if public_jwk(key) != members:
+        raise InvalidKey(f"{label} has numbers in another form than RFC 7518 6 demands")
+    return VerificationKey(spec, key, kid)
 
 
 def public_jwk(key: PublicKey) -> dict[str, str]:

@@ -1,0 +1,227 @@
+"""Key sets, discovery and ID tokens of an identity provider, against PyJWT and mcp."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import jwt
+import pydantic
+import pytest
+from mcp.client.auth.utils import build_oauth_authorization_server_metadata_discovery_urls
+from mcp.shared.auth import OAuthMetadata
+
+from agentctl.auth import oidc
+from agentctl.auth.keys.fetch import FetchError, fetch_key_set, is_allowed_url
+from agentctl.auth.oidc import OidcClient
+from agentctl.auth.verifier import Verifier
+from agentctl.config.settings import Authorization, Console, Settings
+from agentctl.errors import BadRequest, InvalidToken, Unavailable
+from agentctl.records.strict import encode_base64url
+from tests.auth.forge import b64, compact
+from tests.auth.key_server import KeyServer, serve_keys
+from tests.auth.test_remote_keys import Signer
+from tests.differential.comparison import Comparison, Outcome, attempt
+
+pytestmark = pytest.mark.slow
+
+FETCH_RULES = {
+    "the response names a member twice": "RFC 7517 4",
+    "the response has a number": "RFC 8259 6",
+    "the response is nested deeper": "docs/security-cases.md J13",
+    "the response is not UTF-8": "RFC 8259 8.1",
+    "the response is not JSON": "RFC 8259 8.1: no byte order mark",
+    "the response has more than": "docs/limits.md",
+}
+WIDER = {"Fail to fetch data": "docs/decisions/0066: a redirect to the same origin is followed"}
+
+
+@pytest.fixture
+def server() -> Iterator[KeyServer]:
+    with serve_keys() as state:
+        yield state
+
+
+def change_server(chance: Random, server: KeyServer, number: int) -> None:
+    """Let the server respond in another way: with each body once, then with random responses."""
+    document: Any = {"keys": [{"kty": "oct", "k": chance.randbytes(4).hex()}]}
+    text = json.dumps(document)
+    server.status = chance.choice([200] * 12 + [404, 500, 204])
+    server.location = chance.choice([""] * 12 + ["/keys", f"{server.url}/keys", "http://[::1]:1/"])
+    bodies = [
+        text.encode(),
+        text.encode(),
+        text.encode("utf-8-sig"),
+        text.encode("utf-16"),
+        text.replace("}", ', "kty": "RSA"}', 1).encode(),
+        *(text.replace('"oct"', value).encode() for value in ("NaN", "1e999", "[" * 20 + "]" * 20)),
+        b"[]",
+        b"",
+        text.encode() + b" " * 1_100_000,
+    ]
+    server.body = chance.choice(bodies)
+    if number < len(bodies):
+        server.status, server.location, server.body = 200, "", bodies[number]
+
+
+def test_fetched_key_sets_are_those_of_pyjwt(server: KeyServer) -> None:
+    client = jwt.PyJWKClient(server.jwks_url, cache_jwk_set=False)
+    refusals = (jwt.PyJWTError, ValueError)
+    with Comparison("fetched key sets", stricter=FETCH_RULES, wider=WIDER) as comparison:
+        for number in comparison.rounds(40):
+            change_server(comparison.chance, server, number)
+            exchange = server.status, server.location, (server.body or b"")[:80]
+            own = attempt(lambda: asyncio.run(fetch_key_set(server.jwks_url)), FetchError)
+            comparison.compare(exchange, own, attempt(client.fetch_data, *refusals))
+        assert comparison.accepted > 3
+
+
+def test_verifier_keeps_no_key_that_the_provider_has_removed(server: KeyServer) -> None:
+    """One verifier over all rotations; its answers are those of PyJWT with a new key set."""
+    table = Authorization(algorithm="EdDSA", jwks_url=server.jwks_url)
+    kept = Verifier(Settings(authorization=table))
+    signers = [Signer(name) for name in ("a", "b", "c")]
+    tokens = {signer.kid: signer.sign() for signer in signers}
+    impostor = Signer("a").sign()
+    with Comparison("rotations of a key set") as comparison:
+        chance = comparison.chance
+        for _ in comparison.rounds(12):
+            server.keys = [each.jwk for each in chance.sample(signers, chance.choice([1, 2, 3]))]
+            kept.fetch_remote_keys()
+            client = jwt.PyJWKClient(server.jwks_url)
+            for text in (*tokens.values(), impostor):
+
+                def library(text: str = text, client: Any = client) -> Any:
+                    key = client.get_signing_key_from_jwt(text)
+                    return jwt.decode(text, key, algorithms=["EdDSA"])["sub"]
+
+                comparison.compare(
+                    (server.keys, text),
+                    attempt(
+                        lambda text=text: kept.identify_jwt(f"Bearer {text}").subject,  # type: ignore[misc]
+                        InvalidToken,
+                    ),
+                    attempt(library, jwt.PyJWTError),
+                )
+
+
+URL_RULES = {
+    "The provider names no": "RFC 8414 2: https, or this machine for a provider on it",
+    "The provider of the sign-in": "OpenID Connect Discovery 4.3: the issuer is the same text",
+}
+URLS: list[Any] = [
+    "https://id.example/x", "http://id.example/x", "http://127.0.0.1/x", "https://u:p@id.example/",
+    "ftp://id.example/", "id.example", "", None, 1, "https://", "https://id.example/?a=b",
+]  # fmt: skip
+
+
+def test_every_discovered_provider_is_accepted_by_mcp(server: KeyServer) -> None:
+    """The library has models of the metadata; the challenge of PKCE is compared with RFC 7636."""
+    documents: list[Any] = []
+    server.respond = lambda path: json.dumps(documents[-1]).encode()  # type: ignore[method-assign]
+    with Comparison("discovered providers", stricter=URL_RULES) as comparison:
+        chance = comparison.chance
+        for _ in comparison.rounds(20):
+            document = {
+                "issuer": chance.choice([server.url] * 4 + [server.url + "/", "https://else"]),
+                "authorization_endpoint": chance.choice([server.url + "/a"] * 20 + URLS),
+                "token_endpoint": chance.choice([server.url + "/t"] * 20 + URLS),
+            }
+            documents.append(document)
+            client = OidcClient(Console(oidc_issuer=server.url, oidc_client_id="console"))
+
+            def own(client: OidcClient = client) -> str:
+                started = asyncio.run(client.start("https://here/console"))
+                query = parse_qs(urlsplit(started.url).query)
+                digest = hashlib.sha256(started.code_verifier.encode()).digest()
+                assert query["code_challenge"] == [encode_base64url(digest)]
+                return started.url.partition("?")[0]
+
+            def library(document: Any = document) -> str:
+                urls = build_oauth_authorization_server_metadata_discovery_urls(server.url, "")
+                assert server.url + "/.well-known/openid-configuration" in urls
+                found = OAuthMetadata.model_validate(document)
+                return str(found.authorization_endpoint).partition("?")[0]
+
+            comparison.compare(
+                document, attempt(own, Unavailable), attempt(library, pydantic.ValidationError)
+            )
+
+
+def test_every_accepted_url_has_the_parts_of_pydantic() -> None:
+    adapter = pydantic.TypeAdapter(pydantic.AnyHttpUrl)
+    hosts = ["id.example", "127.0.0.1", "[::1]", "localhost", "0.0.0.0", "127.0.0.1.id.example", ""]
+    with Comparison("URLs of providers", stricter={"refused": "RFC 8414 2: https"}) as comparison:
+        chance = comparison.chance
+        for _ in comparison.rounds(3_000):
+            text = (
+                chance.choice(["https", "http", "HTTPS", "ftp", ""])
+                + chance.choice(["://", ":/", "//"])
+                + chance.choice(["", "", "", "u@", "u:p@"])
+                + chance.choice(hosts)
+                + chance.choice(["", ":8", ":"])
+                + chance.choice(["", "/", "/a?b#c"])
+            )
+
+            def library(text: str = text) -> bool:
+                url = adapter.validate_python(text)
+                assert url.scheme == "https" or url.host in ("127.0.0.1", "[::1]", "localhost")
+                return True
+
+            def own(text: str = text) -> bool:
+                if not is_allowed_url(text):
+                    raise ValueError("refused")
+                return True
+
+            refusals = (pydantic.ValidationError, AssertionError)
+            comparison.compare(text, attempt(own, ValueError), attempt(library, *refusals))
+
+
+def test_every_accepted_id_token_is_for_the_sign_in(
+    server: KeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rules of OpenID Connect Core 1.0, 3.1.3.7, on the members that the token was made of."""
+    client = OidcClient(Console(oidc_issuer=server.url, oidc_client_id="console"))
+    start = asyncio.run(client.start("https://here/console"))
+    tokens: list[Any] = []
+
+    async def exchange(url: str, fields: Any) -> dict[str, Any]:
+        return {"id_token": tokens[-1], "access_token": "a"}
+
+    monkeypatch.setattr(oidc, "post_form", exchange)
+    choices: dict[str, list[Any]] = {
+        "iss": [server.url] * 9 + [server.url + "/", None, [server.url]],
+        "aud": ["console"] * 9 + [["other", "console"], "other", [], None, {"console": 1}],
+        "exp": [time.time() + 600] * 9 + [time.time() - 1, None, True, math.inf],
+        "nonce": [start.nonce] * 9 + ["None", "", None, 1],
+    }
+    rules = {
+        "iss": lambda value: value == server.url,
+        "aud": lambda value: value in ("console", ["other", "console"]),
+        "exp": lambda value: type(value) is float and time.time() < value < math.inf,
+    }
+    with Comparison("ID tokens") as comparison:
+        chance = comparison.chance
+        for _ in comparison.rounds(400):
+            claims = {name: chance.choice(values) for name, values in choices.items()}
+            text = f"{b64(b'{}')}.{b64(compact(claims))}.{b64(b'x')}"
+            tokens.append(chance.choice([text] * 12 + [None, "", "a.b.c", text[:-9], claims]))
+            nonce = chance.choice([start.nonce] * 9 + ["None", ""])
+            end = oidc.SignInEnd("c", start.code_verifier, nonce, "https://here/console")
+            is_right = tokens[-1] == text and claims["nonce"] == nonce
+            is_right = is_right and all(rule(claims[name]) for name, rule in rules.items())
+            comparison.compare(
+                (tokens[-1], claims, nonce),
+                attempt(lambda end=end: asyncio.run(client.finish(end)), BadRequest),  # type: ignore[misc]
+                Outcome("a")
+                if is_right and claims["nonce"] == nonce
+                else Outcome(refusal="refused"),
+            )
+        assert comparison.accepted > 50
