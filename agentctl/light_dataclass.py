@@ -32,7 +32,8 @@ else:
         shared: dict[str, Any] = {"__repr__": _represent}
         if eq:
             names = [field.name for field in dataclasses.fields(made) if field.compare]
-            made.__compared__ = attrgetter(*names) if names else type
+            # A single value is compared in a tuple too: NaN is then equal to itself.
+            made.__compared__ = attrgetter(*names, *names[:1]) if names else type
             shared |= {"__eq__": _are_equal, "__hash__": _hash if frozen else None}
         for name, method in shared.items():
             if own.get(name) is None:

@@ -36,6 +36,10 @@ def define_classes(name: str, dataclass: Any) -> SimpleNamespace:
     class Mutable:
         items: list[int] = dataclasses.field(default_factory=list)
 
+    @dataclass(frozen=True, slots=True)
+    class One:
+        x: float
+
     @dataclass(slots=True, eq=False)
     class Identity:
         x: int = 1
@@ -50,12 +54,13 @@ def define_classes(name: str, dataclass: Any) -> SimpleNamespace:
         def __eq__(self, other: object) -> bool:
             return isinstance(other, type(self))
 
-    defined = (Point, Point3, Empty, Mutable, Identity, Own)
+    defined = (Point, Point3, Empty, Mutable, One, Identity, Own)
     for each in defined:
         each.__qualname__ = f"{name}.{each.__name__}"  # pickle finds a class by it.
     return SimpleNamespace(**{each.__name__: each for each in defined})
 
 
+NAN = float("nan")
 Light = define_classes("Light", light_dataclass.dataclass)
 Standard = define_classes("Standard", dataclasses.dataclass)
 
@@ -74,6 +79,7 @@ CASES = [
     Case("another class", lambda of: [of.Point(1) == of.Point3(1), of.Point(1) == (1, 2, "s")]),
     Case("equality without fields", lambda of: of.Empty() == of.Empty()),
     Case("equality by identity", lambda of: of.Identity() == of.Identity()),
+    Case("equality of NaN", lambda of: of.One(NAN) == of.One(NAN)),
     Case("own equality", lambda of: of.Own(x=1) == of.Own(x=2)),
     Case("equality of lists", lambda of: [of.Mutable([1]) == of.Mutable([1]), of.Mutable() == 1]),
     Case("hash", lambda of: len({of.Point(1), of.Point(1, note="m"), of.Point3(1), of.Point3(1)})),

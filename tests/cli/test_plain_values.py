@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from agentctl.cli.plain_values import convert_plainly
+from tests.differential.comparison import report
 
 TEXTS = [
     "", " ", "a", "A", "b", "-", "auto", "1", "-1", "+1", " 1", "1 ", "1_0", "01", "1.0", "1.5",
@@ -57,6 +58,7 @@ def test_values_are_converted_as_typer_does(
     app.command()(declare)
     plain, standard = (typer.main.get_command(app).params for _ in range(2))
     convert_plainly(plain)
+    exchanges = 0
     several = [[], ["a"], ("b", "a"), ["1", "2"], ["1", "x"]]
     for value, (ours, theirs) in itertools.product(
         [None, *TEXTS, *several, 3, 3.5, True, "a/b", os.fspath(tmp_path)],
@@ -67,3 +69,5 @@ def test_values_are_converted_as_typer_does(
                 _convert(each.get_runtime_param().coerce, each, value) for each in (ours, theirs)
             )
             assert found == expected, (ours.name, value)
+            exchanges += 1
+    report("values of options", exchanges)
