@@ -1,14 +1,16 @@
 """The metrics of several processes as one text: the supervisor requests those of each worker.
 
 Each worker has a channel for this alone. A request is `number slot`, the response `number length`
-followed by that many bytes. A worker that is blocked responds late or never; later requests do not
-wait for it.
+followed by that many bytes; none if the worker has failed to write its metrics. A worker that is
+blocked responds late or never; later requests do not wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
@@ -20,6 +22,8 @@ RESPONSE_TIMEOUT_SECONDS = 2.0
 
 _UP = "agentctl_worker_up"
 _UP_HEAD = f"# HELP {_UP} 1 if the process reported its metrics in time.\n# TYPE {_UP} gauge\n"
+
+_log = logging.getLogger("agentctl.server")
 
 
 class MetricsChannel:
@@ -37,7 +41,7 @@ class MetricsChannel:
         return cls(*await asyncio.open_connection(sock=ours))
 
     async def request(self, slot: int) -> str | None:
-        """Return the metrics of the worker in this slot; None if it does not respond in time."""
+        """Return the metrics of the worker in this slot; None if it fails or is late."""
         if self._reading.done() or len(self._pending) >= MAXIMUM_PENDING_REQUESTS:
             return None
         self._last_number += 1
@@ -57,7 +61,10 @@ class MetricsChannel:
                 number, length = map(int, (await self._reader.readuntil()).split())
                 text = (await self._reader.readexactly(length)).decode()
                 if (response := self._pending.pop(number, None)) is not None:
-                    response.set_result(text)
+                    if text:
+                        response.set_result(text)
+                    else:
+                        response.cancel()
         for response in self._pending.values():
             response.cancel()
 
@@ -79,7 +86,11 @@ async def answer_metrics_requests(
         with contextlib.suppress(OSError, EOFError):
             while True:
                 number, slot = map(int, (await reader.readuntil()).split())
-                content = text(slot).encode()
+                try:
+                    content = text(slot).encode()
+                except Exception:
+                    _log.exception("the metrics of worker %d cannot be written", slot)
+                    content = b""
                 writer.write(b"%d %d\n" % (number, len(content)) + content)
                 await writer.drain()
 
@@ -107,7 +118,8 @@ def merge_metrics(texts: list[str]) -> str:
     """Return several texts as one in which each metric family occurs once."""
     families: dict[str, list[str]] = {}
     for text in texts:
-        for family in text.split("# HELP ")[1:]:
+        # A help text or a label may have the same words inside a line.
+        for family in re.split("^# HELP ", text, flags=re.MULTILINE)[1:]:
             head, kind, samples = family.split("\n", 2)
             families.setdefault(f"# HELP {head}\n{kind}\n", []).append(samples)
     return "".join(head + "".join(samples) for head, samples in families.items())

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import re
 import socket
 from collections.abc import Iterator
 
@@ -29,6 +30,9 @@ LEAVE_SECONDS = 10.0
 that are open when the runs have ended. A connection ends earlier by itself: one without a first
 request after `limits.header_seconds`, one that is kept alive after five seconds."""
 
+_NUMBER = re.compile(r"[1-9][0-9]{0,18}")
+"""A positive number of 64 bits. `isdigit` accepts other digits as well, and any number of them."""
+
 _SEND_SECONDS = 0.2
 """Time to wait for a manager that does not read its states."""
 
@@ -45,7 +49,7 @@ def take_socket() -> socket.socket | None:
     """
     numbers = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS")}
     os.environ.pop("LISTEN_FDNAMES", None)
-    if numbers["LISTEN_PID"] != str(os.getpid()) or not numbers["LISTEN_FDS"].isdigit():
+    if numbers["LISTEN_PID"] != str(os.getpid()) or not _NUMBER.fullmatch(numbers["LISTEN_FDS"]):
         return None
     if (count := int(numbers["LISTEN_FDS"])) != 1:
         raise UsageError(
@@ -81,9 +85,9 @@ class ServiceManager:
         address = os.environ.pop("NOTIFY_SOCKET", None)
         microseconds = os.environ.pop("WATCHDOG_USEC", "")
         process = os.environ.pop("WATCHDOG_PID", None)
-        if not microseconds.isdigit() or process not in (None, str(os.getpid())):
+        if not _NUMBER.fullmatch(microseconds) or process not in (None, str(os.getpid())):
             return cls(address)
-        return cls(address, int(microseconds) / 1_000_000 or None)
+        return cls(address, int(microseconds) / 1_000_000)
 
     def notify(self, *states: str) -> None:
         """Send states, such as `READY=1`; a manager that is gone changes nothing."""
