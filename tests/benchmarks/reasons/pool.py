@@ -50,7 +50,7 @@ async def proxy(server: Path, folder: Path) -> AsyncIterator[str]:
         task = asyncio.create_task(back())
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(65_536):
-                cut = cut or b"COMMIT" in data
+                cut = cut or data.rstrip(b"\0;").endswith(b"COMMIT")
                 requests.write(data)
         requests.close()
         await task
