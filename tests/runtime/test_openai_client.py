@@ -1,13 +1,16 @@
 """The client of OpenAI-compatible endpoints and the model library on the same streams.
 
 Both read recorded and hostile answers from a local endpoint. Differences are listed with both
-results; docs/models.md "OpenAI-compatible endpoints" states them.
+results; docs/models.md "OpenAI-compatible endpoints" states them. Random streams are read in the
+same way: AGENTCTL_TEST_LONG=1 has a thousand of them, AGENTCTL_TEST_SEED selects others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
+import random
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +23,7 @@ from agentctl.runtime.models.calls import ModelCall, ModelConnection, ModelFailu
 from agentctl.runtime.models.library_model import LibraryConnection
 from agentctl.runtime.models.openai_chat import OpenAIConnection
 from agentctl.runtime.models.provider import build_http_client
+from tests.differential.comparison import report
 from tests.endpoint import ModelEndpoint
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
 
@@ -400,3 +404,68 @@ def test_answer_is_read_in_another_way(results: Results, name: str) -> None:
     for found, expected in zip(results[name], DIFFERENT[name][1:], strict=True):
         flat = found | {f"usage.{key}": count for key, count in found["usage"].items()}
         assert {key: flat.get(key) for key in expected} == expected
+
+
+SEED = int(os.environ.get("AGENTCTL_TEST_SEED") or 48)
+RANDOM_STREAMS = 1_000 if os.environ.get("AGENTCTL_TEST_LONG") == "1" else 60
+TEXTS = ("one ", "two", "ä€😀", "\u2028 x", "", "\n\n", '"', "data: no\n\n", "[DONE]", "x" * 300)
+ENDS = ("stop", "length", "tool_calls", "content_filter")
+FAULTS = (
+    encode_event({"error": {"message": "secret", "code": "rate_limit_exceeded"}}),
+    encode_event({"error": {"message": "secret", "type": "server_error"}}),
+    'data: {"id": "x", "choices": [{"ind\n\n',
+    "",
+)
+
+
+def write_stream(chance: random.Random) -> str:
+    """Return a random answer: texts, thinking, calls in pieces, usage, its end or a fault."""
+    pending: list[list[object]] = []
+    deltas = [
+        build_chunk({chance.choice(["content", "content", "reasoning_content"]): text})
+        for text in chance.choices(TEXTS, k=chance.randrange(6))
+    ]
+    pending.append([*deltas])
+    for index in range(chance.choice([0, 0, 1, 2, 3])):
+        arguments = json.dumps({"text": chance.choice(TEXTS), "n": chance.random()})
+        places = sorted(chance.choices(range(len(arguments)), k=chance.randrange(4)))
+        cuts = zip([0, *places], [*places, len(arguments)], strict=True)
+        first, *more = [arguments[start:end] for start, end in cuts]
+        pieces = [piece(index, first, name=f"tool_{index}", id=f"c{index}")]
+        pieces += [piece(index, each) for each in more]
+        pending.append([build_chunk({"tool_calls": [each]}) for each in pieces])
+    events: list[object] = []
+    while pending := [each for each in pending if each]:
+        # The pieces of each call stay in order; calls and texts are mixed.
+        events.append(chance.choice(pending).pop(0))
+        if chance.random() < 0.1:
+            events.append(chance.choice([": comment\n\n", ": a\r\n\r\n"]))
+    fault = chance.random()
+    if fault < 0.15:
+        return script(*events, chance.choice(FAULTS), cut=chance.random() < 0.5)
+    if fault < 0.2:
+        status = chance.choice([400, 401, 404, 429, 500, 503])
+        return script(json.dumps({"error": {"message": "secret"}}), status=status)
+    events.append(build_chunk({}, chance.choice(ENDS)))
+    if chance.random() < 0.6:
+        events.append({"choices": [], "usage": USAGE, "created": 1, "model": "m", "id": "x"})
+    if chance.random() < 0.8:
+        events.append(DONE)
+    width = chance.choice([None, None, 7, 100])
+    framing = chance.choice(["chunked", "close"])
+    return script(*events, framing=framing, **({"bytes": width} if width else {}))
+
+
+async def test_random_streams_are_read_as_by_the_library(model_endpoint: ModelEndpoint) -> None:
+    chance = random.Random(SEED)
+    messages = {str(number): write_stream(chance) for number in range(RANDOM_STREAMS)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = await observe_all(model_endpoint.base_url, messages)
+    different = [
+        f"AGENTCTL_TEST_SEED={SEED}, stream {name}\n{messages[name]}\n{here}\n{library}"
+        for name, (here, library) in results.items()
+        if here != library
+    ]
+    report("model client", len(messages), len(different), seed=SEED)
+    assert not different, f"{len(different)} differences\n" + "\n\n".join(different[:3])

@@ -17,7 +17,7 @@ from agentctl.runtime.mcp.http import FORGOTTEN, McpHttpClient, is_stream
 from agentctl.runtime.mcp.library import SESSION_TERMINATED, parse_message, types
 from agentctl.runtime.models.response_limits import UnusableResponse
 
-_EVENT_ID = re.compile(rb"(?:^|[\r\n])id:")
+_EVENT_ID = re.compile(rb"[\r\n]id:")
 _NO_RESPONSE = "its response is no message of the protocol"
 
 
@@ -64,10 +64,12 @@ class _AnsweredEvents(httpx2.AsyncByteStream):
         self._client = client
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        can_resume = False
+        can_resume, end = False, b"\n"
         try:
             async for chunk in self._stream:
-                can_resume = can_resume or _EVENT_ID.search(chunk) is not None
+                can_resume = can_resume or _EVENT_ID.search(end + chunk) is not None
+                # The field may be cut between two chunks.
+                end = (end + chunk[-3:])[-3:]
                 yield chunk
         except UnusableResponse:
             self._client.problem = "its response is too large or compressed"

@@ -2,15 +2,19 @@
 
 `python -m tests.benchmarks.reasons.stream_transport` reads streams of the paced endpoint, with and
 without pauses between their tokens, and prints the CPU microseconds of a token and the number of
-tokens in a piece. Medians of rounds that alternate between the transports.
+tokens in a piece; then streams runs of two servers, one with each transport, and prints the CPU
+microseconds of the server for a token. Medians of rounds that alternate between the transports.
 """
 
 from __future__ import annotations
 
 import asyncio
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -18,7 +22,11 @@ import uvloop
 
 from agentctl.runtime.models.stream_transport import StreamTransport
 from tests.benchmarks.client import build_message
-from tests.benchmarks.servers import serve_endpoint
+from tests.benchmarks.seeding import seed_database
+from tests.benchmarks.servers import RunningServer, serve_endpoint
+from tests.benchmarks.tokens import FAST, PACED, Side, build_run_side, measure_sides
+from tests.benchmarks.work import create_work, sized_sessions
+from tests.process import base_environment, start_server
 
 ROUNDS = 5
 LOADS = {"40 streams of 50 tokens/s": (40, 100, 0.02), "10 streams at full speed": (10, 2_000, 0.0)}
@@ -58,6 +66,34 @@ async def measure(url: str) -> None:
             print(f"  {name:<24}{cpu:8.1f} us a token {tokens:8.1f} tokens a piece")
 
 
+ENVIRONMENTS = {
+    "transport for streams": {},
+    # A server with a proxy has the transport of httpx2, and this one uses no proxy.
+    "transport of httpx2": {"HTTPS_PROXY": "http://127.0.0.1:9", "NO_PROXY": "*"},
+}
+
+
+def measure_servers(folder: Path, url: str) -> None:
+    """Print the CPU time of a server for a token of a streamed run, with each transport."""
+    with ExitStack() as stack:
+        sides: dict[str, Side] = {}
+        for name, variables in ENVIRONMENTS.items():
+            work = create_work(folder / name, f"{url}/v1", sized_sessions((1,)))
+            seed_database(work)
+            place = ("--config", str(work.folder / "agentctl.toml"), "--port", "0")
+            environment = base_environment() | variables
+            log = work.folder / "server.log"
+            server = stack.enter_context(start_server(*place, log=log, environment=environment))
+            port = int(server.url.rpartition(":")[2])
+            sides[name] = build_run_side(RunningServer(port, server.process.pid, work))
+        for load in (PACED, FAST):
+            print(f"a server, {load.title}")
+            for name, figures in measure_sides(sides, load, ROUNDS).items():
+                print(f"  {name:<24}{statistics.median(figures):8.1f} us a token")
+
+
 if __name__ == "__main__":
     with serve_endpoint() as address, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(measure(address))
+        with tempfile.TemporaryDirectory() as directory:
+            measure_servers(Path(directory), address)

@@ -1,0 +1,141 @@
+"""Retries of model calls compared with tenacity: the same failures, waits, ends and cancels.
+
+The clock is that of the test. tenacity gets the rules of a wait, and decides itself whether there
+is another attempt. Fallbacks are not compared: it has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tenacity
+
+from agentctl.runtime.models import attempts as own_part
+from agentctl.runtime.models.attempts import Attempts, ModelCounters, PreparedModel
+from agentctl.runtime.models.calls import ModelFailure
+from tests.differential.comparison import Comparison, Outcome
+
+Failures = Sequence[ModelFailure | None]
+Pause = Callable[[float], Awaitable[None]]
+Uniform = Callable[[float, float], float]
+TEMPORARY = ("MODEL_UNAVAILABLE", "MODEL_TIMEOUT")
+
+
+def build_attempts(retries: int, seconds: float) -> Attempts:
+    """Return the attempts of a run with one model."""
+    nothing: Any = None
+    model = PreparedModel("m", nothing, nothing, retries, seconds)
+    return Attempts("run", [model], ModelCounters(["m"]))
+
+
+async def call(attempts: Attempts, failures: Failures, work: Pause) -> int | None:
+    """Return the number of the attempt that succeeded; None if the call failed."""
+    attempts.begin_call()
+    for number, failure in enumerate(failures, 1):
+        await work(number)
+        if failure is None:
+            return number
+        if not await attempts.wait_after(failure):
+            return None
+    raise AssertionError("the last attempt succeeds")
+
+
+async def call_with_tenacity(
+    retries: int, seconds: float, failures: Failures, pause: Pause, uniform: Uniform
+) -> int | None:
+    """Return the same by tenacity; `pause` is also its work."""
+    backoff = tenacity.wait_exponential(multiplier=0.5, max=8.0)
+
+    def wait(state: tenacity.RetryCallState) -> float:
+        assert state.outcome is not None
+        failure: Any = state.outcome.exception()
+        if failure.retry_after is None:
+            return backoff(state) * uniform(0.5, 1.0)
+        return float(failure.retry_after) + uniform(0.0, 0.5)
+
+    def is_temporary(error: BaseException) -> bool:
+        return isinstance(error, ModelFailure) and error.code in TEMPORARY and error.is_repeatable
+
+    retrying = tenacity.AsyncRetrying(
+        sleep=pause,
+        wait=wait,
+        stop=tenacity.stop_after_attempt(retries + 1) | tenacity.stop_before_delay(seconds),
+        retry=tenacity.retry_if_exception(is_temporary),
+        reraise=True,
+    )
+    number = 0
+    try:
+        async for attempt in retrying:
+            with attempt:
+                number += 1
+                failure = failures[number - 1]
+                if failure is not None:
+                    raise failure
+    except ModelFailure:
+        return None
+    return number
+
+
+def test_attempts_are_those_of_tenacity(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, waits = [0.0], list[float]()
+    fraction, cancelled_wait = [0.0], [0]
+
+    async def pause(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == cancelled_wait[0]:
+            raise asyncio.CancelledError
+        clock[0] += seconds
+
+    async def work(_: float) -> None:
+        return None
+
+    def uniform(low: float, high: float) -> float:
+        return low + (high - low) * fraction[0]
+
+    now = SimpleNamespace(monotonic=lambda: clock[0])
+    monkeypatch.setattr(own_part, "time", now)
+    monkeypatch.setattr(own_part, "asyncio", SimpleNamespace(sleep=pause))
+    monkeypatch.setattr(own_part, "random", SimpleNamespace(uniform=uniform))
+    monkeypatch.setattr(tenacity, "time", now)
+
+    async def observe(calling: Any) -> Outcome:
+        clock[0] = 0.0
+        waits.clear()
+        try:
+            result = await calling
+        except asyncio.CancelledError:
+            result = "cancelled"
+        return Outcome((result, [round(wait, 9) for wait in waits]))
+
+    async def compare(comparison: Comparison) -> None:
+        chance, seen = comparison.chance, set[object]()
+        for _ in comparison.rounds(300):
+            retries, seconds = chance.randrange(7), chance.choice((3.0, 20.0, 90.0))
+            attempts = build_attempts(retries, seconds)
+            # The same object for several calls: nothing of a cancelled one is left for the next.
+            for _ in range(3):
+                failures: list[ModelFailure | None] = [
+                    ModelFailure(
+                        chance.choice((*TEMPORARY, *TEMPORARY, "MODEL_REJECTED")),
+                        "no",
+                        retry_after=chance.choice((None, None, 0.0, 0.3, 1.7, 30.0)),
+                        is_repeatable=chance.random() < 0.95,
+                    )
+                    for _ in range(chance.randrange(9))
+                ]
+                failures.append(None)
+                fraction[0], cancelled_wait[0] = chance.random(), chance.choice((0, 0, 1, 2, 3))
+                ours = await observe(call(attempts, failures, work))
+                theirs = await observe(
+                    call_with_tenacity(retries, seconds, failures, pause, uniform)
+                )
+                seen.add(ours.value[0])
+                comparison.compare((retries, seconds, failures), ours, theirs)
+        assert {None, "cancelled", 1, 2, 3} <= seen
+
+    with Comparison("retries of model calls") as comparison:
+        asyncio.run(compare(comparison))
