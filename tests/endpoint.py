@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,18 @@ class ModelEndpoint:
             connection.close()
 
 
-def start_endpoint(module: str = "tests.endpoint_server") -> ModelEndpoint:
-    """Start the process and wait until it listens; the caller stops it with `stop`."""
+def start_endpoint(
+    module: str = "tests.endpoint_server", variables: Mapping[str, str] | None = None
+) -> ModelEndpoint:
+    """Start the process and wait until it listens; the caller stops it with `stop`.
+
+    Args:
+        variables: further environment variables of the process.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", module],
         cwd=Path(__file__).parent.parent,
+        env={**os.environ, **(variables or {})},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -52,6 +52,7 @@ class Server:
     Args:
         options: options of `agentctl serve`.
         program: the version of the server.
+        variables: further environment variables of the server.
 
     Attributes:
         url: the URL, the same after a restart; empty before the first start.
@@ -59,12 +60,18 @@ class Server:
     """
 
     def __init__(
-        self, name: str, deployment: Deployment, *options: str, program: Program = NEW
+        self,
+        name: str,
+        deployment: Deployment,
+        *options: str,
+        program: Program = NEW,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.deployment = deployment
         self._options = options
         self._program = program
+        self._variables = {**program.variables, **(variables or {})}
         self.url = ""
         self.logs = list[Path]()
         self._context = contextlib.ExitStack()
@@ -98,7 +105,7 @@ class Server:
         log = self.deployment.folder / f"{self.name}-{len(self.logs) + 1}.log"
         self.logs.append(log)
         options = ("--config", str(self.deployment.path), "--port", port, *self._options)
-        environment = {**os.environ, **self._program.variables}
+        environment = {**os.environ, **self._variables}
         running = start_server(
             *options, log=log, environment=environment, program=self._program.command
         )
