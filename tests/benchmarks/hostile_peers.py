@@ -4,32 +4,30 @@
 
 A peer is a model endpoint, an MCP program, an agent in code, or a client, and sends as much as it
 can (`tests.hostile`). The first row is the same server without a hostile peer. On a machine with
-other work the last column counts: the longest wait without the time in which the server or this
-program waited for a processor.
+other work the last two columns count: the longest wait without the time in which the event loop or
+this program waited for a processor, and the processor time of the server meanwhile. A thread that
+waits for a processor while the event loop waits for it adds to the first of them only.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import urlsplit
 
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import start_endpoint
 from tests.hostile import endpoint, mcp_program
-from tests.process import ServerProcess, serve_config
+from tests.hostile.health import Target, Wait, measure_waits
+from tests.hostile.worst_inputs import CASES, serve_world
+from tests.process import serve_config
 
 CODE = Path(__file__).parents[1] / "hostile" / "agents.py"
 """Agents in code. Their module has texts of 300 MB: only the server imports it."""
@@ -43,93 +41,12 @@ AGENTS = (
 QUIET_SECONDS = 3.0
 """Time of a measurement without a hostile peer, and of a flood without an end."""
 
-LONGEST_SECONDS = 120.0
-"""Time after which a peer is not waited for."""
-
-PAUSE_SECONDS = 0.005
 TARGET_MILLISECONDS = 100.0
 
+SCALE = 10
+"""Size of the data of the worst inputs: as much as lists and searches read."""
+
 Act = Callable[["Target"], None]
-
-
-class Target(NamedTuple):
-    """A running server, and the token of an administrator."""
-
-    server: ServerProcess
-    token: str
-
-    def connect(self) -> socket.socket:
-        """Open a connection to the server."""
-        parts = urlsplit(self.server.url)
-        return socket.create_connection((parts.hostname or "", parts.port or 0), timeout=300)
-
-    def send(self, path: str, body: bytes, kind: str = "application/json") -> bytes:
-        """Send a POST; read and drop the response. Return its first bytes."""
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.token}\r\n"
-            f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        )
-        return self._exchange(head.encode() + body)
-
-    def _exchange(self, request: bytes) -> bytes:
-        with self.connect() as connection:
-            connection.sendall(request)
-            first, buffer = b"", bytearray(262_144)
-            while count := connection.recv_into(buffer):
-                first = first or bytes(buffer[: min(count, 600)])
-        return first
-
-    def get(self, path: str) -> bytes:
-        """Send a GET; read and drop the response. Return its first bytes."""
-        head = (
-            f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {self.token}\r\n"
-            "Connection: close\r\n\r\n"
-        )
-        return self._exchange(head.encode())
-
-    def run(self, agent: str, **fields: object) -> None:
-        """Run an agent to its end."""
-        body = {"message": "go", **fields}
-        status = self.send(f"/agents/{agent}/runs", json.dumps(body).encode())
-        assert status.startswith(b"HTTP/1.1 200"), status
-
-
-class Wait(NamedTuple):
-    """The time of a request of `/health`.
-
-    Attributes:
-        seconds: the whole time.
-        quiet: the time without that in which this process or the server waited for a processor.
-    """
-
-    seconds: float
-    quiet: float
-
-
-def read_delay(process_id: int) -> float:
-    """Return the seconds that the main thread of a process waited for a processor."""
-    schedule = Path(f"/proc/{process_id}/task/{process_id}/schedstat").read_text()
-    return int(schedule.split()[1]) / 1e9
-
-
-def measure_waits(target: Target, act: Callable[[], None]) -> list[Wait]:
-    """Return the times of all requests of `/health` while `act` runs."""
-    waits: list[Wait] = []
-    processes = os.getpid(), target.server.process.pid
-    worker = threading.Thread(target=act, daemon=True)
-    deadline = time.monotonic() + LONGEST_SECONDS
-    with target.connect() as connection:
-        worker.start()
-        while worker.is_alive() and time.monotonic() < deadline:
-            delayed = sum(map(read_delay, processes))
-            begun = time.perf_counter()
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert connection.recv(65_536).startswith(b"HTTP/1.1 200"), "the server is not healthy"
-            seconds = time.perf_counter() - begun
-            delayed = sum(map(read_delay, processes)) - delayed
-            waits.append(Wait(seconds, max(0.0, seconds - delayed)))
-            time.sleep(PAUSE_SECONDS)
-    return waits
 
 
 def rest(_: Target) -> None:
@@ -253,6 +170,17 @@ def measure_all(folder: Path, names: list[str]) -> Iterator[tuple[str, list[Wait
             for name, act in list_acts().items():
                 if is_wanted(name):
                     yield name, measure_waits(target, lambda act=act: act(target))
+    wanted = {name: case for name, case in CASES.items() if is_wanted(f"bound: {name}")}
+    if wanted:
+        (folder / "worst").mkdir()
+        with serve_world(folder / "worst", SCALE) as world:
+            for name, case in wanted.items():
+                act = lambda case=case: case.act(world)  # noqa: E731
+                yield f"bound: {name}", measure_waits(world.target, act)
+    with ExitStack() as stack:
+        model = start_endpoint("tests.hostile.endpoint")
+        stack.callback(model.stop)
+        url = model.base_url
         for number, behaviour in enumerate(
             (*mcp_program.FLOODS, *mcp_program.RESULTS, *mcp_program.LISTS)
         ):
@@ -262,19 +190,23 @@ def measure_all(folder: Path, names: list[str]) -> Iterator[tuple[str, list[Wait
                     yield name, measure_waits(target, lambda target=target: flood(target))
 
 
-def main(names: list[str]) -> None:
-    """Measure and print a line for each peer."""
+def main(names: list[str]) -> int:
+    """Measure and print a line for each peer; return 1 if one is over the target."""
+    status = 0
     print(
         f"{'peer':<36}{'requests':>9}{'median ms':>11}{'longest ms':>12}{'without CPU waits':>19}"
+        f"{'processor ms':>14}"
     )
     with tempfile.TemporaryDirectory() as folder:
         for name, waits in measure_all(Path(folder), names):
             median = statistics.median(wait.seconds for wait in waits) * 1000
-            longest, quiet = (max(values) * 1000 for values in zip(*waits, strict=True))
-            mark = "" if quiet <= TARGET_MILLISECONDS else "  over the target"
-            line = f"{name:<36}{len(waits):>9}{median:>11.1f}{longest:>12.1f}{quiet:>19.1f}{mark}"
-            print(line, flush=True)
+            longest, quiet, busy = (max(values) * 1000 for values in zip(*waits, strict=True))
+            status |= busy > TARGET_MILLISECONDS
+            mark = "" if busy <= TARGET_MILLISECONDS else "  over the target"
+            line = f"{name:<36}{len(waits):>9}{median:>11.1f}{longest:>12.1f}{quiet:>19.1f}"
+            print(f"{line}{busy:>14.1f}{mark}", flush=True)
+    return int(status)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

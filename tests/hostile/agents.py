@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+
+from pydantic import BaseModel
 
 from agentctl import RunContext
 from agentctl.agents import Output, Thinking, ToolCompleted, ToolStarted
@@ -11,12 +14,26 @@ MILLION = 1_000_000
 
 # Built once, so that a measurement has the work of the server only.
 LONG, WIDE, FITTING = "x" * 300 * MILLION, "é" * 7 * MILLION, "x" * 14 * MILLION
+BYTES = LONG.encode()
 LISTS, ROWS = [[0] * 1_000] * 20_000, [[0] * 100] * 60_000
+TIMES = [datetime(2026, 1, 1, tzinfo=UTC)] * 262_143
 NAMES = {str(number): ROWS[0] for number in range(300_000)}
+
+
+class Model(BaseModel):
+    body: list[datetime]
 
 
 async def long_text(message: str) -> str:
     return LONG
+
+
+async def long_bytes(message: str) -> bytes:
+    return BYTES
+
+
+async def long_failure(message: str) -> str:
+    raise ValueError(FITTING)
 
 
 async def wide_text(message: str) -> str:
@@ -33,6 +50,10 @@ async def many_lists(message: str) -> list[list[int]]:
 
 async def fitting_lists(message: str) -> list[list[int]]:
     return ROWS
+
+
+async def fitting_model(message: str) -> Model:
+    return Model.model_construct(body=TIMES)
 
 
 async def long_leaf(message: str) -> dict[str, str]:

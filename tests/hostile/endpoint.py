@@ -61,6 +61,16 @@ def called(*pieces: tuple[str, int]) -> Bytes:
     return stream((call("", "add"), 1), *parts, (event({}, "tool_calls"), 1))
 
 
+def many_calls() -> Bytes:
+    """Yield as many tool calls as an answer may have, with arguments that take long to check."""
+    arguments = json.dumps({"a": "ab" * 400 + "c"})
+    calls = [
+        {"index": n, "id": f"c{n}", "function": {"name": "check", "arguments": arguments}}
+        for n in range(128)
+    ]
+    return stream((event({"tool_calls": calls}), 1), (event({}, "tool_calls"), 1))
+
+
 def endless_line(start: bytes) -> Bytes:
     yield start
     yield from [b"x" * 65_536] * 3_000
@@ -111,6 +121,12 @@ SCRIPTS: dict[str, Callable[[], Bytes]] = {
     "comments": lambda: stream((b":\n\n", 260_000)),
     "one-byte-lines": lambda: stream((b"a\n" * 100_000 + b"\n", 40)),
     "data-lines": lambda: stream((b"data: {\n" + b"data:\n" * 100_000 + b"data: }\n\n", 20)),
+    "checked-calls": many_calls,
+    "parts": lambda: stream((event({"content": "x"}) + event({"reasoning": "y"}), 512)),
+    "structured": lambda: stream(
+        (event({"content": json.dumps({"a": list(range(45_000))})[:-2]}), 1),
+        (event({"content": "]}"}), 1),
+    ),
     "usage": lambda: stream((b'data: {"usage":{"prompt_tokens":1%b}}\n\n' % (b"0" * 4_000), 200)),
 }
 """The answers by the name of the model."""

@@ -1,17 +1,19 @@
 """An MCP program that sends as much as it can. It needs the standard library only.
 
-    python mcp_program.py BEHAVIOUR
+    python mcp_program.py BEHAVIOUR [SECONDS]
 
-The behaviours `lines`, `log` and so on begin when the tool `start` is called; the others are the
-result of that tool, or the list of tools.
+The behaviours `lines`, `log` and so on begin when the tool `start` is called, and last for ever or
+for some seconds; the others are the result of that tool, or the list of tools.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -67,12 +69,13 @@ def write(number: int, data: bytes) -> None:
         data = data[os.write(number, data) :]
 
 
-def flood(number: int, data: bytes) -> None:
-    while True:
+def flood(number: int, data: bytes, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
         write(number, data)
 
 
-def main(behaviour: str) -> None:
+def main(behaviour: str, seconds: float = math.inf) -> None:
     """Answer the requests on stdin."""
     pages = 0
     for line in sys.stdin.buffer:
@@ -98,10 +101,11 @@ def main(behaviour: str) -> None:
         elif method == "tools/call":
             send(request_id, b'{"content":[{"type":"text","text":"started"}]}')
             if behaviour in FLOODS:
-                threading.Thread(target=flood, args=FLOODS[behaviour], daemon=True).start()
+                flooding = (*FLOODS[behaviour], seconds)
+                threading.Thread(target=flood, args=flooding, daemon=True).start()
         elif request_id is not None:
             send(request_id, b"{}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(float, sys.argv[2:]))

@@ -33,20 +33,27 @@ from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 
 class Row(NamedTuple):
-    """A row of the page. `name` is the key of a setting, or the place of a constant."""
+    """A row of the page.
+
+    Attributes:
+        name: the key of a setting, or the place of a constant.
+        longest: the longest time for which its worst input keeps other requests waiting, such as
+            `5 ms`; `-` if it orders no work.
+    """
 
     bound: str
     default: str
     name: str
     outcome: str
+    longest: str
 
 
 def read_rows() -> list[Row]:
     found = []
     for line in page("docs/limits.md").text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        if len(cells) == 4 and cells[2].startswith("`"):
-            found.append(Row(cells[0], cells[1], cells[2].strip("`"), cells[3]))
+        if len(cells) == 5 and cells[2].startswith("`"):
+            found.append(Row(cells[0], cells[1], cells[2].strip("`"), *cells[3:]))
     return found
 
 
@@ -101,6 +108,11 @@ def test_default_on_the_page_is_that_of_the_code(row: Row) -> None:
     stated = re.match(r"[\d,.]+", row.default)
     assert stated is not None, row
     assert float(stated[0].replace(",", "")) == float(str(find_value(row.name)))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+def test_longest_time_on_the_page_is_at_most_100_ms(row: Row) -> None:
+    assert row.longest in ("-", "1 ms", "2 ms", "5 ms", "10 ms", "20 ms", "50 ms", "100 ms")
 
 
 def test_every_bound_has_one_row() -> None:
