@@ -48,6 +48,11 @@ test-packaging: $(VENV)/.installed-test .dist/.installed .peers/oidc/.installed 
 		.peers/installers/.installed
 	AGENTCTL_TEST_PACKAGING=1 $(BIN)/python -m pytest -q -rs tests/packaging
 
+# README's first steps on Debian 12, Debian 13 and Ubuntu, with their own Python; CHECK=1 runs `make
+# check` there, too. Needs mmdebstrap and ubuntu-keyring, and root.
+test-machines: $(VENV)/.installed-test
+	$(BIN)/python -m tests.packaging.machines $(if $(CHECK),--check)
+
 # The files of a release in dist/: the same bytes for the same commit.
 dist: .dist/.installed
 	rm -rf dist

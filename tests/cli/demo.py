@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,11 +40,16 @@ class Demo:
 
 
 @contextmanager
-def serving(folder: Path, *options: str) -> Iterator[Demo]:
-    """`agentctl serve --demo` with its data in `folder`, on any free port, until the block ends."""
+def serving(folder: Path, *options: str, program: Sequence[str] | None = None) -> Iterator[Demo]:
+    """`agentctl serve --demo` with its data in `folder`, on any free port, until the block ends.
+
+    Args:
+        program: command to run instead of `python -m agentctl`.
+    """
     log = folder.parent / f"{folder.name}.log"
     demo = ("--demo", "--port", "0", "--demo-dir", str(folder))
-    with start_server(*demo, *options, log=log, environment=_environment(folder)) as server:
+    environment = _environment(folder)
+    with start_server(*demo, *options, log=log, environment=environment, program=program) as server:
         said = server.wait_for("agentctl runs start")
         config = folder / "agentctl.toml"
         yield Demo(server.url, config, _mint(config), said, server.process)

@@ -167,12 +167,18 @@ class Machine:
             time.sleep(0.2)
 
 
-def create_debian(root: Path, packages: str) -> None:
+def create_debian(
+    root: Path, packages: str, suite: str = RELEASE, mirror: str | None = None
+) -> None:
     """Write the file system of a minimal Debian into a new folder, or into a file `*.tar`.
 
     The settings of this machine for the package index, and its certificate authorities, apply there
     too. Skips the test without the Debian package mmdebstrap, or without the right to use
     namespaces.
+
+    Args:
+        suite: the release.
+        mirror: a line of sources.list; None for the archive of Debian.
     """
     program = require_program("mmdebstrap", "mmdebstrap")
     allowed = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
@@ -184,5 +190,9 @@ def create_debian(root: Path, packages: str) -> None:
         if file.exists():
             command += [f"--customize-hook=copy-in {file} {file.parent}"]
     command += ['--customize-hook=chroot "$1" update-ca-certificates']
-    done = subprocess.run([*command, RELEASE, str(root)], capture_output=True, check=False)
+    done = subprocess.run(
+        [*command, suite, str(root), *([mirror] if mirror else [])],
+        capture_output=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr.decode()
