@@ -53,6 +53,28 @@ test-packaging: $(VENV)/.installed-test .dist/.installed .peers/oidc/.installed 
 test-machines: $(VENV)/.installed-test
 	$(BIN)/python -m tests.packaging.machines $(if $(CHECK),--check)
 
+# The fast tests with the oldest supported release of each dependency. The newer releases that some
+# tools for tests require are replaced: schemathesis and textual are not tested here, nor the layout of
+# tables in a terminal, which rich 14 has changed, nor doctor, which reports the oldest cryptography.
+test-lowest: .lowest/.oldest
+	.lowest/bin/python -m pytest -n 2 --dist loadfile -q -m 'not slow' \
+		--ignore tests/architecture --ignore tests/docs --ignore tests/cli/test_top.py \
+		--ignore tests/cli/test_doctor.py \
+		--ignore tests/cli/test_pages.py --ignore tests/server/test_generated_requests.py \
+		--deselect tests/server/test_openapi.py::test_document_is_valid
+
+# With the dependencies of the oldest releases: each pydantic needs its own pydantic-core. The libraries
+# of agents need a newer typing-extensions. Without --upgrade, uv keeps the releases of an earlier file.
+.lowest/.oldest: pyproject.toml requirements-test.lock
+	$(MAKE) VENV=.lowest .lowest/.installed-test
+	.lowest/bin/python -m pip --disable-pip-version-check --quiet install 'uv>=0.13'
+	echo 'typing-extensions>=4.16' | .lowest/bin/uv pip compile --no-config --quiet --no-header \
+		--upgrade --resolution lowest-direct --python .lowest/bin/python \
+		pyproject.toml - -o .lowest/oldest.txt
+	.lowest/bin/uv pip install --no-config --quiet --no-deps --python .lowest/bin/python \
+		-r .lowest/oldest.txt
+	@touch $@
+
 # The files of a release in dist/: the same bytes for the same commit.
 dist: .dist/.installed
 	rm -rf dist
@@ -253,7 +275,7 @@ lock: $(VENV)/.installed
 	mv requirements-test.lock.new requirements-test.lock
 
 clean:
-	rm -rf $(VENV) .bench .peers .dist dist .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .lowest .bench .peers .dist dist .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info
 
 $(VENV)/.made:
 	@test -n "$(PYTHON)" && $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -72,5 +72,6 @@ def test_workflow_runs_targets_of_the_makefile() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     commands = re.findall(r"run: (.*)", WORKFLOW)
     made = {command for command in commands if command.startswith("make ")}
-    assert made == {f"make {name} PYTHON=python" for name in ("lint", "test", "test-packaging")}
+    names = ("check", "lint", "test", "test-lowest", "test-packaging")
+    assert made == {"make check", *(f"make {name} PYTHON=python" for name in names)}
     assert {command.split()[1] for command in made} <= targets

@@ -83,7 +83,8 @@ async def _parse_multipart(headers: Headers, content: bytes) -> list[tuple[str, 
     parser = MultiPartParser(headers, stream(), max_fields=MAXIMUM_PAIRS, max_part_size=size)
     try:
         form = await parser.parse()
-    except (MultiPartException, KeyError, UnicodeDecodeError):
+    # Older releases of Starlette pass on the error of python_multipart, a ValueError.
+    except (MultiPartException, KeyError, ValueError):
         raise BadRequest("The body is not a valid multipart form") from None
     pairs = list[tuple[str, str]]()
     try:
