@@ -20,7 +20,7 @@ OPENAI_PROGRAMS := aider instructor langchain litellm llm openai openai-agents p
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-packaging dist coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers test-traces lock clean
+.PHONY: demo check test test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers test-traces lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo $(PORT:%=--port %)
@@ -74,6 +74,12 @@ test-lowest: .lowest/.oldest
 	.lowest/bin/uv pip install --no-config --quiet --no-deps --python .lowest/bin/python \
 		-r .lowest/oldest.txt
 	@touch $@
+
+# Resolve libraries alone and together with agentctl, and write docs/neighbours.md; installs none of
+# them. ONLY="crewai prefect" prints these rows and writes nothing.
+neighbours: $(VENV)/.installed-test
+	@$(PIP) install 'uv>=0.13'
+	$(BIN)/python -m tests.packaging.neighbours $(ONLY)
 
 # The files of a release in dist/: the same bytes for the same commit.
 dist: .dist/.installed
