@@ -73,6 +73,17 @@ def test_run_waits_for_the_last_decision(people: People) -> None:
     assert len(people.payments) == len(before) + 1
 
 
+def test_second_decision_is_a_conflict_whatever_it_contains(people: People) -> None:
+    run = people.start("other")
+    (approval,) = people.approvals(run)
+    assert people.decide(approval, "reject").status_code == 200
+    for decision in ("approve", "reject", "answer"):
+        path, body = f"{path_of(approval)}/decide", {"decision": decision}
+        response = people.send("eve", "POST", path, json=body)
+        assert response.status_code == 409, response.text
+        assert response.json()["detail"] == "The approval is rejected by eve already"
+
+
 def test_answers_and_results_reach_the_run(people: People) -> None:
     run = people.start("ask open")
     asked, called = people.approvals(run)

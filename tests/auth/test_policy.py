@@ -12,14 +12,18 @@ from agentctl.auth.policy import (
     Public,
     allowed_ids,
     authorize,
+    build_scope_table,
+    describe_grant,
+    find_operation,
     list_open_operations,
     operations_granted_by,
     required_scopes,
 )
 from agentctl.auth.principal import Principal, anonymous_principal, local_principal
-from agentctl.errors import Forbidden, Unauthenticated
+from agentctl.errors import Forbidden, MethodNotAllowed, NotFound, Unauthenticated
+from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import operation_ids
+from agentctl.records.routes import RouteMatch, RouteTable, operation_ids
 
 # docs/contract.md "Routes", written out: the required scope, "-" for public operations, "+" for
 # any identified caller, "!" for administrators.
@@ -260,6 +264,44 @@ def test_scope_grants_its_operations() -> None:
         "decide_workflow_approval",
     ]
     assert "get_agent_run_events" in operations_granted_by("agents:x:read")
+    for malformed in ("agents", "agents:x:run:more", "agents run", ""):
+        assert list(operations_granted_by(malformed)) == []
+
+
+def test_grant_names_the_reason() -> None:
+    one = RouteMatch("create_agent_run", {"agent_id": "x"})
+    for granted, match, reason in (
+        (None, RouteMatch("get_health", {}), "public: credentials are ignored"),
+        (caller(), RouteMatch("get_me", {}), "allowed for every valid token"),
+        (anonymous_principal(), one, "the caller is an administrator"),
+        (caller("agents:read", "agents:run"), one, "granted by agents:run"),
+        (caller("agents:x:run"), one, "granted by agents:x:run"),
+        (caller("agents:b:read", "agents:a:read"), RouteMatch("get_agents", {}),
+         "granted in part, for a, b"),
+    ):  # fmt: skip
+        assert describe_grant(granted, match) == reason
+
+
+def test_unknown_requests_are_a_401_before_a_404_or_405() -> None:
+    table = RouteTable({"get_health": ROUTES["get_health"]})
+    assert find_operation(table, "GET", "/health", Unauthenticated()) == ("get_health", {})
+    for method, path in (("POST", "/health"), ("GET", "/nothing")):
+        with pytest.raises(Unauthenticated):
+            find_operation(table, method, path, Unauthenticated())
+    with pytest.raises(MethodNotAllowed) as refusal:
+        find_operation(table, "POST", "/health", None)
+    assert "GET" in refusal.value.headers()["Allow"]
+    with pytest.raises(NotFound):
+        find_operation(table, "GET", "/nothing", None)
+
+
+def test_scope_table_has_the_routes_of_operations() -> None:
+    entries = build_scope_table("root")
+    assert [entry["scope"] for entry in entries if entry["needs"] == "admin"] == ["root"]
+    for entry in entries:
+        for each in entry["operations"]:
+            route = ROUTES[each["operation"]]
+            assert (each["method"], each["path"]) == (route.method, route.template)
     for nothing in ("agents:x", "a b", "agent_os:admin", "config:x:read"):
         assert list(operations_granted_by(nothing)) == []
 

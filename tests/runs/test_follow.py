@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,14 @@ from agentctl import errors
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
+from agentctl.runs import follow as follow_module
 from agentctl.runs import stream
 from agentctl.runs.event_format import LOST_SEQ_STEP
 from agentctl.runs.follow import PORTION_BYTES, flatten, follow_run, wait_until_final
+from agentctl.runs.hub import FollowedRun, News
 from agentctl.runs.recovery import recover_runs
 from agentctl.service.service import Service, ServiceOperations
-from agentctl.store.database import Database, Sql
+from agentctl.store.database import Database, Sql, Work
 from agentctl.store.repositories import events, sessions
 from tests.deployment import Deployment
 from tests.loops import wait_until
@@ -285,6 +288,95 @@ async def test_damaged_events_do_not_stop_the_stream(deployment: Deployment) -> 
         async with asyncio.timeout(60):
             found = await resume(user(service, run.user_id), "r1")
         assert [(event.seq, event.name) for event in found][1:] == [(2 + LOST_SEQ_STEP, "RunError")]
+
+
+async def test_follower_waits_through_the_silence_of_another_process(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_module, "CHANGE_WAIT_SECONDS", 0.01)
+    wait, silences = FollowedRun.wait, 0
+
+    async def count_silences(followed: FollowedRun, position: int, seconds: float) -> News | None:
+        nonlocal silences
+        news = await wait(followed, position, seconds)
+        silences += news is None
+        return news
+
+    monkeypatch.setattr(FollowedRun, "wait", count_silences)
+    async with two_services(deployment) as (owner, other), start_hanging_run(owner) as run_id:
+        following = asyncio.create_task(collect_events(follow(other, run_id, 0)))
+        await wait_until(lambda: silences >= 3 or following.done())
+        assert not following.done()
+        await user(owner).cancel_run("agent", "hang", run_id, CancelRequest("s1", 30))
+        assert [event.name for event in await following] == ["RunCancelled"]
+
+
+async def test_follower_of_a_quiet_run_does_not_poll(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two_services(deployment) as (owner, other), start_hanging_run(owner) as run_id:
+        database, reads = main_database(other), 0
+        read = database.read
+
+        async def count_read(work: Work[Any], **options: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return await read(work, **options)
+
+        monkeypatch.setattr(database, "read", count_read)
+        following = asyncio.create_task(collect_events(follow(other, run_id, 0)))
+        await wait_until(lambda: reads)
+        before = reads
+        for _ in range(500):
+            await asyncio.sleep(0)
+        assert reads - before <= 2
+        await user(owner).cancel_run("agent", "hang", run_id, CancelRequest("s1", 30))
+        assert [event.name for event in await following] == ["RunCancelled"]
+
+
+async def test_follower_in_the_same_process_does_not_read_the_database(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse_read(work: Work[Any], **options: Any) -> Any:
+        raise errors.Unavailable("The database does not answer")
+
+    monkeypatch.setattr(follow_module, "RETRY_LIMIT_SECONDS", 0)
+    async with open_service(deployment) as service, start_hanging_run(service) as run_id:
+        with monkeypatch.context() as refusing:
+            refusing.setattr(main_database(service), "read", refuse_read)
+            following = follow(service, run_id)
+            assert (await anext(following)).name == "RunStarted"
+            rest = asyncio.create_task(collect_events(following))
+        await user(service).cancel_run("agent", "hang", run_id, CancelRequest("s1", 30))
+        assert [event.name for event in await rest] == ["RunCancelled"]
+
+
+async def test_follower_waits_for_a_busy_database_until_the_shutdown(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_service(deployment) as service:
+        port = user(service)
+        run = (await port.create_run("agent", "echo", RunRequest("hello", "s1"))).value
+        database, refusals = main_database(service), 2
+        read = database.read
+
+        async def refuse_read(work: Work[Any], **options: Any) -> Any:
+            nonlocal refusals
+            refusals -= 1
+            if refusals >= 0:
+                raise errors.Unavailable("The database is busy")
+            return await read(work, **options)
+
+        monkeypatch.setattr(database, "read", refuse_read)
+        found = await collect_events(follow(service, run["run_id"]))
+        assert [event.name for event in found] == ["RunContent", "RunCompleted"]
+        assert refusals < 0
+        refusals = 1_000
+        service.hosting.engine.closing.set()
+        with pytest.raises(errors.Unavailable):
+            async with asyncio.timeout(60):
+                await collect_events(follow(service, run["run_id"]))
+        refusals = 0
 
 
 async def test_following_an_unknown_run_raises_not_found(deployment: Deployment) -> None:

@@ -18,6 +18,7 @@ from agentctl.config.settings import Agent, Limits, Settings, Step, Team, Workfl
 from agentctl.config.settings import Database as Entry
 from agentctl.records.kinds import ComponentKind
 from agentctl.requests import CancelRequest, Page, RunFilter, RunRequest
+from agentctl.runs.claims import SPARE_LEGS
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.sweep import continue_waiting_runs
 from agentctl.runtime.components import execute
@@ -360,6 +361,28 @@ async def test_a_state_read_before_the_claim_begins_no_run_again(
         worker.held.clear()
         await wait_for(service, second["run_id"], "COMPLETED")
         assert worker.begun == ["1", "2"]
+
+
+async def test_a_server_with_few_slots_begins_the_runs_of_another_one(
+    settings: Settings, worker: Worker
+) -> None:
+    worker.held = {"1"}
+    limited = add_agents(settings, concurrent_runs=1)
+    async with (
+        serve(limited) as (full,),
+        serve(add_agents(settings, concurrent_runs=SPARE_LEGS)) as (idle,),
+    ):
+        await start(full, "free", "1", "s1")
+        await wait_until(lambda: worker.begun == ["1"])
+        run, database = await start(full, "free", "2", "s2"), idle.hosting.databases.system
+        # The clock of the machine that admitted the run may be ahead.
+        ahead = Sql("UPDATE runs SET queued_at = queued_at + 3600000000 WHERE run_id = :run_id")
+        await database.write(ahead.execute(run_id=run["run_id"]))
+        await idle.hosting.engine.claims.claim_waiting(database)
+        assert (await wait_for(idle, run["run_id"], "COMPLETED"))["content"] == "2"
+        waits = idle.hosting.engine.counters.queue_seconds
+        assert (waits.count, waits.total) == (1, 0.0)
+        worker.held.clear()
 
 
 async def test_another_server_begins_a_queued_run(

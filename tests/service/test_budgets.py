@@ -7,6 +7,8 @@ import contextlib
 import os
 import random
 from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,13 @@ import pytest
 from agentctl import errors
 from agentctl.auth.principal import Principal
 from agentctl.config import load_settings
+from agentctl.config.budgets import Budget
 from agentctl.requests import RunRequest
+from agentctl.runs import budgets
 from agentctl.runs.budgets import find_period
 from agentctl.service.doctor.budgets import check_budgets
 from agentctl.service.service import Service, ServiceOperations
+from agentctl.store.repositories import live_usage
 from tests.commands import run_command
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -41,12 +46,27 @@ async def spend(message, context):
         await asyncio.sleep(0.02)
         context.usage(input_tokens=100)
     return "done"
+
+
+async def spend_at_once(message, context):
+    for _ in range(50):
+        context.usage(input_tokens=100)
+    await asyncio.sleep(1)
+    return "done"
+
+
+async def spend_once(message, context):
+    context.usage(input_tokens=300)
+    await asyncio.sleep(30)
+    return "done"
 """
 
 
 def deploy(folder: Path, endpoint: ModelEndpoint, extra: str, **options: Any) -> Deployment:
     (folder / "spending.py").write_text(CODE)
     agents = '[[agents]]\nid = "spender"\nobject = "spending:spend"\n'
+    agents += '[[agents]]\nid = "once"\nobject = "spending:spend_once"\n'
+    agents += '[[agents]]\nid = "burst"\nobject = "spending:spend_at_once"\n'
     return create_deployment(folder, endpoint.base_url, extra=f"{agents}\n{extra}", **options)
 
 
@@ -128,6 +148,15 @@ async def test_code_that_reports_tokens_is_stopped(
         run = await run_agent(user(service), "spender")
         assert run["error"]["code"] == "BUDGET_EXCEEDED"
         assert 250 <= run["total_tokens"] < 2_000
+
+
+async def test_one_report_of_code_is_enough_to_stop_it(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    stop = budget(per="server", tokens=250, on_exceed="stop")
+    async with open_service(deploy(tmp_path, model_endpoint, stop)) as service:
+        run = await run_agent(user(service), "once")
+        assert run["error"]["code"] == "BUDGET_EXCEEDED"
 
 
 async def test_usage_of_live_runs_counts_on_other_servers(
@@ -275,3 +304,120 @@ def test_doctor_names_models_without_a_price(tmp_path: Path, model_endpoint: Mod
     findings = asyncio.run(check_budgets(settings))
     assert {finding.verdict for finding in findings} == {"wrong"}
     assert any("the model echo, whose price is not known" in each.what for each in findings)
+
+
+@pytest.fixture
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The tokens and the cost of each report of a live run."""
+    made: list[tuple[int, int]] = []
+    report = live_usage.report
+
+    def keep(run_id: str, tokens: int, cost: int) -> Any:
+        made.append((tokens, cost))
+        return report(run_id, tokens, cost)
+
+    monkeypatch.setattr(live_usage, "report", keep)
+    return made
+
+
+async def test_reports_of_code_share_their_checks(
+    tmp_path: Path, model_endpoint: ModelEndpoint, reports: list[tuple[int, int]]
+) -> None:
+    extra = budget(per="server", tokens=1_000_000, on_exceed="stop")
+    async with open_service(deploy(tmp_path, model_endpoint, extra)) as service:
+        assert (await run_agent(user(service), "burst"))["status"] == "COMPLETED"
+    assert len(reports) <= 2
+    assert reports[-1][0] == 5_000
+
+
+async def test_budget_of_each_agent_counts_its_runs_only(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    deployment = deploy(tmp_path, model_endpoint, budget(per="agent", tokens=1))
+    async with open_service(deployment) as service:
+        await run_agent(user(service))
+        with pytest.raises(errors.BudgetExceeded):
+            await run_agent(user(service))
+        assert (await run_agent(user(service), "history"))["status"] == "COMPLETED"
+
+
+async def test_queued_run_is_checked_when_it_begins(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    lined = '[[agents]]\nid = "lined"\nmodel = "tool-wait"\ntools = ["world_tools:wait"]\n'
+    lined += 'on_busy = "enqueue"\n'
+    deployment = deploy(tmp_path, model_endpoint, lined + budget(per="server", tokens=1))
+    async with open_service(deployment) as service:
+        run = partial(run_agent, user(service), "lined", '{"seconds": 0.5}', session_id="s")
+        first, second = await asyncio.gather(run(), run())
+        assert sorted([first["status"], second["status"]]) == ["COMPLETED", "ERROR"]
+        failed = first if first["status"] == "ERROR" else second
+        assert failed["error"]["code"] == "BUDGET_EXCEEDED"
+        assert failed["total_tokens"] in (None, 0)
+
+
+async def test_live_run_reports_its_exact_cost(
+    tmp_path: Path, model_endpoint: ModelEndpoint, reports: list[tuple[int, int]]
+) -> None:
+    priced = '[[models]]\nid = "priced"\nprovider = "openai"\nmodel = "tool:add"\n'
+    priced += f'base_url = "{model_endpoint.base_url}"\nprice = {{ input = 2.0, output = 2.0 }}\n'
+    priced += '[[agents]]\nid = "priced"\nmodel = "priced"\ntools = ["world_tools:add"]\n'
+    extra = priced + budget(per="agent", component="priced", cost=1.0, on_exceed="stop")
+    async with open_service(deploy(tmp_path, model_endpoint, extra)) as service:
+        run = await run_agent(user(service), "priced", CALL)
+        assert run["status"] == "COMPLETED", run["error"]
+        # Two dollars for a million tokens are 2,000 nanodollars for each.
+        ((tokens, cost),) = reports
+        assert 0 < tokens < run["total_tokens"]
+        assert cost == 2_000 * tokens
+
+
+async def test_reports_of_ended_runs_are_deleted_in_time(
+    tmp_path: Path,
+    model_endpoint: ModelEndpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    reports: list[tuple[int, int]],
+) -> None:
+    deletions: list[int] = []
+    forget = live_usage.forget_ended
+
+    def keep() -> Any:
+        deletions.append(len(reports))
+        return forget()
+
+    monkeypatch.setattr(budgets, "FORGET_REPORTS", 3)
+    monkeypatch.setattr(live_usage, "forget_ended", keep)
+    extra = budget(per="server", tokens=1_000_000, on_exceed="stop")
+    async with open_service(deploy(tmp_path, model_endpoint, extra)) as service:
+        for _ in range(7):
+            await run_agent(user(service), "tool-add", CALL)
+    assert (len(reports), deletions) == (7, [3, 6])
+
+
+async def test_checks_leave_no_read_behind(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
+    deployment = deploy(tmp_path, model_endpoint, budget(per="user", tokens=1_000_000))
+    async with open_service(deployment) as service:
+        names = ("ann", "ben", "ann", "ann")
+        await asyncio.gather(*(run_agent(user(service, name)) for name in names))
+        assert service.hosting.budgets._reads == {}
+
+
+@pytest.mark.parametrize(
+    ("period", "at", "begin", "end"),
+    [
+        ("day", "2026-03-04T23:59:59", "2026-03-04", "2026-03-05"),
+        ("day", "2026-12-31T00:00:00", "2026-12-31", "2027-01-01"),
+        ("month", "2026-01-31T12:00:00", "2026-01-01", "2026-02-01"),
+        ("month", "2028-02-29T12:00:00", "2028-02-01", "2028-03-01"),
+        ("month", "2026-12-01T00:00:00", "2026-12-01", "2027-01-01"),
+    ],
+)
+def test_periods_begin_at_midnight_utc(
+    monkeypatch: pytest.MonkeyPatch, period: Any, at: str, begin: str, end: str
+) -> None:
+    def microseconds(text: str) -> int:
+        return round(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * 1_000_000
+
+    monkeypatch.setattr(budgets, "now", lambda: microseconds(at))
+    found = find_period(Budget("b", per="server", period=period, tokens=1))
+    assert found == (microseconds(begin), microseconds(end))

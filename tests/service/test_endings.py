@@ -16,10 +16,15 @@ from agentctl import errors
 from agentctl.auth.principal import local_principal
 from agentctl.records.kinds import ComponentKind
 from agentctl.requests import CancelRequest, RunFilter, RunRequest
-from agentctl.runs import changes, engine, finish, supervision
+from agentctl.runs import changes, engine, finish, recorder, supervision
+from agentctl.runs.event_rows import decode_events
+from agentctl.runs.live import LiveRun
+from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending
 from agentctl.service import runs
 from agentctl.service.service import ServiceOperations
+from agentctl.store.database import single_unit
+from agentctl.store.repositories import events as event_store
 from agentctl.store.repositories import sessions
 from agentctl.store.sqlite import connection, writer
 from tests.deployment import Deployment, create_deployment
@@ -356,3 +361,131 @@ async def test_all_runs_end_under_random_failures(deployment: Deployment) -> Non
             for status in ("PENDING", "RUNNING"):
                 left = await admin(service).get_runs(RunFilter(status=status))
                 assert left.value["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [(Ending.failed("INTERNAL", "gone"), "failed"), (Ending.cancelled("me", None), "cancelled")],
+)
+async def test_open_spans_end_as_their_run_does(
+    deployment: Deployment, ending: Ending, status: str
+) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
+            run,
+            events,
+        ):
+            live = await wait_for_live_run(service, run["run_id"])
+            live.transcript.spans.start_tool_call("c1", "open")
+            live.stop(ending)
+            await events
+        spans: Any = (await operations.get_run(run["run_id"])).value["spans"]
+        assert [span["status"] for span in spans if span["id"] == "c1"] == [status]
+
+
+async def test_nothing_is_published_while_an_end_is_stored(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = finish._store_or_read_end
+
+    async def publish(run: LiveRun, ending: Ending, end: Any) -> Ending:
+        run.stream.publish("RunContent", b'{"content": "late"}')
+        stored = await store(run, ending, end)
+        run.stream.publish("RunContent", b'{"content": "late"}')
+        return stored
+
+    monkeypatch.setattr(finish, "_store_or_read_end", publish)
+    async with open_service(deployment) as service:
+        operations = user(service)
+        sent = await collect_run_events(operations, "agent", "echo", message="x", session_id="s1")
+        assert sent[-1].name == "RunCompleted"
+        assert all(event_data(event).get("content") != "late" for event in sent)
+        run_id = event_data(sent[0])["run_id"]
+        rows = await service.hosting.databases.system.read(event_store.list_after(run_id, -1))
+        stored = [event for row in rows for event in decode_events(row)]
+        assert [(each.seq, each.name) for each in stored] == [
+            (each.seq, each.name) for each in sent
+        ]
+
+
+async def test_end_waits_for_the_write_in_progress(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_held, held = asyncio.Event(), asyncio.Event()
+    append = recorder._EventWriter.append
+
+    async def hold(*arguments: Any) -> bool:
+        held.set()
+        await is_held.wait()
+        return await append(*arguments)
+
+    monkeypatch.setattr(recorder._EventWriter, "append", hold)
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
+            run,
+            events,
+        ):
+            live = await wait_for_live_run(service, run["run_id"])
+            await asyncio.wait_for(held.wait(), 60)
+            live.stop(Ending.cancelled("me", None))
+            await wait_until(lambda: live.recorder is not None and live.recorder._ended)
+            assert (await operations.get_run(run["run_id"])).value["status"] == "RUNNING"
+            is_held.set()
+            assert [event.seq for event in await events] == [*range(len(await events))]
+
+
+async def test_only_plain_ends_take_the_shortcut(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An end with further rows, such as those of a cancel, needs all of its statements."""
+    plain: list[str] = []
+    lasts: list[bool] = []
+    write = finish._write_plain_end
+
+    def keep(run: LiveRun, ending: Ending, end: Any) -> Any:
+        plain.append(run.run_id)
+        return write(run, ending, end)
+
+    @single_unit
+    def end_plainly(end: Any, last: Any) -> Any:
+        lasts.append(last is not None)
+        return False
+        yield
+
+    monkeypatch.setattr(finish, "_write_plain_end", keep)
+    monkeypatch.setattr(finish.plain_runs, "end", end_plainly)
+    async with open_service(deployment) as service:
+        operations = user(service)
+        completed = (await operations.create_run("agent", "echo", RunRequest("x", "s1"))).value
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
+            run,
+            events,
+        ):
+            live = await wait_for_live_run(service, run["run_id"])
+            live.stop(Ending.cancelled("me", None))
+            await events
+            assert plain == [completed["run_id"]]
+            end = await finish._build_live_end(live, Ending.completed())
+            work = write(live, Ending.completed(), end)
+            assert await live.database.read(work) is None
+            assert lasts == [True]
+
+
+async def test_followers_of_a_run_that_another_process_has_ended_read_its_events(
+    deployment: Deployment,
+) -> None:
+    async with open_service(deployment) as service:
+        operations = user(service)
+        async with streamed_run(operations, "agent", "hang", message="x", session_id="s1") as (
+            run,
+            events,
+        ):
+            live = await wait_for_live_run(service, run["run_id"])
+            assert await recover_runs(live.database, live.worker_id) == [run["run_id"]]
+            live.stop(Ending.cancelled("me", None))
+            sent = await events
+        rows = await live.database.read(event_store.list_after(run["run_id"], -1))
+        assert sent == [event for row in rows for event in decode_events(row)]
+        assert sent[-1].name == "RunError"

@@ -111,7 +111,8 @@ def _compared_lists() -> Iterator[Work[Any]]:
 
 def _lists_of_ids() -> Iterator[Work[Any]]:
     """Yield lists of summaries, and lists by the beginning of an id."""
-    for summary, prefix, everyone in product((False, True), (None, "12345678"), (False, True)):
+    prefixes = (None, "12345678", chr(0x10FFFF))
+    for summary, prefix, everyone in product((False, True), prefixes, (False, True)):
         seen = EVERYONE if everyone else Visibility(everyone=False, user_id="ada")
         form = RunView("summary" if summary else "full")
         yield list_runs(seen, id_prefix=prefix, form=form)

@@ -9,13 +9,14 @@ import pytest
 
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import RowPage
-from agentctl.store.repositories import session_lists, sessions
+from agentctl.store.repositories import run_lists, runs, session_lists, sessions
+from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SummaryRow
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import Visibility
 from tests.store.conftest import Store
 from tests.store.lists import bounded_statements_of, list_runs, list_sessions, statements_of
-from tests.store.rows import START, a_session
+from tests.store.rows import START, a_run, a_session
 from tests.store.test_plans import indexes, plan_list
 
 MAXIMUM = 7
@@ -26,7 +27,8 @@ ANN = Visibility(everyone=False, user_id="ann")
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_lists, "MAXIMUM_COMPARED_METADATA", MAXIMUM)
+    for module in (session_lists, run_lists):
+        monkeypatch.setattr(module, "MAXIMUM_COMPARED_METADATA", MAXIMUM)
 
 
 @unit
@@ -73,6 +75,14 @@ def test_pages_have_each_row_once_within_the_bound(store: Store) -> None:
     assert (unknown.total, unknown.capped) == (1, True)
 
 
+def test_last_compared_row_is_part_of_its_page(store: Store) -> None:
+    store.write(create(list(range(14, 27))))  # s20 is the seventh of both orders
+    for order in ("asc", "desc"):
+        first, *rest = walk(store, order=order)
+        assert (ids_of([first]), ids_of(rest)) == ([20], [])
+        assert (first.total, first.capped) == (1, True)
+
+
 def test_list_of_the_bound_has_no_next_page(store: Store) -> None:
     store.write(create(list(range(MAXIMUM))))
     (page,) = walk(store, order="asc")
@@ -85,6 +95,33 @@ def test_page_numbers_skip_rows_that_match(store: Store) -> None:
     page = read(store, order="asc", limit=2, offset=2)
     assert ids_of([page]) == [3]
     assert page.next == (START + 2, "s06")
+
+
+def test_runs_are_compared_as_sessions_are(store: Store) -> None:
+    @unit
+    def create_runs() -> Steps[None]:
+        yield from sessions.create(a_session("s1"))
+        for number in range(COUNT):
+            metadata = json.dumps({"tags": ["rare" if number in MATCHING else "usual"]})
+            row = a_run(f"r{number:02}", created_at=START + number // 3, metadata=metadata)
+            yield from runs.create(row)
+
+    store.write(create_runs())
+    found: list[RunRow] = []
+    after = None
+    while True:
+        page = store.read(list_runs(tag=("rare",), order="asc", limit=2, after=after))
+        found += page.rows
+        if (after := page.next) is None:
+            break
+    assert [run.run_id for run in found] == [f"r{number:02}" for number in sorted(MATCHING)]
+    assert all(run.status == "PENDING" for run in found)
+
+
+def test_ten_thousand_rows_are_compared_for_a_page() -> None:
+    for work in (list_runs(error="x"), list_sessions(error="x")):
+        ends = [each.parameters for each in bounded_statements_of(work)]
+        assert {each["offset"] for each in ends if each.get("limit") == 2} == {9_999}
 
 
 def test_changes_neither_repeat_nor_lose_rows(store: Store) -> None:

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from agentctl.store.database import Steps, Work, unit
-from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, fold_ascii, prefix_end
-from agentctl.store.repositories import run_reads, runs, sessions
+from agentctl.requests.accounts import AccountFilter
+from agentctl.requests.memories import MemoryFilter
+from agentctl.store.database import Sql, Steps, Work, unit
+from agentctl.store.listing import Cursor, RowPage, Slice, build_any, fold_ascii, prefix_end
+from agentctl.store.repositories import accounts, memories, run_reads, runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
-from tests.store.lists import list_runs, list_sessions
+from tests.store.lists import list_runs, list_sessions, statements_of
 from tests.store.rows import START, a_run, a_session, an_end
-
-pytestmark = pytest.mark.slow
 
 
 @unit
@@ -120,6 +120,7 @@ def test_pages_by_offset_return_the_same_list(store: Store) -> None:
     assert {part.total for part in parts} == {60}
     assert [part.next is None for part in parts] == [False, False, True, True]
     assert whole.next is None
+    assert len(store.read(list_sessions()).rows) == 20
 
 
 @pytest.mark.parametrize(
@@ -230,20 +231,97 @@ def test_lists_of_live_runs_and_time_ranges_are_complete(
     assert (found.rows, found.total) == (expected[2:6], len(expected))
 
 
+def test_time_bound_at_the_time_of_the_cursor_is_kept(store: Store) -> None:
+    store.write(some_runs())
+    after = (START + 2, "r19")
+    later = store.read(list_runs(created_after=START + 2, order="asc", after=after, limit=100)).rows
+    assert [row.run_id for row in later] == [f"r{number}" for number in range(20, 40)]
+    earlier = store.read(list_runs(created_before=START + 2, after=after, limit=100)).rows
+    assert [row.run_id for row in earlier] == [f"r{number:02}" for number in range(15, -1, -1)]
+
+
+def test_lists_by_the_beginning_of_an_id_have_exactly_these_ids(store: Store) -> None:
+    store.write(some_runs())
+    for prefix, ids in (("r1", range(10, 20)), ("r19", [19]), (chr(0x10FFFF), ())):
+        found = store.read(list_runs(id_prefix=prefix, order="desc"))
+        assert [row.run_id for row in reversed(found.rows)] == [f"r{number}" for number in ids]
+    assert store.read(list_sessions(id_prefix="s1")).total == 10
+
+
+@pytest.mark.parametrize(
+    ("given", "bounds"),
+    [
+        ({"order": "asc", "created_after": 10, "after": (5, "x")}, {"since": 10}),
+        ({"order": "asc", "created_after": 10, "after": (10, "x")}, {"after_key": 10}),
+        ({"order": "asc", "created_before": 10, "after": (5, "x")}, {"before": 10, "after_key": 5}),
+        ({"order": "desc", "created_before": 10, "after": (15, "x")}, {"before": 10}),
+        ({"order": "desc", "created_before": 10, "after": (10, "x")}, {"before": 10}),
+        ({"order": "desc", "created_before": 10, "after": (5, "x")}, {"after_key": 5}),
+        ({"order": "desc", "created_after": 5, "after": (9, "x")}, {"since": 5, "after_key": 9}),
+    ],
+    ids=str,
+)
+def test_a_page_begins_at_the_tighter_of_a_time_and_a_cursor(
+    given: dict[str, Any], bounds: dict[str, int]
+) -> None:
+    # The part of the statement that counts the whole list has all bounds of time, but no cursor.
+    page = statements_of(list_runs(EVERYONE, limit=4, **given), 1)[0]
+    conditions = page.sql[page.sql.rindex("WHERE") :]
+    assert {
+        name: page.parameters[name]
+        for name in ("since", "before", "after_key")
+        if f":{name}" in conditions
+    } == bounds
+    assert page.parameters["limit"] == 5, "a page reads one row more, which shows whether it ends"
+
+
+def test_only_the_rows_of_another_index_are_sorted_by_their_ids() -> None:
+    part = Slice(limit=1)
+    plain: list[Work[Any]] = [
+        list_sessions(),
+        list_runs(),
+        memories.list_page(MemoryFilter(), EVERYONE, part),
+        accounts.list_page(AccountFilter(), part),
+    ]
+    for work in plain:
+        assert "IN (SELECT" not in statements_of(work, 1)[0].sql
+    for work in (list_sessions(id_prefix="s"), list_runs(id_prefix="r"), list_runs(live=True)):
+        assert "_id IN (SELECT" in statements_of(work, 1)[0].sql
+
+
+def test_condition_of_no_values_matches_nothing(store: Store) -> None:
+    store.write(some_sessions())
+    for values, count in (((), 0), (("s01", "s02"), 2)):
+        text, named = build_any("session_id", values)
+        counted = Sql(f"SELECT count(*) FROM sessions WHERE {text}").value(**named)
+        assert store.run(store.database.read(counted)) == count
+
+
+def test_only_ascii_letters_are_folded(store: Store) -> None:
+    for text, folded in (("AbZ", "abz"), ("ÄÖ-K", "ÄÖ-k"), ("İ\u212a", "İ\u212a")):
+        assert fold_ascii(text) == folded
+        if store.is_embedded:
+            lower = Sql("SELECT lower(:text)").value(text=text)
+            assert store.run(store.database.read(lower)) == folded
+
+
 def test_a_total_is_capped_and_a_dense_prefix_keeps_its_order(sqlite: SqliteDatabase) -> None:
     store = Store(sqlite)
 
     @unit
-    def many() -> Steps[None]:
-        for number in range(MAXIMUM_TOTAL + 5):
+    def many(*numbers: int) -> Steps[None]:
+        for number in range(*numbers):
             name = "Same" if number else "Other"
             yield from sessions.create(
                 a_session(f"s{number:05}", session_name=name, now=START + number)
             )
 
-    store.write(many())
+    for numbers, capped in (((10_000,), False), ((10_000, 10_001), True), ((10_001, 10_005), True)):
+        store.write(many(*numbers))
+        found = store.read(list_sessions(limit=1))
+        assert (found.total, found.capped) == (10_000, capped)
     found = store.read(list_sessions(session_name="SAME", limit=3))
-    assert (found.total, found.capped) == (MAXIMUM_TOTAL, True)
+    assert (found.total, found.capped) == (10_000, True)
     assert [row.session_id for row in found.rows] == ["s10004", "s10003", "s10002"]
     work = list_sessions(session_name="s", order="asc", limit=2, after=(START, ""))
     assert [row.session_id for row in store.read(work).rows] == ["s00001", "s00002"]
@@ -261,3 +339,8 @@ def test_a_prefix_range_contains_exactly_its_prefix() -> None:
             within = start <= text and (end is None or text < end)
             assert within == text.startswith(prefix.translate(fold))
         assert all(letter < "\ud800" or letter > "\udfff" for letter in end or "")
+    assert [prefix_end(f"a{letter}") for letter in "\ud7fe\ud7ff\ue000"] == [
+        "a\ud7ff",
+        "a\ue000",
+        "a\ue001",
+    ]

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, fields
 from typing import Any
 
-import pytest
-
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.listing import MAXIMUM_SURPLUS, MAXIMUM_TOTAL
 from agentctl.store.repositories import sessions
@@ -20,8 +18,6 @@ from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.lists import list_runs, list_sessions, statements_of
 from tests.store.rows import START, a_session
-
-pytestmark = pytest.mark.slow
 
 ANN = Visibility(False, "ann")
 
