@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from agentctl.store.sqlite.backup import back_up, hash_rows
 from agentctl.store.sqlite.connection import run_unit_on_snapshot
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.sqlite.file import get_wal_path
+from tests.loops import wait_until
 from tests.store.rows import a_run, a_session
 
 
@@ -29,42 +31,63 @@ def pair(number: int) -> Steps[None]:
     yield from runs.create(a_run(f"r{number}", f"s{number}"))
 
 
+ALL = 100_000
+WRITERS = 4
+
+
 def test_a_backup_is_a_snapshot_with_all_acknowledged_writes(
-    sqlite: SqliteDatabase, path: Path
+    sqlite: SqliteDatabase, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("agentctl.store.sqlite.backup.PAGES", 50)
     acknowledged: list[int] = []
+    written = threading.Condition()
 
     async def write(first: int) -> None:
-        for number in range(first, 100_000, 4):
+        for number in range(first, ALL, WRITERS):
             await sqlite.write(pair(number))
-            acknowledged.append(number)
+            with written:
+                acknowledged.append(number)
+                written.notify_all()
+
+    def wait_for_a_later_write(what: str, done: int, total: int) -> None:
+        """Continue the backup after a write that has begun since the last step."""
+        with written:
+            # Each writer may have one write that has begun before.
+            enough = len(acknowledged) + WRITERS + 1
+            assert written.wait_for(lambda: len(acknowledged) >= enough, timeout=60)
+
+    async def compare_backup(turn: int) -> None:
+        await wait_until(lambda: len(acknowledged) >= 50 * (turn + 1))
+        before = {f"s{number}" for number in acknowledged}
+        copy = path.with_name(f"copy{turn}.db")
+        made = await back_up(path, copy, wait_for_a_later_write)
+        found = check(made.path, made.digest)
+        assert before <= found
+        assert {f"s{number}" for number in acknowledged} - found
 
     async def main() -> None:
-        writers = [asyncio.create_task(write(first)) for first in range(4)]
+        writers = [asyncio.create_task(write(first)) for first in range(WRITERS)]
         for turn in range(4):
-            while len(acknowledged) < 50 * (turn + 1):
-                await asyncio.sleep(0.001)
-            before = {f"s{number}" for number in acknowledged}
-            made = await back_up(path, path.with_name(f"copy{turn}.db"), nobody)
-            check(made.path, before, made.digest)
-        assert len(acknowledged) > len(before)
+            await compare_backup(turn)
         for writer in writers:
             writer.cancel()
         await asyncio.wait(writers)
+        assert all(writer.cancelled() for writer in writers)
 
     asyncio.run(main())
     assert not list(path.parent.glob("*.part*"))
 
 
-def check(copy: Path, before: set[str], digest: str) -> None:
+def check(copy: Path, digest: str) -> set[str]:
+    """Check a copy. Return the ids of its sessions."""
     with closing(apsw.Connection(str(copy))) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         found = {row[0] for row in connection.execute("SELECT session_id FROM sessions")}
-        assert before <= found
-        page = run_unit_on_snapshot(connection, integrity.check_sessions("", 10_000))
+        page = run_unit_on_snapshot(connection, integrity.check_sessions("", ALL))
         assert (page.sessions, page.broken) == (len(found), [])
         assert run_unit_on_snapshot(connection, integrity.find_violations()) == []
         assert hash_rows(connection, lambda _: None)[1] == digest
+        return found
 
 
 def test_a_backup_has_the_index_of_a_virtual_table(sqlite: SqliteDatabase, path: Path) -> None:
