@@ -7,10 +7,11 @@ endpoint at `MODEL_URL` (tests/endpoint_server.py).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from agentctl import Output, RunContext, ToolCompleted, ToolStarted, Usage
 
 URL = os.environ["MODEL_URL"]
-STUBBORN_SECONDS = 3.0
-"""Time for which tools continue after a cancel."""
+STUBBORN_SECONDS = 120.0
+"""Time after which a tool that ignores a cancel ends although its file exists."""
 
 
 _tasks: list[asyncio.Task[None]] = []
@@ -63,15 +64,12 @@ def describe(context: RunContext) -> str:
     return json.dumps(described | {"claims": claims, "metadata": metadata})
 
 
-async def ignore_cancellation() -> str:
-    """Work for a while and ignore every cancellation."""
-    deadline = time.monotonic() + STUBBORN_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            await asyncio.sleep(0.05)
-        except asyncio.CancelledError:
-            continue
-    return "late"
+def hold(path: str) -> Iterator[None]:
+    """Create a file, and continue until it is removed."""
+    deadline, file = time.monotonic() + STUBBORN_SECONDS, Path(path)
+    file.touch()
+    while file.exists() and time.monotonic() < deadline:
+        yield
 
 
 # Tools of an agent that is described in the configuration
@@ -82,14 +80,18 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-async def stubborn() -> str:
-    """Ignore every cancellation."""
-    return await ignore_cancellation()
+async def stubborn(path: str) -> str:
+    """Create a file and work until it is removed. Ignore every cancellation."""
+    for _ in hold(path):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.02)
+    return "late"
 
 
-def block() -> str:
-    """Block a thread."""
-    time.sleep(STUBBORN_SECONDS)
+def block(path: str) -> str:
+    """Create a file and block a thread until it is removed."""
+    for _ in hold(path):
+        time.sleep(0.02)
     return "late"
 
 
@@ -145,11 +147,11 @@ async def function_tool(message: str) -> str:
 
 
 async def function_stubborn(message: str) -> str:
-    return await ignore_cancellation()
+    return await stubborn(**json.loads(message))
 
 
 async def function_block(message: str) -> str:
-    return await asyncio.to_thread(block)
+    return await asyncio.to_thread(block, **json.loads(message))
 
 
 async def function_wait(message: str) -> str:
@@ -214,13 +216,15 @@ async def generator_tool(message: str) -> AsyncIterator[Any]:
 
 
 async def generator_stubborn(message: str) -> AsyncIterator[Any]:
-    yield ToolStarted("call-1", "stubborn", {})
-    yield ToolCompleted("call-1", await ignore_cancellation())
+    arguments = json.loads(message)
+    yield ToolStarted("call-1", "stubborn", arguments)
+    yield ToolCompleted("call-1", await stubborn(**arguments))
 
 
 async def generator_block(message: str) -> AsyncIterator[Any]:
-    yield ToolStarted("call-1", "block", {})
-    yield ToolCompleted("call-1", await asyncio.to_thread(block))
+    arguments = json.loads(message)
+    yield ToolStarted("call-1", "block", arguments)
+    yield ToolCompleted("call-1", await asyncio.to_thread(block, **arguments))
 
 
 async def generator_wait(message: str) -> AsyncIterator[Any]:

@@ -144,43 +144,49 @@ async def test_cancel_text(server: ConformanceServer, kind: str) -> None:
 
 @pytest.mark.slow
 @every_kind
-async def test_cancel_tool(server: ConformanceServer, kind: str) -> None:
-    agent, session = f"{kind}-stubborn", f"{kind}-stubborn"
+async def test_cancel_tool(server: ConformanceServer, tmp_path: Path, kind: str) -> None:
+    agent, session, file = f"{kind}-stubborn", f"{kind}-stubborn", tmp_path / "held"
+    message = json.dumps({"path": str(file)})
     async with server.connect() as operations:
-        async with streamed_run(operations, agent, "{}", session) as (run_id, events):
+        async with streamed_run(operations, agent, message, session) as (run_id, events):
             if is_yes(kind, "tools"):
                 await wait_until(lambda: any(each["event"] == "ToolCallStarted" for each in events))
-            else:
-                await asyncio.sleep(0.2)
+            await wait_until(file.exists)
             run = await cancel_run(operations, agent, run_id)
         # The tool continues, and the record shows that until it has ended.
         assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
         assert all(call["result"] == "cancelled" for call in run["tools"] or [])
 
-        async def has_stopped() -> bool:
+        async def has_stopped(run_id: str) -> bool:
+            file.unlink(missing_ok=True)
             return (await operations.get_run(run_id)).value["stopped_at"] is not None
 
-        await wait_until(has_stopped, 60)
+        await wait_until(lambda: has_stopped(run_id))
         assert (await operations.get_run(run_id)).value["status"] == "CANCELLED"
         # The session can continue. The tool may end before the cancel arrives.
-        request = RunRequest("{}", session_id=session, background=True)
+        request = RunRequest(message, session_id=session, background=True)
         again = (await operations.create_run("agent", agent, request)).value
         cancel = CancelRequest(session, wait=SOON)
         ended = (await operations.cancel_run("agent", agent, again["run_id"], cancel)).value
         assert ended["status"] in ("CANCELLED", "COMPLETED"), ended
+        await wait_until(lambda: has_stopped(again["run_id"]))
 
 
 @every_kind
 async def test_cancelled_thread_is_recorded_as_unstopped(
-    server: ConformanceServer, kind: str
+    server: ConformanceServer, tmp_path: Path, kind: str
 ) -> None:
-    async with server.connect() as operations:
-        agent = f"{kind}-block"
-        async with streamed_run(operations, agent, "{}") as (run_id, events):
-            if is_yes(kind, "tools"):
-                await wait_until(lambda: any(each["event"] == "ToolCallStarted" for each in events))
-            await asyncio.sleep(0.2)
-            run = await cancel_run(operations, agent, run_id)
+    agent, file = f"{kind}-block", tmp_path / "held"
+    message = json.dumps({"path": str(file)})
+    async with (
+        server.connect() as operations,
+        streamed_run(operations, agent, message) as (run_id, events),
+    ):
+        if is_yes(kind, "tools"):
+            await wait_until(lambda: any(each["event"] == "ToolCallStarted" for each in events))
+        await wait_until(file.exists)
+        run = await cancel_run(operations, agent, run_id)
+    file.unlink()
     assert (run["status"], run["stopped_at"]) == ("CANCELLED", None)
 
 
