@@ -10,7 +10,7 @@ import pytest
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
 from tests.endpoint import ModelEndpoint
-from tests.runtime import sample_tools
+from tests.runtime import fake_context, sample_tools
 from tests.runtime.fake_context import attempt, run, served, settings
 
 
@@ -78,8 +78,14 @@ def test_team_metrics_exclude_members(model_endpoint: ModelEndpoint) -> None:
 )
 @pytest.mark.parametrize("mode", ["coordinate", "route"])
 def test_failure_of_a_member_is_a_tool_result(
-    model_endpoint: ModelEndpoint, mode: str, member: str, told: str
+    model_endpoint: ModelEndpoint,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    member: str,
+    told: str,
 ) -> None:
+    if member == "hang":
+        monkeypatch.setattr(fake_context, "MEMBER_SECONDS", 1.0)
     configured = build_team(model_endpoint, mode, member=member)
 
     ended, failure = attempt(configured, "go", kind="team", component="news")

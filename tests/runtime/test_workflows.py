@@ -7,6 +7,7 @@ import pytest
 from agentctl.config.settings import Agent, Settings, Step, Team, Workflow
 from agentctl.runtime.events import StepCompleted, StepStarted
 from tests.endpoint import ModelEndpoint
+from tests.runtime import fake_context
 from tests.runtime.fake_context import attempt, run, served, settings
 
 
@@ -63,8 +64,11 @@ def test_workflow_has_no_messages_and_no_usage(model_endpoint: ModelEndpoint) ->
     ],
 )
 def test_failing_step_ends_the_run(
-    model_endpoint: ModelEndpoint, second: str, code: str, why: str
+    model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch, second: str, code: str, why: str
 ) -> None:
+    if second == "hang":
+        # The first step has to end within the same time.
+        monkeypatch.setattr(fake_context, "MEMBER_SECONDS", 5.0)
     configured = build_workflow(model_endpoint, second=second)
 
     ended, failure = attempt(configured, "hello", kind="workflow", component="publish")
