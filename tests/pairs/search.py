@@ -219,7 +219,9 @@ async def search_pair(
         most = max(most, outcome.points)
         if not outcome.applied or outcome.violations:
             return
-        if samples is None and not outcome.reached:
+        # An operation that waits for another one, or a busy machine, does not reach its point.
+        has_passed = not outcome.waited or stop > outcome.points
+        if samples is None and not outcome.reached and has_passed:
             return
 
 

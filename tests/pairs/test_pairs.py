@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from tests.endpoint import ModelEndpoint
+from tests.pairs import trial
 from tests.pairs.judge import Facts
 from tests.pairs.operations import OPERATIONS, SCENES, Place, wait_for
 from tests.pairs.schedule import Actor, create_task
@@ -112,8 +113,11 @@ async def test_cancel_of_a_member_counts_after_the_death_of_its_worker(
 
 
 async def test_members_of_a_library_end_with_a_server_that_is_killed(
-    model_endpoint: ModelEndpoint,
+    model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The cancel waits for nothing before its point, also if it takes long.
+    for name in ("BLOCKED_SECONDS", "WAIT_SECONDS"):
+        monkeypatch.setattr(trial, name, 60.0)
     kill = Schedule("agno-team", "called", ("cancel member", "kill"), (3,), (0, 0))
     async with opened("sqlite", "", model_endpoint.base_url, ["agno-team"]) as arena:
         outcome = await arena.run(kill)

@@ -31,7 +31,7 @@ WAIT_SECONDS = 0.6
 
 SWEEP_SECONDS = 0.3
 
-SETTLE_SECONDS = 40.0
+SETTLE_SECONDS = 120.0
 """Time in which everything has to end, on a busy machine."""
 
 
