@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -60,6 +61,13 @@ async def spend_once(message, context):
     await asyncio.sleep(30)
     return "done"
 """
+
+
+@pytest.fixture(autouse=True)
+def one_day() -> None:
+    """Begin no test in the last minutes before midnight UTC, when the period of a budget ends."""
+    while time.time() % 86_400 > 86_400 - 180:
+        time.sleep(1)
 
 
 def deploy(folder: Path, endpoint: ModelEndpoint, extra: str, **options: Any) -> Deployment:
