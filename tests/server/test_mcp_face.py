@@ -15,6 +15,7 @@ import httpx2
 import pytest
 
 from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON
+from agentctl.interop.mcp.progress import INTERVAL_SECONDS
 from agentctl.runs.engine import CLIENT_DISCONNECTED
 from agentctl.runtime.mcp.library import IS_FIRST, ProtocolError
 from agentctl.server import create_app
@@ -270,10 +271,11 @@ def test_reused_request_id_is_another_run(wire: McpWire) -> None:
 
 
 def test_progress_is_reported_at_most_once_a_second(wire: McpWire) -> None:
+    began = time.monotonic()
     with wire.call("agent_trickle", 1, token="t1", message="x") as messages:
-        began = time.monotonic()
         first = [next(messages)["params"] for _ in range(3)]
-        assert time.monotonic() - began > 1.5
+        # A busy machine can only delay the third one.
+        assert time.monotonic() - began >= 2 * INTERVAL_SECONDS
         wire.cancel(1)
         list(messages)
     assert [params["progressToken"] for params in first] == ["t1"] * 3
