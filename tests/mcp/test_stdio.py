@@ -301,10 +301,12 @@ async def test_flood_of_lines_leaves_turns_to_other_runs(
     """docs/decisions/0075."""
     caplog.set_level(logging.INFO, "agentctl.mcp")
     async with host(stdio_spec(call_seconds=60)) as hosted:
+        asked = time.monotonic()
         await hosted.text("flood", to=pipe)
         began, used = time.monotonic(), time.thread_time()
         await asyncio.sleep(3)
         share = (time.thread_time() - used) / (time.monotonic() - began)
+    seconds = time.monotonic() - asked
     assert share < 0.5, "most of the time is left to other work"
     logged = [record for record in caplog.records if "stderr:" in record.msg]
-    assert len(logged) <= 6 * stdio.LOGGED_LINES
+    assert len(logged) <= (seconds + 2) * stdio.LOGGED_LINES
