@@ -226,7 +226,7 @@ def test_a_whole_response_has_a_deadline(agentctl: Agentctl, trickle: str, comma
     ended = agentctl(*command.split(), "-o", "jsonl", "--url", trickle)
     assert ended.code == 7
     assert "error: the server did not respond in time" in ended.stderr
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(
