@@ -45,10 +45,10 @@ class Client:
             limits=httpx2.Limits(max_connections=None, keepalive_expiry=1),
         )
 
-    async def work(self, until: float) -> None:
-        """Perform actions until this time of `time.monotonic`."""
+    async def work(self, until: float, enough: int) -> None:
+        """Perform actions until this time of `time.monotonic` and more runs than `enough`."""
         async with self._http:
-            while time.monotonic() < until:
+            while time.monotonic() < until or len(self._ledger.acknowledged) <= enough:
                 action = self._dice.choice(_ACTIONS)
                 try:
                     await action(self)

@@ -38,7 +38,7 @@ async def run_chaos(
         until = time.monotonic() + seconds
         faults = asyncio.create_task(inject_faults(cluster, until - CALM_SECONDS, pause))
         tasks = [
-            asyncio.create_task(Client(number, cluster, ledger).work(until))
+            asyncio.create_task(Client(number, cluster, ledger).work(until, clients))
             for number in range(clients)
         ]
         done, late = await asyncio.wait(tasks, timeout=seconds + LATE_SECONDS)
