@@ -361,7 +361,7 @@ def test_stop_kills_a_replacement_that_is_not_ready(deployment: Deployment) -> N
     with serve_with_two_workers(deployment, program=(sys.executable, "-c", IMPATIENT)) as server:
         (deployment.folder / "slow").touch()
         os.kill(server.workers()[0], signal.SIGKILL)
-        wait_for(importing.exists)
+        wait_for(lambda: importing.exists() and importing.read_text().endswith("\n"))
         assert server.served.stop() == 0
         assert not is_alive(int(importing.read_text()))
 
