@@ -38,6 +38,7 @@ __all__ = ["collect_garbage"]
 pytestmark = [pytest.mark.slow, ignore_never_awaited, pytest.mark.usefixtures("collect_garbage")]
 
 ROUNDS = 20 if LONG else 1
+MOST_ROUNDS = ROUNDS + 9
 RACES = 500
 """Races in each round; a round has its own database."""
 
@@ -199,17 +200,19 @@ async def wait_until_all_final(checker: InvariantChecker) -> None:
 
 async def test_cancel_that_races_the_end_returns_the_stored_status(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
-    for number in range(ROUNDS):
+    outcomes = ("stopped first", "requested first", "already_final first", "already_final later")
+    wanted = {f"{outcome} {who}" for outcome in outcomes for who in ("own", "other")}
+    # The machine decides which races a round has; a few rounds have all of them.
+    for number in range(MOST_ROUNDS):
+        if number >= ROUNDS and wanted <= seen.keys():
+            break
         folder = tmp_path / str(number)
         folder.mkdir()
         async with two_services(folder) as place:
             racing = RaceRound(place, Random(number))
             await racing.go()
         seen += racing.seen
-    for who in ("own", "other"):
-        for outcome in ("stopped first", "requested first", "already_final first"):
-            assert seen[f"{outcome} {who}"], f"that race was not run: {seen}"
-        assert seen[f"already_final later {who}"], seen
+    assert wanted <= seen.keys(), f"these races were not run: {wanted - seen.keys()}"
     asked = seen["requested first own"] + seen["requested first other"]
     # Another thread may store the end between the response and the read; that is rare.
     assert seen["at once"] <= 5 + asked / 10, seen
