@@ -69,6 +69,18 @@ def _build_request(door: str, text: str, origin: str) -> tuple[str, dict[str, An
             return "/agents/echo/runs", {"data": run}
 
 
+async def _start_first(client: httpx2.AsyncClient) -> str:
+    """Start a run, which a server that still starts may refuse; return its id."""
+    async with asyncio.timeout(60):
+        while True:
+            data = {"message": "origin", "stream": "false"}
+            started = await client.post("/agents/echo/runs", data=data)
+            if started.status_code == 200:
+                return str(started.json()["run_id"])
+            assert "Retry-After" in started.headers, started.text
+            await asyncio.sleep(0.05)
+
+
 async def test_no_start_is_refused_after_its_commit(
     tmp_path: Path, model_endpoint: ModelEndpoint, server: PostgresServer
 ) -> None:
@@ -90,10 +102,7 @@ async def test_no_start_is_refused_after_its_commit(
             timeout=120,
             limits=httpx2.Limits(max_connections=None),
         ) as client:
-            first = {"message": "origin", "stream": "false"}
-            started = await client.post("/agents/echo/runs", data=first)
-            assert started.status_code == 200, started.text
-            origin = started.json()["run_id"]
+            origin = await _start_first(client)
             connection = await asyncpg.connect(server.url)
             await connection.execute(SLOW_COMMITS.format(schema=schema))
 
