@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.markers.text import Marker, find_markers
 
-__all__ = ["Note", "Outcome", "judge_ledger"]
+__all__ = ["Note", "Outcome", "judge_ledger", "list_places"]
 
 _EXCERPT = 300
 
@@ -120,6 +120,11 @@ def judge_ledger(path: Path, outcome: Outcome) -> None:
             started = runs.get(entry["run_id"], own)
             if own.is_of_run and started != own:
                 outcome.report(f"{place}: the run of {started} has the metadata of {own}")
+
+
+def list_places(path: Path) -> set[str]:
+    """Return the places that have an entry in the ledger."""
+    return {json.loads(line)["place"] for line in path.read_text().splitlines()}
 
 
 def _cut(text: str, marker: Marker) -> str:

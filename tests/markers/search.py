@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.markers.client import Clients
-from tests.markers.judge import Outcome, judge_ledger
+from tests.markers.judge import Outcome, judge_ledger, list_places
 from tests.markers.server import Engine, start_marked_server
 from tests.markers.text import Marker
 
@@ -22,6 +22,7 @@ class Plan:
 
     Attributes:
         runs, seconds: it ends after this number of runs, or after this time.
+        places: places of the ledger; the search goes on until each has an entry.
         kill_every: average number of runs between two kills of a worker.
         parallel: number of runs at the same time.
     """
@@ -32,6 +33,7 @@ class Plan:
     seed: int
     kill_every: int = 200
     parallel: int = 16
+    places: frozenset[str] = frozenset()
 
 
 def search(plan: Plan) -> Outcome:
@@ -51,7 +53,9 @@ async def _search(plan: Plan, clients: Clients, chance: Random) -> None:
     notes, until = clients.outcome.notes, time.monotonic() + plan.seconds
 
     async def start_runs() -> None:
-        while len(notes) < plan.runs and time.monotonic() < until:
+        while time.monotonic() < until and (
+            len(notes) < plan.runs or not plan.places <= list_places(clients.server.ledger)
+        ):
             await clients.run_next()
 
     killing = asyncio.create_task(_kill_workers(plan, clients, chance))

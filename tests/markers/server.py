@@ -31,7 +31,7 @@ Engine = Literal["sqlite", "postgresql"]
 
 ROOT = Path(__file__).parents[2]
 
-RUN_SECONDS = 4
+RUN_SECONDS = 8
 """Time limit of a run: those whose model does not answer end by it."""
 
 WORKERS = 2
