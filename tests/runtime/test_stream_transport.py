@@ -144,7 +144,7 @@ async def test_broken_response_is_an_error(answer: list[bytes], error: type[Exce
 async def test_silence_is_a_timeout(answer: list[bytes]) -> None:
     server = Server(*answer)
     async with server.running() as client:
-        client.timeout = httpx2.Timeout(0.1)
+        client.timeout = httpx2.Timeout(60, read=0.1)
         with pytest.raises(httpx2.ReadTimeout):
             await read(client, server.url)
 

@@ -101,7 +101,8 @@ async def test_disconnect_does_not_wait_for_a_locked_database(
     monkeypatch.setattr(supervision, "STORE_WAIT_SECONDS", 0.1)
     async with open_service(deployment) as service:
         operations = user(service)
-        request = {"message": '{"seconds": 0.2}', "session_id": "s1"}
+        # The database is locked before the run ends.
+        request = {"message": '{"seconds": 2}', "session_id": "s1"}
         async with streamed_run(operations, "agent", "tool-wait", **request) as (run, events):
             with locked_database(deployment):
                 assert "RunCompleted" not in [event.name for event in await events]

@@ -50,7 +50,7 @@ def test_address_of_no_receiver_is_always_refused(text: str) -> None:
     assert find_problem(ipaddress.ip_address(text), True) is not None
 
 
-def build_receiver(url: str, *, allow_private: bool, seconds: float = 0.5) -> Receiver:
+def build_receiver(url: str, *, allow_private: bool, seconds: float = 60.0) -> Receiver:
     webhook = Webhook(
         "ops", url, ("run.failed",), timeout_seconds=seconds, allow_private=allow_private
     )
@@ -122,7 +122,7 @@ async def test_certificate_is_verified_for_the_name(
         monkeypatch.delenv("SSL_CERT_FILE", raising=False)
         if trusted:
             monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-        receiver = build_receiver(f"https://{name}:{port}/x", allow_private=True, seconds=10.0)
+        receiver = build_receiver(f"https://{name}:{port}/x", allow_private=True)
         outcome = await send(receiver)
         assert (outcome.status, outcome.error) == expected, name
     server.close()
@@ -201,7 +201,7 @@ async def test_endless_response_is_read_up_to_its_bound(
 
     async with await asyncio.start_server(answer, "127.0.0.1") as server:
         port = server.sockets[0].getsockname()[1]
-        receiver = build_receiver(f"http://127.0.0.1:{port}/", allow_private=True, seconds=60)
+        receiver = build_receiver(f"http://127.0.0.1:{port}/", allow_private=True)
         async with measure_steps() as longest:
             assert await send(receiver) == expected
     assert longest.seconds < STEP_LIMIT
