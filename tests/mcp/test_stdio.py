@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -268,6 +269,7 @@ async def test_close_leaves_no_task_and_no_file_descriptor() -> None:
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
+    gc.collect()  # Earlier tests may have left files that a collection closes.
     before = descriptors()
     async with host(stdio_spec()) as hosted:
         await hosted.text("echo", text="x")
