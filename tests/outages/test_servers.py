@@ -253,7 +253,7 @@ async def test_live_runs_survive_a_crash_of_the_database(pair: Pair) -> None:
         asking = asyncio.create_task(asked.ask(a))
         ending = asyncio.create_task(
             a.post(
-                "/agents/tool-wait/runs", json=body("crash", message='x {"seconds": 1.0}')
+                "/agents/tool-wait/runs", json=body("crash", message='x {"seconds": 4.0}')
             )  # its end comes while the database is away
         )
         await wait_until(lambda: len(asked.received) > 5)
@@ -262,7 +262,7 @@ async def test_live_runs_survive_a_crash_of_the_database(pair: Pair) -> None:
         await asyncio.to_thread(pair.postgres.stop)
         answers = [(await client.get("/runs")).status_code for client in (a, b) for _ in range(5)]
         assert set(answers) == {503}
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(4.2)
         await asyncio.to_thread(pair.postgres.start)
         returned = time.monotonic()
         for client in (a, b):
