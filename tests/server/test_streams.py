@@ -94,7 +94,7 @@ def test_background_run_continues_without_its_client(server: ThreadedServer) -> 
 @pytest.mark.parametrize("stream", [True, False])
 def test_keyed_run_continues_without_its_client(server: ThreadedServer, stream: bool) -> None:
     session = f"keyed-{stream}"
-    body = {"message": '{"seconds": 1}', "session_id": session, "stream": stream}
+    body = {"message": '{"seconds": 4}', "session_id": session, "stream": stream}
     headers = {**as_caller(server, "me"), "Idempotency-Key": session}
     with pytest.raises(httpx2.ReadTimeout):
         # The client disconnects while the tool waits, with or without the first events.

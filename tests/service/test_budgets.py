@@ -356,7 +356,7 @@ async def test_queued_run_is_checked_when_it_begins(
     lined += 'on_busy = "enqueue"\n'
     deployment = deploy(tmp_path, model_endpoint, lined + budget(per="server", tokens=1))
     async with open_service(deployment) as service:
-        run = partial(run_agent, user(service), "lined", '{"seconds": 0.5}', session_id="s")
+        run = partial(run_agent, user(service), "lined", '{"seconds": 3}', session_id="s")
         first, second = await asyncio.gather(run(), run())
         assert sorted([first["status"], second["status"]]) == ["COMPLETED", "ERROR"]
         failed = first if first["status"] == "ERROR" else second

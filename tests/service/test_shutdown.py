@@ -32,7 +32,7 @@ async def test_drain_finishes_runs_and_rejects_new_ones(deployment: Deployment) 
     patient = replace(settings, server=replace(settings.server, drain_seconds=30))
     async with Service.open(patient, create=True) as service:
         operations = user(service)
-        request = RunRequest('{"seconds": 0.5}', session_id="s1")
+        request = RunRequest('{"seconds": 3}', session_id="s1")
         run = asyncio.create_task(operations.create_run("agent", "tool-wait", request))
         await wait_for_running(operations)
         draining = asyncio.create_task(service.drain())
