@@ -17,7 +17,7 @@ from tests.mcp.hosting import SERVER
 from tests.process import serve_config
 
 LONGEST_WAIT = 1.0
-"""Seconds without waits for a processor. Without the bounds, each case takes several."""
+"""Seconds of processor time of the server. Without the bounds, each case takes several."""
 
 CODE = """
 async def count(numbers: "Numbers") -> str:
@@ -157,4 +157,4 @@ def test_check_of_a_value_leaves_turns_to_other_requests(target: Target, name: s
     )
     assert len(found) == 1, "the request has not ended"
     assert expected in found[0], found[0][-600:]
-    assert max(wait.quiet for wait in waits) < LONGEST_WAIT
+    assert max(wait.busy for wait in waits) < LONGEST_WAIT
