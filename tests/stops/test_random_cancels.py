@@ -87,17 +87,18 @@ async def test_no_run_is_called_stopped_while_its_work_goes_on(
     server: StopServer, model_endpoint: ModelEndpoint
 ) -> None:
     seed = int(os.environ.get("AGENTCTL_TEST_SEED") or 7)
-    chance, result, left = random.Random(seed), Result(), COUNT
+    chance, result = random.Random(seed), Result()
     async with server.connect() as operations:
-        while left:
-            batch = min(left, AT_ONCE)
-            calls = (cancel_one(server, operations, chance, result) for _ in range(batch))
+        # On a busy machine more runs end before their cancel arrives.
+        while len(result.seconds) < COUNT or (
+            result.counts["CANCELLED"] <= COUNT / 2 and len(result.seconds) < 5 * COUNT
+        ):
+            calls = (cancel_one(server, operations, chance, result) for _ in range(AT_ONCE))
             await asyncio.gather(*calls)
-            left -= batch
             # A model call that hangs never ends on its own.
             await asyncio.to_thread(model_endpoint.wait_for_open, 0)
     ordered = sorted(result.seconds)
-    middle, last = ordered[COUNT // 2], ordered[-1 - COUNT // 100]
+    middle, last = ordered[len(ordered) // 2], ordered[-1 - len(ordered) // 100]
     print(f"{dict(result.counts)}, {len(result.lies)} lies")
     print(f"response to a cancel: p50 {middle:.3f} s, p99 {last:.3f} s")
     assert result.lies == []
