@@ -152,7 +152,7 @@ def signed(
     claims: dict[str, Any] | None = None, *, pair: Pair = FIRST, scopes: Any = ALL, **header: Any
 ) -> str:
     """Return a valid token of `me` with these changes; None removes a member."""
-    members = {"sub": "me", "exp": int(NOW) + 3_600, "scopes": scopes, **(claims or {})}
+    members = {"sub": "me", "exp": int(NOW) + DAY, "scopes": scopes, **(claims or {})}
     kept = {name: value for name, value in members.items() if value is not None}
     head = {name: value for name, value in {**HEADER, **header}.items() if value is not None}
     return token(head, kept, rs(pair))
