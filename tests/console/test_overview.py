@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Locator, Route
 
+from tests import periods
 from tests.console.browser import (
     ConsolePage,
     check_accessibility,
@@ -54,7 +55,11 @@ new PerformanceObserver((list) => {
 
 @pytest.fixture(scope="module")
 def seer(server: ThreadedServer) -> str:
-    """Make runs that ended in three different hours; return the token of their user."""
+    """Make runs that ended in three different hours; return the token of their user.
+
+    The hours are counted from the current one, so it does not end soon.
+    """
+    periods.wait_for_rest(periods.HOUR)
     headers = server.bearer("seer", *SEER)
     for place, message in (
         *[("agents/priced", f"question {number}") for number in range(3)],

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -29,6 +28,7 @@ from tests.commands import run_command
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
+from tests.periods import DAY, wait_for_rest
 from tests.postgres import postgres_schemas
 from tests.service.callers import ALL, admin, open_service
 
@@ -66,8 +66,7 @@ async def spend_once(message, context):
 @pytest.fixture(autouse=True)
 def one_day() -> None:
     """Begin no test in the last minutes before midnight UTC, when the period of a budget ends."""
-    while time.time() % 86_400 > 86_400 - 180:
-        time.sleep(1)
+    wait_for_rest(DAY)
 
 
 def deploy(folder: Path, endpoint: ModelEndpoint, extra: str, **options: Any) -> Deployment:
