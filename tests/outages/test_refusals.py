@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import asyncpg
@@ -17,6 +17,7 @@ from agentctl.config.settings import Database, TlsMode
 from agentctl.store.database import Sql
 from agentctl.store.postgres.database import PostgresDatabase
 from tests.certificates import create_certificate
+from tests.loops import wait_until
 from tests.postgres_server import PostgresServer, execute, run_postgres_server
 
 pytestmark = pytest.mark.slow
@@ -45,9 +46,29 @@ def strict() -> Iterator[PostgresServer]:
             f"CREATE ROLE locked LOGIN SUPERUSER PASSWORD '{quoted}'",
             "CREATE ROLE unknown LOGIN",
             "CREATE ROLE hurried LOGIN SUPERUSER",
-            "SELECT pg_reload_conf()",
         )
+        asyncio.run(reload(server))
         yield server
+
+
+async def reload(server: PostgresServer) -> None:
+    """Let a server read its files again, and wait until new connections follow them."""
+
+    async def read_load_time() -> datetime:
+        connection = await asyncpg.connect(server.url)
+        try:
+            loaded: datetime = await connection.fetchval("SELECT pg_conf_load_time()")
+            return loaded
+        finally:
+            await connection.close()
+
+    before = await read_load_time()
+    await asyncio.to_thread(execute, server, "SELECT pg_reload_conf()")
+
+    async def is_loaded() -> bool:
+        return await read_load_time() != before
+
+    await wait_until(is_loaded)
 
 
 async def check(entry: Database) -> tuple[str, str]:
