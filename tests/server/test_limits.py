@@ -28,6 +28,7 @@ from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint
 from tests.process import base_environment
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
+from tests.server.event_streams import wait_for
 from tests.server.raw_http import open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -265,6 +266,19 @@ def ask(served: ThreadedServer, request: str, body: Any = None, **headers: str) 
     return served.client.request(method, path, json=body, headers=sent)
 
 
+def ask_when_free(send: Callable[[], httpx2.Response]) -> httpx2.Response:
+    """Start the only run of a server once the slot of the last one is free, soon after its end."""
+
+    def answer() -> httpx2.Response | None:
+        answered = send()
+        is_full = answered.status_code == 429
+        is_full = is_full and answered.json()["error_code"] == "TOO_MANY_REQUESTS"
+        return None if is_full else answered
+
+    answered: httpx2.Response = wait_for(answer)
+    return answered
+
+
 Probe = Callable[[Servers], str]
 
 
@@ -321,9 +335,9 @@ def fail_run(agent: str, message: str) -> Probe:
     def probe(servers: Servers) -> str:
         user = f"user-of-{agent}"
         headers = servers.small.bearer(user, "agents:run", "sessions:delete")
-        answered = servers.small.client.post(
-            f"/agents/{agent}/runs", json=run(message, session_id=f"s-{agent}"), headers=headers
-        )
+        body, small = run(message, session_id=f"s-{agent}"), servers.small.client
+        path = f"/agents/{agent}/runs"
+        answered = ask_when_free(lambda: small.post(path, json=body, headers=headers))
         assert answered.status_code == 200, answered.text
         return str(answered.json()["error"]["code"])
 
@@ -335,8 +349,9 @@ def call_tool(agent: str, arguments: Any) -> Probe:
 
     def probe(servers: Servers) -> str:
         headers = servers.small.bearer(f"user-of-{agent}", "agents:run")
-        body = run(json.dumps(arguments))
-        answered = servers.small.client.post(f"/agents/{agent}/runs", json=body, headers=headers)
+        body, small = run(json.dumps(arguments)), servers.small.client
+        path = f"/agents/{agent}/runs"
+        answered = ask_when_free(lambda: small.post(path, json=body, headers=headers))
         assert answered.status_code == 200, answered.text
         call = answered.json()["tools"][0]
         if call["tool_call_error"]:
@@ -362,14 +377,12 @@ def report_progress(servers: Servers) -> list[str]:
     """Return the texts of the progress events of a run that reports 1,005 times."""
     headers = servers.small.bearer("reporter", "agents:run")
     body = {"message": "1005", "stream": True, "session_id": "reports"}
-    texts = []
-    with servers.small.client.stream(
-        "POST", "/agents/reporting/runs", json=body, headers=headers
-    ) as answered:
-        for line in answered.iter_lines():
-            data = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
-            if data.get("event") == "RunProgress":
-                texts.append(data["text"])
+    path, small, texts = "/agents/reporting/runs", servers.small.client, []
+    answered = ask_when_free(lambda: small.post(path, json=body, headers=headers))
+    for line in answered.iter_lines():
+        data = json.loads(line.removeprefix("data: ")) if line.startswith("data: ") else {}
+        if data.get("event") == "RunProgress":
+            texts.append(data["text"])
     return texts
 
 
@@ -423,9 +436,8 @@ def summarize_long_answers(servers: Servers) -> str:
 
 def follow_two_runs(servers: Servers) -> str:
     small = servers.small
-    began = ask(
-        small, "POST /agents/hang/runs", run("x", background=True, user_id="follower")
-    ).json()
+    body = run("x", background=True, user_id="follower")
+    began = ask_when_free(lambda: ask(small, "POST /agents/hang/runs", body)).json()
     path, query = f"/agents/hang/runs/{began['run_id']}", f"session_id={began['session_id']}"
     headers = small.bearer("root", ADMIN)
     with small.client.stream("GET", f"{path}/events?{query}", headers=headers) as followed:
@@ -463,7 +475,8 @@ def keep_tokens_of_tabs(servers: Servers) -> str:
 
 def start_two_runs(servers: Servers) -> str:
     small = servers.small
-    began = ask(small, "POST /agents/hang/runs", run("x", background=True)).json()
+    body = run("x", background=True)
+    began = ask_when_free(lambda: ask(small, "POST /agents/hang/runs", body)).json()
     refused = ask(small, "POST /agents/hang/runs", run("x", user_id="someone"))
     path = f"/agents/hang/runs/{began['run_id']}/cancel?session_id={began['session_id']}&wait=30"
     assert ask(small, f"POST {path}").json()["status"] == "CANCELLED"
@@ -474,7 +487,8 @@ def start_two_runs(servers: Servers) -> str:
 def exceed_quota(path: str, *bodies: dict[str, Any]) -> Probe:
     def probe(servers: Servers) -> str:
         for body in bodies:
-            last = ask(servers.small, f"POST {path}", {"user_id": f"quota-{path}", **body})
+            sent = {"user_id": f"quota-{path}", **body}
+            last = ask_when_free(lambda sent=sent: ask(servers.small, f"POST {path}", sent))  # type: ignore[misc]
         assert last.json()["error_code"] == "QUOTA_EXCEEDED"
         return str(last.status_code)
 
