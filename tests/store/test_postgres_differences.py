@@ -21,6 +21,7 @@ from agentctl import errors
 from agentctl.store.database import Sql, Statement, Steps, single_unit, unit
 from agentctl.store.postgres.database import PostgresDatabase
 from tests.differential.comparison import Comparison, Outcome
+from tests.loops import wait_until
 from tests.postgres import ConnectedTo, postgres_database, postgres_url
 from tests.store.test_pool_differences import STATE
 
@@ -170,7 +171,12 @@ async def check_state(database: PostgresDatabase, connection: Any) -> tuple[Any,
             for table in ("ours", "theirs")
         ]  # fmt: skip
         assert rows[0] == rows[1]
-    assert await connection.fetchval(LEFT_OPEN) == 0
+
+    async def has_closed() -> bool:
+        # The server notices the end of the connection of a cancelled unit a little later.
+        return bool(await connection.fetchval(LEFT_OPEN) == 0)
+
+    await wait_until(has_closed)
     load = database.load()
     assert (load.in_use, load.waiting) == (0, 0)
     found = await asyncio.gather(
