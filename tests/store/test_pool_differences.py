@@ -30,9 +30,11 @@ USERS = 5_000 if LONG else 200
 SIZE = 3
 PATIENCE = 60.0
 
-END_LEFT = """
+LATE = "SELECT $1::int FROM pg_sleep(30)"
+# Other tests use the same server, and `pg_sleep` as well.
+END_LEFT = f"""
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-WHERE datname = current_database() AND wait_event = 'PgSleep'
+WHERE datname = current_database() AND wait_event = 'PgSleep' AND query = '{LATE}'
 """
 
 Acquire = Callable[[], AbstractAsyncContextManager[Any]]
@@ -81,7 +83,7 @@ async def raise_in_transaction(connection: Any, user: int) -> Any:
 
 async def run_late(connection: Any, user: int) -> Any:
     async with asyncio.timeout(0.01):
-        return await connection.fetchval("SELECT $1::int FROM pg_sleep(30)", user)
+        return await connection.fetchval(LATE, user)
 
 
 async def lose_connection(connection: Any, user: int) -> Any:
