@@ -1,0 +1,50 @@
+"""`GET /ready` while another program locks a table."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+from agentctl.requests import RunRequest
+from tests.deployment import create_deployment
+from tests.endpoint import ModelEndpoint
+from tests.loops import wait_until
+from tests.postgres_server import PostgresServer
+from tests.service.callers import open_service, user
+
+pytestmark = pytest.mark.slow
+
+
+async def test_locked_table_matters_once_it_takes_all_connections(
+    tmp_path: Path, model_endpoint: ModelEndpoint, server: PostgresServer
+) -> None:
+    own = uuid4().hex
+    databases = {
+        name: f'url = "{server.url}"\nsearch_path = "{name}_{own}"\npool_size = 2\n'
+        "statement_seconds = 60"
+        for name in ("main", "second")
+    }
+    deployment = create_deployment(tmp_path, model_endpoint.base_url, databases=databases)
+    async with open_service(deployment) as service:
+        port, database = user(service), service.hosting.databases.system
+        run = (await port.create_run("agent", "echo", RunRequest("x"))).value
+        connection = await asyncpg.connect(
+            server.url, server_settings={"search_path": f"main_{own}"}
+        )
+        try:
+            async with connection.transaction():
+                await connection.execute("LOCK TABLE runs")
+                assert (await port.get_readiness()).value["status"] == "ready"
+                reads = [asyncio.create_task(port.get_run(run["run_id"])) for _ in range(2)]
+                await wait_until(lambda: database.load().in_use == 2)
+                document = await port.get_readiness()
+                assert document.value["checks"]["database"] == "failed"
+            for read in reads:
+                assert (await read).value["run_id"] == run["run_id"]
+            assert (await port.get_readiness()).value["status"] == "ready"
+        finally:
+            await connection.close()
