@@ -99,6 +99,17 @@ def test_replaced_file_is_not_mixed_with_the_open_one(deployment: Deployment) ->
         wait_for_status(lambda: client.get("/ready"), 503)
 
 
+def test_overwritten_file_is_reported_as_damaged(deployment: Deployment) -> None:
+    path = deployment.folder / "main.db"
+    with serve_config(deployment.path) as server, open_client(deployment, server) as client:
+        assert start_run(client).status_code == 200
+        path.write_bytes(bytes(path.stat().st_size))
+        refused = client.get("/sessions")
+        assert refused.status_code == 503
+        assert refused.json()["detail"] == "The database is damaged"
+        assert client.get("/ready").status_code == 503
+
+
 def test_deleted_file_of_another_database_is_noticed(deployment: Deployment) -> None:
     with serve_config(deployment.path) as server, open_client(deployment, server) as client:
         assert start_run(client, "apart").status_code == 200
