@@ -27,8 +27,8 @@ from tests.runs.shared_databases import loads
 from tests.store.rows import START, a_run
 
 NOTE = JournaledCall("c1", "note", {"text": "a"})
-EVENTS = ("run.cancelled", "run.failed")
-OUTBOX = Outbox(Settings(webhooks=(Webhook("ops", "https://example.com/", EVENTS),)))
+WEBHOOK = Webhook("ops", "https://example.com/", ("run.cancelled", "run.failed"))
+OUTBOX = Outbox(Settings(webhooks=(WEBHOOK,)))
 AHEAD = 4_000_000_000_000_000
 """A time in the year 2096, in microseconds."""
 
