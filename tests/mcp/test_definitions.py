@@ -84,8 +84,16 @@ async def test_descriptions_are_limited_and_have_no_invisible_text(tmp_path: Pat
         ({"type": "object", "description": "x" * 70_000}, "its schema has more than 65_536 bytes"),
         ({"type": "object", "properties": {"a\x00": {}}}, "its schema has a name that is not"),
         ({"type": "object", "maximum": 10**30}, "its schema is not valid JSON"),
+        (
+            {
+                "type": "object",
+                "$defs": {"n": {"properties": {"a": {"anyOf": [{"$ref": "#/$defs/n"}] * 2}}}},
+                "$ref": "#/$defs/n",
+            },
+            "its schema must not be recursive",
+        ),
     ],
-    ids=["deep", "large", "name", "number"],
+    ids=["deep", "large", "name", "number", "recursive"],
 )
 async def test_tool_with_an_unusable_schema_is_left_out_alone(
     tmp_path: Path, schema: dict[str, Any], problem: str

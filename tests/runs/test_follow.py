@@ -277,17 +277,24 @@ async def test_end_of_an_orphaned_run_follows_delivered_events(deployment: Deplo
         assert await late == found[-1:]
 
 
-async def test_damaged_events_do_not_stop_the_stream(deployment: Deployment) -> None:
+@pytest.mark.parametrize("damaged", ["RunContent [1, 2\n", "RunContent [1, 2", ""])
+@pytest.mark.parametrize("batches", [1, follow_module.BATCHES_PER_READ])
+async def test_damaged_events_do_not_stop_the_stream(
+    deployment: Deployment, batches: int, damaged: str
+) -> None:
     async with open_service(deployment) as service:
-        database = main_database(service)
+        database, seq = main_database(service), 0
         run = await create_live_run(database, "dead", component_id="echo")
-        await store_events(database, run, "one ", "two")
-        damage = "UPDATE run_events SET events = 'RunContent [1, 2' || char(10) WHERE run_id = 'r1'"
-        await database.write(Sql(damage).execute())
+        for _ in range(batches):
+            seq = await store_events(database, run, "one ", "two", seq=seq)
+        damage = Sql("UPDATE run_events SET events = :damaged WHERE run_id = 'r1'")
+        await database.write(damage.execute(damaged=damaged))
         assert await recover_runs(database, "dead") == ["r1"]
         async with asyncio.timeout(60):
             found = await resume(user(service, run.user_id), "r1")
-        assert [(event.seq, event.name) for event in found][1:] == [(2 + LOST_SEQ_STEP, "RunError")]
+        *shown, last = [(event.seq, event.name) for event in found]
+        assert last == (seq - 1 + LOST_SEQ_STEP, "RunError")
+        assert len(shown) == (batches if damaged.endswith("\n") else 0)
 
 
 async def test_follower_waits_through_the_silence_of_another_process(
