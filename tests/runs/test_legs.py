@@ -499,6 +499,20 @@ async def test_time_of_an_approval_bounds_its_decisions(
         assert await clock_at(end) == [run["run_id"]]
 
 
+@pytest.mark.parametrize("schema", ['{"$ref": "#/none"}', '{"type": "nothing"}'])
+async def test_arguments_are_not_edited_without_a_usable_schema(
+    deployment: Deployment, payer: Payer, schema: str
+) -> None:
+    async with open_service(deployment) as service:
+        run = await start(service)
+        change = Sql("UPDATE approvals SET schema = :schema")
+        await database_of(service).write(change.execute(schema=schema))
+        with pytest.raises(errors.ValidationFailed, match="arguments does not match its schema"):
+            await decide(service, run["run_id"], "approve", arguments={"amount": 5, "to": "bob"})
+        assert (await approval_of(service, run["run_id"])).status == "pending"
+        assert await decide(service, run["run_id"], "approve")
+
+
 async def test_length_of_a_note_is_bounded(deployment: Deployment, payer: Payer) -> None:
     async with open_service(deployment) as service:
         run = await start(service)
