@@ -95,13 +95,15 @@ async def test_cancel_of_a_lost_run_keeps_the_results_of_its_calls(deployment: D
         }  # fmt: skip
         await journal.add_answer(body, [NOTE])
         await journal.end_call(NOTE, CallOutcome("noted"))
+        assert await bench.database.write(events.append_batch("root", 4, 0, 4, "[]"))
         assert await bench.lose() == "PENDING"
         last = await bench.database.read(events.get_last_seq("root"))
         assert await cancel(bench) == ["PENDING", "CANCELLED"]
         run = await read_run(bench)
         assert [each["result"] for each in loads(run.tools)] == ["noted"]
-        stored = await bench.database.read(events.list_after("root", -1))
-        assert (stored[-1].last_seq if stored else -1) == (last if last < 0 else last + 1)
+        (end,) = await bench.database.read(events.list_after("root", last))
+        assert (end.first_seq, end.last_seq) == (last + 1, last + 1)
+        assert end.events.startswith("RunCancelled ")
 
 
 async def test_cancel_of_a_live_run_leaves_its_end_to_its_worker(deployment: Deployment) -> None:

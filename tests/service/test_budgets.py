@@ -112,13 +112,14 @@ async def test_used_budget_refuses_runs_of_one_user(
         assert "1 tokens a day of each user" in refusal.value.detail
         seconds = int(refusal.value.headers()["Retry-After"])
         assert 0 < seconds <= (period.before - period.since) / 1_000_000
-        assert (await run_agent(user(service, "ben")))["status"] == "COMPLETED"
+        for other in ("ben", "Ann"):
+            assert (await run_agent(user(service, other)))["status"] == "COMPLETED"
         (row,) = await list_budgets(user(service, "ann"))
         assert (row["user_id"], row["used"], row["state"]) == (
             "ann", run["total_tokens"], "exceeded",
         )  # fmt: skip
         rows = await list_budgets(admin(service))
-        assert {each["user_id"] for each in rows} == {"ann", "ben"}
+        assert {each["user_id"] for each in rows} == {"ann", "ben", "Ann"}
         assert await list_budgets(user(service, "ann"), user_id="ben") == []
 
 
