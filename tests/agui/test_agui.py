@@ -6,6 +6,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from agentctl.errors import Unavailable
+from agentctl.runs import tasks
+from agentctl.service.conversations import ConversationOperations
 from tests.agui.pages import APPROVER, ORIGIN, answer, interrupts_of, plan
 from tests.agui.pages import Thread as Page
 from tests.agui.protocol import find, text_of, types
@@ -374,3 +379,41 @@ def test_explanation_names_the_run(served: ThreadedServer) -> None:
         "/auth/explain", json=request, headers=served.bearer("root", ADMIN)
     ).json()
     assert "POST /teams/{team_id}/runs" in json.dumps(found)
+
+
+@pytest.fixture
+def outage(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let reads of a session's state fail while the list has entries, one for each."""
+    failures: list[str] = []
+    read_state = ConversationOperations.read_state
+
+    async def read(self: ConversationOperations, *place: Any) -> Any:
+        if failures:
+            failures.pop()
+            raise Unavailable("The database is busy")
+        return await read_state(self, *place)
+
+    monkeypatch.setattr(ConversationOperations, "read_state", read)
+    return failures
+
+
+def test_state_of_a_started_run_is_read_again(talk: Talk, outage: list[str]) -> None:
+    outage.append("at the start")
+    events = talk("agents/echo").send("hello")
+    assert outage == []
+    assert find(events, "STATE_SNAPSHOT")
+    assert text_of(events) == "hello"
+
+
+def test_started_run_is_not_refused_if_its_state_cannot_be_read(
+    talk: Talk, outage: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "RETRY_LIMIT_SECONDS", 0)
+    outage.append("at the start")
+    page = talk("agents/echo")
+    response = page.post(page.build("hello"))
+    assert response.status_code == 503
+    assert response.json()["error_code"] == "OUTCOME_UNKNOWN"
+    assert response.json()["run_id"]
+    # A client that repeats the request would start another run.
+    assert "Retry-After" not in response.headers

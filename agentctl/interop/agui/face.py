@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any
 
 from starlette.requests import ClientDisconnect
@@ -30,6 +31,7 @@ from agentctl.requests import (
 )
 from agentctl.requests.approvals import ContinueRequest
 from agentctl.runs.states import CLIENT_DISCONNECTED
+from agentctl.runs.tasks import read_after_change
 from agentctl.server.answers import EventStreamResponse, wait_for_first_events
 from agentctl.server.bodies import read_json_body
 from agentctl.server.faces import Face, match_route
@@ -195,43 +197,49 @@ class Exchange:
         """
         thread_id = stream.thread_id
         if portions is None:
-            state = await self._read_state(thread_id)
-            started = [*stream.start(stream.root_id or "", state)]
+            root_id = stream.root_id or ""
+            state = await self._read_state(thread_id, root_id)
+            started = [*stream.start(root_id, state)]
             await self._wait(stream)
             ending = stream.finish(state) if stream.is_over else stream.abort()
             yield [*started, *ending]
             return
-        is_started = False
+        root_id = ""
         async with contextlib.aclosing(portions):
             async for portion in portions:
                 events: list[AguiEvent] = []
-                if not is_started:
-                    is_started = True
+                if not root_id:
                     root_id = stream.root_id or _read_run_id(portion[0])
-                    events += stream.start(root_id, await self._read_state(thread_id))
+                    events += stream.start(root_id, await self._read_state(thread_id, root_id))
                 was_over = stream.is_over
                 for sent in portion:
                     events += stream.read(sent)
                 if stream.is_over and not was_over:
-                    events += stream.finish(await self._read_state(thread_id))
+                    events += stream.finish(await self._read_state(thread_id, root_id))
                 if events:
                     yield events
-        if is_started and not stream.is_over:
+        if root_id and not stream.is_over:
             await self._wait(stream)
             yield [*(stream.finish(None) if stream.is_over else stream.abort())]
 
     async def _wait(self, stream: AguiStream) -> None:
         """End a stream with what its run still waits for, if it does."""
-        known = await self.call.operations.find_waiting(
-            self.kind, self.component_id, stream.thread_id
+        find = partial(
+            self.call.operations.find_waiting, self.kind, self.component_id, stream.thread_id
         )
+        known = await read_after_change(find, stream.root_id or "")
         asked = [each for each in known if each["root_run_id"] == stream.root_id]
         if asked:
             stream.wait(asked)
 
-    async def _read_state(self, session_id: str) -> dict[str, Any] | None:
-        """Return the state of the session; None if the caller may not read sessions."""
-        return await self.call.operations.read_state(self.kind, self.component_id, session_id)
+    async def _read_state(self, session_id: str, run_id: str) -> dict[str, Any] | None:
+        """Return the state of the session; None if the caller may not read sessions.
+
+        Raises:
+            OutcomeUnknown: the database did not answer. The request has started or continued a run.
+        """
+        read = partial(self.call.operations.read_state, self.kind, self.component_id, session_id)
+        return await read_after_change(read, run_id)
 
 
 def _read_run_id(first: StreamEvent) -> str:
