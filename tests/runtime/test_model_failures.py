@@ -103,7 +103,7 @@ def test_number_of_concurrent_tool_calls_is_limited(model_endpoint: ModelEndpoin
 def test_silent_model_times_out(
     model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The text before the silence has to arrive within the same time.
+    # The text before the model hangs has to arrive within the same time.
     for model, said, seconds in (("hang", "", 0.2), ("half", "one two three", 4.0)):
         monkeypatch.setattr(provider, "READ_SECONDS", seconds)
         ended, failure = attempt(settings(model_endpoint, model=model), "hi")
