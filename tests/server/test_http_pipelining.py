@@ -16,14 +16,17 @@ import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from tests.deployment import Deployment, create_deployment
+from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
+from tests.server.event_streams import wait_for
 from tests.server.raw_http import check_error, open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = pytest.mark.slow
 
 HOST = b"Host: x\r\n"
+JSON = b"Content-Type: application/json\r\n"
 CHUNKED = HOST + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
@@ -100,26 +103,30 @@ def test_pipelined_requests_get_responses_in_order(host: ThreadedServer) -> None
     assert [answer["body"] for answer in answers if answer["body"]] == ["body", "body"]
 
 
-def test_requests_beyond_the_bound_wait_unparsed(tmp_path: Path) -> None:
-    count, many = 1_500, 10
-    deployment = create_deployment(tmp_path, "http://127.0.0.1:9/v1")
-    requests = get(b"/health") * count + post(b"/nothing", b"x" * 9_000) + get(b"/health")
+def test_requests_beyond_the_bound_wait_unparsed(
+    tmp_path: Path, model_endpoint: ModelEndpoint
+) -> None:
+    many = 10
+    deployment = create_deployment(tmp_path, model_endpoint.base_url)
+    fields = f"Authorization: Bearer {deployment.token('me', ADMIN)}\r\n".encode() + JSON
+    waiting = post(b"/agents/hang/runs", b'{"message": "x", "stream": false}', fields)
     with serve_config(deployment.path) as server, ExitStack() as stack:
         port = int(server.url.rpartition(":")[2])
         _exchange(port, get(b"/health"), 1)
         before = _read_memory(server.process.pid)
-        sending = [
-            threading.Thread(target=connection.send, args=(requests,), daemon=True)
-            for _ in range(many)
-            if (connection := stack.enter_context(open_raw_connection(port)))
-        ]
-        for thread in sending:
-            thread.start()
-        # Unread responses: the server has read what it reads of all of them.
+        begun = len(model_endpoint.requests("hang"))
+        for _ in range(many):
+            connection = stack.enter_context(open_raw_connection(port))
+            sent = (waiting + get(b"/health") * 4_000,)
+            threading.Thread(target=connection.send, args=sent, daemon=True).start()
+        wait_for(lambda: len(model_endpoint.requests("hang")) == begun + many)
+        # The server has read what it reads of all of them, behind requests without a response.
         for _ in range(20):
             _exchange(port, get(b"/health"), 1)
         assert _read_memory(server.process.pid) - before < 100_000_000
         # Every request has its response, in order.
+        count = 1_500
+        requests = get(b"/health") * count + post(b"/nothing", b"x" * 9_000) + get(b"/health")
         assert _exchange(port, requests, count + 2)[-2:] == [401, 200]
 
 
