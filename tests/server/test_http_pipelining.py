@@ -106,7 +106,7 @@ def test_pipelined_requests_get_responses_in_order(host: ThreadedServer) -> None
 def test_requests_beyond_the_bound_wait_unparsed(
     tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> None:
-    many = 10
+    many = 20
     deployment = create_deployment(tmp_path, model_endpoint.base_url)
     fields = f"Authorization: Bearer {deployment.token('me', ADMIN)}\r\n".encode() + JSON
     waiting = post(b"/agents/hang/runs", b'{"message": "x", "stream": false}', fields)
