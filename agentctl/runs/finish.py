@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
-from typing import cast
+from typing import TypeVar, cast
 
-from agentctl import errors
 from agentctl.config.settings import Approvals
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.runs import FinalStatus
@@ -22,6 +22,7 @@ from agentctl.runs.legs import prepare_pause, write_pause
 from agentctl.runs.live import LiveRun
 from agentctl.runs.results import build_run_end, to_json
 from agentctl.runs.states import Ending, LegEnd, Pause, is_final
+from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.runs.waiting import cancel_waiting_members, close_approvals
 from agentctl.runtime.bounds import convert
 from agentctl.runtime.failures import DETAILS
@@ -29,6 +30,8 @@ from agentctl.store.database import Steps, Work, single_unit, unit
 from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import RunEnd
+
+T = TypeVar("T")
 
 HISTORY_ALLOWANCE = 8_388_608
 """Bytes by which a checkpoint may exceed `limits.run_bytes`: the history that the run was given."""
@@ -46,6 +49,25 @@ _rate_limited = RateLimitedLog(_log)
 
 class AlreadyFinished(Exception):
     """Rolls back an end: the run already has another final status, or its row was deleted."""
+
+
+async def retry_until_stored(
+    attempt: Callable[[], Awaitable[T]], noun: str, on_unavailable: Callable[[], None]
+) -> T:
+    """Retry to store the end of a leg until the database accepts it, and return the result.
+
+    Args:
+        noun: what is stored, in the plural, for the log.
+        on_unavailable: called after each attempt that the database did not accept.
+    """
+
+    def report() -> None:
+        _rate_limited.log("%s of runs could not be stored yet", noun)
+        on_unavailable()
+
+    return await retry_while_unavailable(
+        attempt, seconds=math.inf, pauses=RETRY_SECONDS, on_unavailable=report
+    )
 
 
 async def store_end(
@@ -80,35 +102,32 @@ async def store_end(
     if run.component.kind != "workflow" and not run.transcript.messages:
         # The run was stopped before its component started: keep the message in the session.
         run.transcript.add_user(run.spec.input)
-    end: RunEnd | None = None
-    for pause in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
+    pauses = chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1]))
+    while True:
         try:
-            if end is None:
-                end = await _build_live_end(run, ending)
-            stored = await _store_or_read_end(run, ending, end)
-        except errors.Unavailable:
-            _rate_limited.log("ends of runs could not be stored yet")
-            on_unavailable()
+            end = await _build_live_end(run, ending)
+            store = partial(_store_or_read_end, run, ending, end)
+            stored = await retry_until_stored(store, "ends", on_unavailable)
+            break
         except Exception:
             # The transcript cannot be stored: store the ending without it.
             _log.exception("run %s: its end could not be stored", run.run_id)
             run.discard_transcript()
-            run.state_changes = end = None
+            run.state_changes = None
             if ending.status == "COMPLETED":
                 ending = Ending.failed("INTERNAL", "The result of the run could not be stored")
-        else:
-            if end.stopped_at is None:
-                run.transcript.unstopped.notify_when_empty(on_stopped)
-                run.transcript.unstopped.notify_changes(on_change)
-                if _encode_holding(run) != end.holding:
-                    on_change()
-            else:
-                run.transcript.unstopped.has_ended = True
-            run.database.announce(run.run_id)
-            run.database.outbox.wake()
-            return stored
-        await asyncio.sleep(pause)
-    raise AssertionError("unreachable: the pauses repeat for ever")
+        await asyncio.sleep(next(pauses))
+
+    if end.stopped_at is None:
+        run.transcript.unstopped.notify_when_empty(on_stopped)
+        run.transcript.unstopped.notify_changes(on_change)
+        if _encode_holding(run) != end.holding:
+            on_change()
+    else:
+        run.transcript.unstopped.has_ended = True
+    run.database.announce(run.run_id)
+    run.database.outbox.wake()
+    return stored
 
 
 async def store_pause(
@@ -133,23 +152,18 @@ async def store_pause(
         return _STATE_REJECTED
     # A write that is interrupted may be committed: the end closes its approvals.
     run.has_asked = True
-    for seconds in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
-        try:
-            work = write_pause(run, prepared, settings.pending)
-            outcome = await run.database.write(work)
-        except errors.Unavailable:
-            _rate_limited.log("pauses of runs could not be stored yet")
-            on_unavailable()
-            await asyncio.sleep(seconds)
-            continue
-        if outcome == "full":
-            return Ending.failed("APPROVALS_FULL", DETAILS["APPROVALS_FULL"])
-        if outcome in ("cancelled", "ended"):
-            # The end reads the request, or finds what another process has stored.
-            return run.requested_end or Ending.cancelled("system", None)
-        run.database.outbox.wake()
-        return replace(pause, event=prepared.event, continues=outcome == "continues")
-    raise AssertionError("unreachable: the pauses repeat for ever")
+    outcome = await retry_until_stored(
+        lambda: run.database.write(write_pause(run, prepared, settings.pending)),
+        "pauses",
+        on_unavailable,
+    )
+    if outcome == "full":
+        return Ending.failed("APPROVALS_FULL", DETAILS["APPROVALS_FULL"])
+    if outcome in ("cancelled", "ended"):
+        # The end reads the request, or finds what another process has stored.
+        return run.requested_end or Ending.cancelled("system", None)
+    run.database.outbox.wake()
+    return replace(pause, event=prepared.event, continues=outcome == "continues")
 
 
 async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
-from itertools import chain, repeat
 from typing import Literal
 
-from agentctl import errors
-from agentctl.runs.finish import RETRY_SECONDS
+from agentctl.runs.finish import retry_until_stored
 from agentctl.runs.live import LiveRun
 from agentctl.runs.recovery import return_member, return_tree
 from agentctl.runs.states import Ending, HandOver, LegEnd, is_final
@@ -35,20 +32,17 @@ async def store_hand_over(
     run.stream.seal()
     if run.recorder is not None:
         await run.recorder.end()
-    for seconds in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
-        try:
-            outcome = await run.database.write(_write_hand_over(run, lost=ending.lost))
-        except errors.Unavailable:
-            on_unavailable()
-            await asyncio.sleep(seconds)
-            continue
-        run.stream.abandon()
-        if outcome == "handed over":
-            run.database.outbox.wake()
-            _log.info("run %s was handed over", run.run_id)
-            return ending
-        return run.requested_end or Ending.cancelled("system", None)
-    raise AssertionError("unreachable: the pauses repeat for ever")
+    outcome = await retry_until_stored(
+        lambda: run.database.write(_write_hand_over(run, lost=ending.lost)),
+        "hand-overs",
+        on_unavailable,
+    )
+    run.stream.abandon()
+    if outcome == "handed over":
+        run.database.outbox.wake()
+        _log.info("run %s was handed over", run.run_id)
+        return ending
+    return run.requested_end or Ending.cancelled("system", None)
 
 
 @unit

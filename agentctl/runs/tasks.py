@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
 from agentctl import errors
@@ -14,7 +15,8 @@ T = TypeVar("T")
 RETRY_LIMIT_SECONDS = 30.0
 """Maximum time that a run waits for a database that it needs to continue."""
 
-RETRY_PAUSE_SECONDS = 0.25
+RETRY_PAUSES = (0.25,)
+"""Seconds between two attempts; the last number repeats."""
 
 
 class Tasks:
@@ -50,29 +52,39 @@ class Tasks:
 
 
 async def retry_while_unavailable(
-    attempt: Callable[[], Awaitable[T]], *, stopped: asyncio.Future[None] | None = None
+    attempt: Callable[[], Awaitable[T]],
+    *,
+    stopped: asyncio.Future[None] | None = None,
+    seconds: float = RETRY_LIMIT_SECONDS,
+    pauses: Sequence[float] = RETRY_PAUSES,
+    on_unavailable: Callable[[], None] | None = None,
 ) -> T:
     """Retry `attempt` until the database answers, and return its result.
 
     Args:
         attempt: the action; a repetition must have no further effect.
         stopped: done when the result is no longer needed; None if it is needed in any case.
+        seconds: time after which no further attempt is made.
+        pauses: seconds between two attempts; the last number repeats.
+        on_unavailable: called after each attempt that is repeated.
 
     Raises:
-        Unavailable: the database did not answer for `RETRY_LIMIT_SECONDS`, or `stopped` is done.
+        Unavailable: the database did not answer for `seconds`, or `stopped` is done.
     """
     clock = asyncio.get_running_loop().time
-    deadline = clock() + RETRY_LIMIT_SECONDS
+    deadline, waits = clock() + seconds, chain(pauses, repeat(pauses[-1]))
     while True:
         try:
             return await attempt()
         except errors.Unavailable:
             if (stopped is not None and stopped.done()) or clock() >= deadline:
                 raise
+        if on_unavailable is not None:
+            on_unavailable()
         if stopped is None:
-            await asyncio.sleep(RETRY_PAUSE_SECONDS)
+            await asyncio.sleep(next(waits))
         else:
-            await asyncio.wait({stopped}, timeout=RETRY_PAUSE_SECONDS)
+            await asyncio.wait({stopped}, timeout=next(waits))
 
 
 async def read_after_change(attempt: Callable[[], Awaitable[T]], run_id: str) -> T:
