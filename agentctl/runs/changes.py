@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.runs.claims import Claims
 from agentctl.runs.engine import Engine
 from agentctl.runs.hub import Hub
 from agentctl.runs.states import Ending
@@ -210,24 +211,30 @@ async def _stop_cancelled_runs(engine: Engine, database: Database) -> None:
             run.stop(Ending.cancelled(state.cancel_requested_by or "system", state.cancel_reason))
 
 
-async def watch_legs(engine: Engine, databases: Databases, changes: DatabaseChanges) -> None:
-    """Claim the runs that other processes let begin. Loop until cancelled."""
-    trackers: dict[str, ChangeTracker] = {}
-    notified = asyncio.Event()
-    while True:
-        pause = 0.0
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LEGS_SECONDS):
-                await notified.wait()
-                pause = LEGS_PAUSE_SECONDS
-        notified.clear()
-        for database_id, database in databases.get_open().items():
+class LegWatch:
+    """The watch for runs that other processes let begin.
+
+    Attributes:
+        notified: set when a database has notified of such a run.
+    """
+
+    def __init__(self, claims: Claims, databases: Databases, changes: DatabaseChanges) -> None:
+        self.notified = asyncio.Event()
+        self._claims = claims
+        self._databases = databases
+        self._changes = changes
+        self._trackers: dict[str, ChangeTracker] = {}
+
+    async def claim_changed(self) -> None:
+        """Claim soon what waits in the databases that have changed. Failures are logged."""
+        trackers = self._trackers
+        for database_id, database in self._databases.get_open().items():
             try:
                 if database_id not in trackers:
-                    trackers[database_id] = changes.track(database, LEGS_TOPIC, notified.set)
+                    notify = self.notified.set
+                    trackers[database_id] = self._changes.track(database, LEGS_TOPIC, notify)
                 elif trackers[database_id].has_changed():
-                    engine.claims.wake(database)
+                    self._claims.wake(database)
             except errors.AgentctlError:
                 _rate_limited.log("changes of database %s could not be read", database_id)
                 trackers.pop(database_id, None)
-        await asyncio.sleep(pause)

@@ -1,7 +1,7 @@
 """Claims: this process takes the legs that any server may execute, and queued runs.
 
 A leg is claimed by one conditional update, so of several processes exactly one has it. The process
-that has let it begin claims it at once; the others are notified (`watch_legs`), and the sweep finds
+that has let it begin claims it at once; the others are notified (`LegWatch`), and the sweep finds
 what a lost notification has left.
 """
 
@@ -36,6 +36,7 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import queue, run_reads
 from agentctl.store.repositories.queue import NextLeg
 from agentctl.store.repositories.run_rows import RunState
+from agentctl.store.repositories.workers import Heartbeat
 
 PARALLEL_CLAIMS = 16
 """Maximum number of legs that a process claims at the same time."""
@@ -112,7 +113,7 @@ class Claims:
         self.is_serving = False
         self._host = host
         self._queue_seconds = queue_seconds
-        self._advanced_at: dict[str, float] = {}
+        self._seen: Heartbeat | None = None
         self._databases = databases
         self._catalog = catalog
         self._worker = worker
@@ -162,8 +163,8 @@ class Claims:
             await self.claim(database, run_id, state)
             await asyncio.sleep(ATTEND_SECONDS)
 
-    async def sweep_queue(self, database: Database) -> None:
-        """End the runs that waited for too long, and find forgotten turns and cancels.
+    async def end_overdue(self, database: Database) -> None:
+        """End the runs that have waited in the queue for too long.
 
         Raises:
             Unavailable: the database does not answer.
@@ -177,16 +178,35 @@ class Claims:
         for run_id in overdue:
             await database.write(end_overdue_run(database.outbox, run_id, before))
             database.outbox.wake()
-        clock = asyncio.get_running_loop().time()
-        if clock - self._advanced_at.get(database.id, 0.0) >= ADVANCE_SECONDS:
-            self._advanced_at[database.id] = clock
-            for session_id in await database.read(queue.list_stalled(), size="large"):
-                if await database.write(queue.advance_stalled(session_id, now())):
-                    self.wake(database)
-            left = run_reads.list_cancelled_without_owner()
-            for run_id in await database.read(left, size="large"):
-                await database.write(cancel_run(database.outbox, run_id, "system", None))
-                database.outbox.wake()
+
+    async def advance_stalled(self, database: Database) -> None:
+        """Give forgotten turns to queued runs, and carry out forgotten cancels.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        for session_id in await database.read(queue.list_stalled(), size="large"):
+            if await database.write(queue.advance_stalled(session_id, now())):
+                self.wake(database)
+        left = run_reads.list_cancelled_without_owner()
+        for run_id in await database.read(left, size="large"):
+            await database.write(cancel_run(database.outbox, run_id, "system", None))
+            database.outbox.wake()
+
+    async def claim_found(self) -> None:
+        """Claim what waits in the open databases.
+
+        The system database is asked only if a new heartbeat has shown that a run waits there.
+
+        Raises:
+            Unavailable: a database does not answer.
+        """
+        earlier, latest = self._seen, self._worker.heartbeat
+        self._seen = latest
+        in_system = latest is not None and latest is not earlier and latest.has_waiting_runs
+        for database in self._databases.get_open().values():
+            if database is not self._databases.system or in_system:
+                await self.claim_waiting(database)
 
     async def claim_waiting(self, database: Database) -> None:
         """Claim the legs of a database that wait, oldest first, as many as this process has slots.

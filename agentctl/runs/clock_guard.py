@@ -1,11 +1,17 @@
-"""Detection of a wrong wall clock, before a process deletes data by its age (decision 40)."""
+"""Detection of a wrong wall clock, before a process deletes data by its age (decision 40).
+
+A clock that is wrong for a minute would delete all of that data, and nothing brings it back.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.times import DAY, HOUR, now
+from agentctl.store.databases import Databases
+from agentctl.store.repositories import audit
 
 JUMP = HOUR
 """Microseconds that the wall clock may advance beyond the steady clock between two observations."""
@@ -33,12 +39,14 @@ class ClockGuard:
         steady: a clock that is never set, in microseconds.
 
     Attributes:
+        is_compared: True once `compare` was called.
         present: the time of the wall clock at the last observation, in microseconds UTC.
     """
 
     def __init__(
         self, *, wall: Callable[[], int] = now, steady: Callable[[], int] = read_steady_clock
     ) -> None:
+        self.is_compared = False
         self._wall = wall
         self._steady = steady
         self._seen = steady()
@@ -56,6 +64,7 @@ class ClockGuard:
 
         That is the time of the newest row; None without rows.
         """
+        self.is_compared = True
         if newest is not None and self._wall() - newest <= HOLD:
             self._trusted_from = self._seen
 
@@ -77,3 +86,18 @@ class ClockGuard:
         elif self._before_jump is not None and self.is_trusted:
             self._before_jump = None
         return False
+
+
+async def check_clock(guard: ClockGuard, databases: Databases, log: RateLimitedLog) -> None:
+    """Observe the clock, and compare it once with the newest entry of the audit log.
+
+    Raises:
+        Unavailable: the system database does not answer; the next call compares.
+    """
+    if guard.observe():
+        log.log(
+            "the clock of this machine was set ahead by more than an hour: old data is not deleted"
+            " until the clock is set back, or for a day"
+        )
+    if not guard.is_compared:
+        guard.compare(await databases.system.read(audit.get_newest_time()))

@@ -31,7 +31,7 @@ class SweepLease:
         worker: this process.
 
     Attributes:
-        is_held: True if this process got the lease when it asked last.
+        is_held: True if this process has the lease, by the last answer of the database.
     """
 
     def __init__(self, databases: Databases, monitor: WorkerMonitor, worker: Worker) -> None:
@@ -44,12 +44,12 @@ class SweepLease:
         """Take or extend the lease if it is free. Return True if this process has it.
 
         Raises:
-            Unavailable: the system database does not answer; the lease is not held then.
+            Unavailable: the system database does not answer.
         """
-        held, self.is_held = self.is_held, False
+        self._monitor.observe(self._worker.heartbeat, self._worker.beat_at)
         system, heartbeat = self._databases.system, self._worker.heartbeat
         sweeper = exited = None
-        if not held:
+        if not self.is_held:
             known = workers.get_sweeper(now())
             sweeper = await system.read(known) if heartbeat is None else heartbeat.sweeper
         if sweeper is not None and sweeper != self._worker.id:
@@ -62,7 +62,7 @@ class SweepLease:
 
     @contextlib.asynccontextmanager
     async def extended(self) -> AsyncIterator[None]:
-        """Extend the lease while a sweep takes long."""
+        """Extend the lease while a sweep with the lease takes long."""
         task = asyncio.create_task(self._extend())
         try:
             yield
@@ -71,7 +71,8 @@ class SweepLease:
             await asyncio.wait([task])
 
     async def _extend(self) -> None:
-        while self.is_held:
+        while True:
             await asyncio.sleep(EXTEND_SECONDS)
-            with contextlib.suppress(errors.AgentctlError):
-                await self.acquire()
+            if self.is_held:
+                with contextlib.suppress(errors.AgentctlError):
+                    await self.acquire()

@@ -6,11 +6,9 @@ was made, so that a restart, or another process with the lease, goes on with the
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from agentctl import errors
@@ -18,7 +16,6 @@ from agentctl.config.backup import Backup as BackupTable
 from agentctl.config.databases import sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.records.times import format_span
-from agentctl.runs.tasks import Tasks
 from agentctl.store.sqlite.backup import read_creation_time
 from agentctl.store.sqlite.backup_folder import BackupFolder, StoredBackup
 from agentctl.store.sqlite.backup_process import back_up_in_child
@@ -36,20 +33,18 @@ class BackupSchedule:
 
     Args:
         settings: the configuration; a schedule without `backup.every` makes no backups.
-
-    Attributes:
-        is_active: True in the process that makes the backups.
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.is_active = False
-        self._jobs = [
-            _Job(settings.backup, entry)
+        self._backups = [
+            _DatabaseBackups(settings.backup, entry)
             for entry in settings.databases
             if settings.backup.includes(entry.id)
         ]
-        self._tasks = Tasks()
-        self._present: asyncio.Task[None] | None = None
+
+    def __bool__(self) -> bool:
+        """Return True if there are backups to make."""
+        return bool(self._backups)
 
     def prepare(self) -> None:
         """Create the folder if it is missing, and check that it can be used.
@@ -58,48 +53,38 @@ class BackupSchedule:
             InvalidConfiguration: it cannot be written, or has backups of another database.
             Unavailable: a database cannot be read.
         """
-        for job in self._jobs[:1]:
-            prepare_folder(job.table.folder)
-        for job in self._jobs:
-            job.check_owner()
+        for backups in self._backups[:1]:
+            prepare_folder(backups.table.folder)
+        for backups in self._backups:
+            backups.check_owner()
 
-    def look(self, *, has_lease: bool, may_delete: bool) -> None:
-        """Start the backups that are due; call it every few seconds.
+    async def back_up_due(self, *, may_delete: bool) -> None:
+        """Make the backups that are due, one after the other. Failures are logged and counted.
+
+        A cancel removes the file of a backup under way.
 
         Args:
-            has_lease: True if this process has the lease of the sweep.
             may_delete: False if the clock is doubtful: nothing is deleted by its age then.
         """
-        self.is_active = has_lease and bool(self._jobs)
-        if not self.is_active or (self._present is not None and not self._present.done()):
-            return
-        due = [job for job in self._jobs if job.may_be_due()]
-        if due:
-            self._present = self._tasks.start(self._back_up(due, may_delete))
-
-    async def _back_up(self, jobs: Sequence[_Job], may_delete: bool) -> None:
-        for job in jobs:
-            await job.run(may_delete)
+        for backups in self._backups:
+            if backups.may_be_due():
+                await backups.run(may_delete)
 
     def list_ages(self) -> dict[str, float]:
         """Return the age in seconds of the newest backup of each database; infinite without one."""
-        jobs = self._jobs if self.is_active else []
-        return {job.entry.id: job.age for job in jobs if job.is_known}
+        return {backups.entry.id: backups.age for backups in self._backups if backups.is_known}
 
     def list_durations(self) -> dict[str, float]:
         """Return the seconds of the last backup that this process made of each database."""
-        return {job.entry.id: job.seconds for job in self._jobs if job.seconds is not None}
+        seconds = {backups.entry.id: backups.seconds for backups in self._backups}
+        return {name: taken for name, taken in seconds.items() if taken is not None}
 
     def list_failures(self) -> dict[str, int]:
         """Return the number of failed backups of each database in this process."""
-        return {job.entry.id: job.failures for job in self._jobs}
-
-    async def close(self) -> None:
-        """Cancel a backup under way, which removes its file."""
-        await self._tasks.cancel_all()
+        return {backups.entry.id: backups.failures for backups in self._backups}
 
 
-class _Job:
+class _DatabaseBackups:
     """The backups of one database.
 
     Attributes:

@@ -18,13 +18,13 @@ from agentctl.config.settings import Settings
 from agentctl.operations import Operations
 from agentctl.runs.budgets import Budgets
 from agentctl.runs.cancel import Canceller
-from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests, watch_legs
+from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests
 from agentctl.runs.engine import Engine
+from agentctl.runs.jobs import Jobs
 from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.prices import Prices
-from agentctl.runs.retention import Ages
-from agentctl.runs.sweep import sweep_dead_workers, watch_workers
+from agentctl.runs.sweep import sweep_dead_workers
 from agentctl.runs.tasks import Tasks
 from agentctl.runs.usage import UsageSums
 from agentctl.runs.worker import Worker
@@ -33,7 +33,6 @@ from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.accounts import AccountOperations, StoredAccounts
 from agentctl.service.approvals import ApprovalOperations
 from agentctl.service.audit import AuditOperations
-from agentctl.service.audit_heads import HeadSigner
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.backups import BackupSchedule
@@ -41,6 +40,7 @@ from agentctl.service.budgets import BudgetOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.conversations import ConversationOperations
 from agentctl.service.hosting import Hosting, Readiness
+from agentctl.service.jobs import list_lanes
 from agentctl.service.memories import MemoryOperations
 from agentctl.service.personal_data import PersonalDataOperations
 from agentctl.service.rate_limits import RateLimiter
@@ -87,10 +87,9 @@ class ServiceOperations(
 class Service:
     """The opened databases, components and runs of a configuration, created by `open`."""
 
-    def __init__(self, hosting: Hosting, worker: Worker, background: Tasks) -> None:
+    def __init__(self, hosting: Hosting, worker: Worker) -> None:
         self.hosting = hosting
         self._worker = worker
-        self._background = background
 
     @property
     def settings(self) -> Settings:
@@ -121,28 +120,13 @@ class Service:
         if (tracer := self.hosting.engine.tracer) is not None:
             tracer.install()
         self.hosting.catalog.mcp.start()
-        self.hosting.deliveries.start(self.settings)
+        self.hosting.deliveries.prepare(self.settings)
         await self._worker.register()
         monitor.is_long_lived = True
-        if await SweepLease(databases, monitor, self._worker).acquire():
+        if await self.hosting.jobs.lease.acquire():
             await sweep_dead_workers(databases, monitor, self._worker.id)
         self.hosting.engine.claims.is_serving = True
-        self._background.start(watch_legs(self.hosting.engine, databases, self.hosting.changes))
-        table, key = self.settings.audit, self.hosting.statement_key()
-        signer = None if key is None else HeadSigner(databases.system, table, key)
-        self._background.start(
-            watch_workers(
-                databases,
-                monitor,
-                self._worker,
-                ages=Ages.from_settings(self.settings),
-                sign_audit=None if signer is None else signer.sign_due,
-                claims=self.hosting.engine.claims,
-                counters=self.hosting.engine.counters if self.settings.metrics.listen else None,
-                sums=self.hosting.sums,
-                backups=self.hosting.backups,
-            )
-        )
+        self.hosting.jobs.start(list_lanes(self.hosting, self._worker))
 
     async def drain(self) -> None:
         """Reject new runs and wait up to `server.drain_seconds` for the live ones."""
@@ -182,11 +166,11 @@ class Service:
             engine = Engine(databases, catalog, settings, worker, budgets, tracer)
             sums = UsageSums(databases, prices)
             stack.push_async_callback(_add_last_runs, sums, engine)
-            backups = BackupSchedule(settings)
-            stack.push_async_callback(backups.close)
             background = Tasks()
             stack.push_async_callback(background.cancel_all)
             background.start(watch_cancel_requests(engine, worker, databases, changes))
+            jobs = Jobs(SweepLease(databases, monitor, worker))
+            stack.push_async_callback(jobs.close)
             stack.push_async_callback(engine.close)
             canceller = Canceller(engine, monitor, changes)
             readiness = Readiness(databases)
@@ -206,12 +190,13 @@ class Service:
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
                 audit_log=audit_log, deliveries=deliveries, readiness=readiness,
-                prices=prices, sums=sums, budgets=budgets, backups=backups,
+                prices=prices, sums=sums, budgets=budgets,
+                backups=BackupSchedule(settings), jobs=jobs,
                 rate_limits=RateLimiter(settings.rate_limits),
                 background=background, verifier=build_verifier,
                 statement_key=functools.cache(lambda: _load_statement_key(settings)),
             )  # fmt: skip
-            yield cls(hosting, worker, background)
+            yield cls(hosting, worker)
 
 
 async def _add_last_runs(sums: UsageSums, engine: Engine) -> None:

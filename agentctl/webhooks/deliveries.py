@@ -1,4 +1,4 @@
-"""The task that delivers webhooks, in every serving process.
+"""The deliveries of webhooks, in every serving process.
 
 Any process may deliver any event. It claims due attempts with a lease, so the attempts of a process
 that dies are made by another one when the lease has ended. An event is therefore delivered at least
@@ -36,9 +36,6 @@ LEASE_SECONDS = 60.0
 TICK_SECONDS = 2.0
 """Maximum time between two looks for due attempts, such as those of commands and dead servers."""
 
-COUNT_SECONDS = 10.0
-"""Age of the numbers of stored deliveries in the metrics."""
-
 _log = logging.getLogger("agentctl.webhooks")
 
 
@@ -69,50 +66,41 @@ class Deliveries:
 
     Attributes:
         counters: counts of the attempts since the process started.
+        due: set when an attempt may be due.
     """
 
     def __init__(self, databases: Databases) -> None:
         self.counters = DeliveryCounters()
+        self.due = asyncio.Event()
         self._databases = databases
         self._receivers: Mapping[str, Receiver] = {}
-        self._task: asyncio.Task[None] | None = None
         self._holder = new_id()
         self._in_flight = Counter[str]()
         self._attempts = Tasks()
-        self._due = asyncio.Event()
         self._rate_limited = RateLimitedLog(_log)
-        self._next_count = 0.0
 
-    def start(self, settings: Settings) -> None:
-        """Deliver until `close`. Without webhooks this does nothing.
+    def prepare(self, settings: Settings) -> None:
+        """Load the endpoints of the configuration.
 
         Raises:
             InvalidConfiguration: the secret or the key of an endpoint is missing or not valid.
         """
         self._receivers = load_receivers(settings)
-        if self._receivers:
-            self._databases.outbox.wake = self._due.set
-            counted = bool(settings.metrics.listen)
-            self._task = asyncio.create_task(self._deliver(counted=counted))
+        self._databases.outbox.wake = self.due.set
 
-    async def _deliver(self, *, counted: bool) -> None:
-        clock = asyncio.get_running_loop().time
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TICK_SECONDS):
-                    await self._due.wait()
-            self._due.clear()
-            try:
-                await self._start_due()
-                if counted and clock() >= self._next_count:
-                    self._next_count = clock() + COUNT_SECONDS
-                    self.counters.waiting = await count_waiting(self._databases)
-            except errors.AgentctlError as error:
-                self._rate_limited.log("webhooks cannot be delivered now: %s", error.detail)
-            except Exception as error:
-                self._rate_limited.log("webhooks cannot be delivered now", cause=error)
+    async def count_waiting(self) -> None:
+        """Store what waits in the counters.
 
-    async def _start_due(self) -> None:
+        Raises:
+            Unavailable: a database does not answer.
+        """
+        self.counters.waiting = await count_waiting(self._databases)
+
+    async def start_due(self) -> None:
+        """Start the attempts that are due, as many as may be made at once.
+
+        A database that does not answer is left out.
+        """
         disabled: set[str] | None = None
         for webhook_id, receiver in self._receivers.items():
             for database in self._databases.get_open().values():
@@ -149,7 +137,7 @@ class Deliveries:
             self._rate_limited.log("the end of an attempt was not stored: %s", error.detail)
         finally:
             self._in_flight[webhook_id] -= 1
-            self._due.set()
+            self.due.set()
 
     async def _store(
         self, database: Database, webhook_id: str, attempt: Attempt, outcome: Outcome
@@ -181,10 +169,8 @@ class Deliveries:
 
     async def close(self) -> None:
         """Stop, and return the attempts in progress: another process makes them at once."""
-        if self._task is None:
+        if not self._receivers:
             return
-        self._task.cancel()
-        await asyncio.wait([self._task])
         await self._attempts.cancel_all()
         for receiver in self._receivers.values():
             await receiver.close()

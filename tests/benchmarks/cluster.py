@@ -19,8 +19,10 @@ import asyncpg
 
 from agentctl.config import settings
 from agentctl.records.times import now
+from agentctl.runs.jobs import Job, Jobs, Lane
+from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerMonitor
-from agentctl.runs.sweep import watch_workers
+from agentctl.runs.sweep import SWEEP_SECONDS, sweep_dead_workers
 from agentctl.runs.worker import LIVE_SECONDS, Worker
 from agentctl.store.database import compile_for_postgres
 from agentctl.store.databases import Databases
@@ -94,7 +96,12 @@ async def measure(server: PostgresServer, count: int, live: int, seconds: float)
     worker, monitor = Worker(databases), WorkerMonitor(databases)
     monitor.is_long_lived = True
     await worker.register()
-    tasks.append(asyncio.create_task(watch_workers(databases, monitor, worker)))
+    jobs = Jobs(SweepLease(databases, monitor, worker))
+    sweep = Job("dead_workers", lambda: sweep_dead_workers(databases, monitor, worker.id), True)
+    lane = Lane(
+        SWEEP_SECONDS, [Job("lease", jobs.lease.acquire), sweep], within=jobs.lease.extended
+    )
+    jobs.start([lane])
     await asyncio.sleep(5)
     folder = server.log.parent
     cpu, began, sent = read_cpu_seconds(folder), time.monotonic(), counts[0]
@@ -114,6 +121,7 @@ async def measure(server: PostgresServer, count: int, live: int, seconds: float)
     )
     print(f"{lost} runs of a dead worker were ended after {time.monotonic() - began:.1f} s:"
           f" {[tuple(row) for row in ended]}")  # fmt: skip
+    await jobs.close()
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,7 +7,6 @@ import contextlib
 from dataclasses import dataclass, field
 
 from agentctl import errors
-from agentctl.runs.sweep import continue_waiting_runs
 from tests.pairs import hosted
 from tests.pairs.judge import (
     Facts,
@@ -247,9 +246,8 @@ async def _sweep(place: Place) -> None:
         await recover_runs(place.other.database, owner)
         await place.other.database.write(workers.remove(owner))
     for server in alive:
-        await continue_waiting_runs(
-            server.service.hosting.databases, server.service.hosting.engine.claims
-        )
+        for database in server.service.hosting.databases.get_open().values():
+            await server.service.hosting.engine.claims.claim_waiting(database)
 
 
 async def _settle(place: Place, deadline: float) -> Facts:

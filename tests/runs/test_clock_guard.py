@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
+from agentctl.config.settings import Audit
 from agentctl.records.times import now
 from agentctl.requests.audit import AuditFilter
 from agentctl.runs.clock_guard import ClockGuard
-from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.process import WorkerLock
-from agentctl.runs.retention import Ages
-from agentctl.runs.sweep import watch_workers
-from agentctl.runs.worker import Worker
-from agentctl.store.databases import Databases
 from agentctl.store.repositories import audit, events
 from agentctl.store.repositories.audit import NewAuditEntry
 from tests.commands import shift_clock
 from tests.loops import wait_until
+from tests.runs.quick_jobs import open_service, start_jobs
 from tests.runs.shared_databases import SharedDatabases
 from tests.runs.test_cleanup import create_ended_run
 
@@ -95,19 +92,11 @@ def test_new_process_compares_its_clock_with_the_newest_row(
 
 
 @contextlib.asynccontextmanager
-async def watching(databases: Databases) -> AsyncIterator[None]:
+async def watching(shared: SharedDatabases) -> AsyncIterator[None]:
     """Sweep and clean up all the time, with one day of audit entries."""
-    monitor, worker = WorkerMonitor(databases), Worker(databases)
-    watch = asyncio.create_task(
-        watch_workers(
-            databases, monitor, worker, sweep_seconds=0.01, cleanup_seconds=0.01, ages=Ages(1)
-        )
-    )
-    try:
+    async with open_service(replace(shared.settings, audit=Audit(keep_days=1))) as service:
+        start_jobs(service, 0.01)
         yield
-    finally:
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
 
 
 async def wait_for_cleanup(shared: SharedDatabases) -> None:
@@ -140,7 +129,7 @@ async def test_jump_of_the_clock_deletes_no_rows(
         async def has_cleaned() -> bool:
             return await kept() == (3, False, True)  # The deletion has an entry.
 
-        async with watching(databases):
+        async with watching(shared):
             await wait_until(has_cleaned)
             with shift_clock(400 * 86_400):
                 await wait_until(lambda: "was set ahead" in caplog.text)
@@ -157,7 +146,7 @@ async def test_new_process_with_a_wrong_clock_deletes_no_rows(shared: SharedData
         await main.write(audit.append_entry(an_entry(now())))
         await create_ended_run(databases, "main", "0-new", 1)
         with shift_clock(400 * 86_400):
-            async with watching(databases):
+            async with watching(shared):
                 for _ in range(3):
                     await wait_for_cleanup(shared)
         assert await main.read(audit.get_newest_time()) is not None

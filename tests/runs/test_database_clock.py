@@ -113,13 +113,13 @@ async def test_server_with_a_fast_clock_ends_nothing_too_early(
         await system.write(approvals.create([an_approval("asks", expires_at=now() + MINUTE)]))
         with shift_clock(5 * 60):
             await expire_approvals(system)
-            await claims.sweep_queue(system)
+            await claims.end_overdue(system)
         assert await system.read(STATUSES) == ["asks PENDING", "pending", "waits PENDING"]
         await system.write(Sql("UPDATE approvals SET expires_at = 1").execute())
         await system.write(Sql("UPDATE runs SET queued_at = 1 WHERE run_id = 'waits'").execute())
         with shift_clock(5 * 60):
             await expire_approvals(system)
-            await claims.sweep_queue(system)
+            await claims.end_overdue(system)
         assert await system.read(STATUSES) == ["asks PENDING", "expired", "waits ERROR"]
     finally:
         await databases.close()

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from agentctl.requests import RunRequest
-from agentctl.runs import sweep
 from agentctl.runtime.components import execute
+from agentctl.service import jobs
 from agentctl.store.database import Database
 from agentctl.store.repositories import approvals
 from tests.loops import wait_until
@@ -75,10 +75,7 @@ class KilledAt:
 def payer(monkeypatch: pytest.MonkeyPatch) -> Payer:
     payer = Payer()
     monkeypatch.setattr(execute, "_execute", payer.run)
-    monkeypatch.setattr(sweep, "SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(sweep.watch_workers, "__kwdefaults__", {
-        **(sweep.watch_workers.__kwdefaults__ or {}), "sweep_seconds": 0.05,
-    })  # fmt: skip
+    monkeypatch.setattr(jobs, "SWEEP_SECONDS", 0.05)
     return payer
 
 

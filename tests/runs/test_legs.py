@@ -437,7 +437,7 @@ async def test_sweep_carries_out_a_cancel_that_was_left(
 ) -> None:
     async with open_service(deployment) as service:
         run_id = await leave_cancel(service, decided=decided)
-        await service.hosting.engine.claims.sweep_queue(database_of(service))
+        await service.hosting.engine.claims.advance_stalled(database_of(service))
         record = (await admin(service).get_run(run_id)).value
         assert (record["status"], record["cancel_reason"]) == ("CANCELLED", "no need")
         assert record["cancel_requested_by"] == "ann"

@@ -20,7 +20,6 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.requests import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.runs.claims import SPARE_LEGS
 from agentctl.runs.recovery import recover_runs
-from agentctl.runs.sweep import continue_waiting_runs
 from agentctl.runtime.components import execute
 from agentctl.runtime.events import Content
 from agentctl.service.service import Service
@@ -434,7 +433,7 @@ async def test_the_end_of_a_lost_run_lets_the_next_one_begin(
         run = await start(other, "lined", "2")
         database = other.hosting.databases.system
         await recover_runs(database, lost.hosting.engine.worker_id)
-        await continue_waiting_runs(other.hosting.databases, other.hosting.engine.claims)
+        await other.hosting.engine.claims.claim_waiting(database)
         await wait_for(other, run["run_id"], "COMPLETED")
         worker.held.clear()
 
@@ -481,11 +480,11 @@ async def test_a_run_that_waits_too_long_ends_with_an_error(
         await start(service, "lined", "1")
         runs = [await start(service, "lined", message) for message in "23"]
         claims, database = service.hosting.engine.claims, service.hosting.databases.system
-        await claims.sweep_queue(database)
+        await claims.end_overdue(database)
         assert (await read(service, runs[0]["run_id"]))["status"] == "PENDING"
         age = Sql("UPDATE runs SET queued_at = queued_at - 601000000 WHERE run_id = :run_id")
         await database.write(age.execute(run_id=runs[0]["run_id"]))
-        await claims.sweep_queue(database)
+        await claims.end_overdue(database)
         ended = await read(service, runs[0]["run_id"])
         assert (ended["status"], ended["error"]["code"]) == ("ERROR", "QUEUE_TIMEOUT")
         assert ended["messages"][0]["content"] == "2"
@@ -509,7 +508,7 @@ async def test_the_sweep_finds_a_run_that_no_one_has_let_begin(
         worker.held.clear()
         await wait_for(service, first["run_id"], "COMPLETED")
         assert (await read(service, second["run_id"]))["status"] == "PENDING"
-        await claims.sweep_queue(database)
+        await claims.advance_stalled(database)
         await wait_for(service, second["run_id"], "COMPLETED")
 
 

@@ -19,11 +19,7 @@ from agentctl.records.retention import hash_ids
 from agentctl.records.times import DAY, now
 from agentctl.requests.audit import AuditFilter
 from agentctl.runs.cleanup import delete_expired
-from agentctl.runs.counters import RunCounters
-from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.retention import UNIT_RUNS, UNIT_SESSIONS, Ages
-from agentctl.runs.sweep import watch_workers
-from agentctl.runs.worker import Worker
 from agentctl.store.database import Database, Sql, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, audit, retention, runs, sessions
@@ -32,6 +28,7 @@ from agentctl.store.repositories.audit import AuditRow
 from tests.loops import wait_until
 from tests.postgres import postgres_schemas, postgres_url
 from tests.process import serve_config
+from tests.runs.quick_jobs import open_service, start_jobs
 from tests.store.rows import a_run, a_session, a_whole_run, an_end
 
 __all__ = ["postgres_url"]
@@ -108,23 +105,19 @@ async def read_entries(databases: Databases) -> list[AuditRow]:
 async def test_server_deletes_idle_sessions_in_the_background(
     configured: settings.Settings,
 ) -> None:
-    async with opened(configured) as databases:
+    agents = [
+        settings.Agent(name, retention_days=days) for (_, name), days in AGES.components.items()
+    ]
+    configured = replace(configured, retention=AGES.table, agents=tuple(agents))
+    async with open_service(configured) as service:
+        databases, counters = service.hosting.databases, service.hosting.engine.counters
         for name in ("main", "second"):
             await databases[name].write(create_all())
         entry = audit.NewAuditEntry(now(), "me", "http", "x", None, "allowed", None, None, None)
         await databases.system.write(audit.append_entry(entry))  # the clock is compared with it
-        counters = RunCounters()
-        watch = asyncio.create_task(
-            watch_workers(
-                databases, WorkerMonitor(databases), Worker(databases), ages=AGES,
-                sweep_seconds=0.01, cleanup_seconds=0.01, counters=counters,
-            )
-        )  # fmt: skip
-        try:
-            await wait_until(lambda: counters.deleted["sessions"] >= 12)
-        finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+        start_jobs(service, 0.01)
+        await wait_until(lambda: counters.deleted["sessions"] >= 12)
+        await service.hosting.jobs.close()
         for name in ("main", "second"):
             left = await databases[name].read(LIST.column())
             assert [session_id for session_id in left if session_id.startswith("old")] == []

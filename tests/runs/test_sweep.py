@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from agentctl import errors
 from agentctl.runs.liveness import WorkerMonitor
-from agentctl.runs.sweep import sweep_dead_workers, watch_workers
+from agentctl.runs.sweep import sweep_dead_workers
 from agentctl.runs.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.sqlite.database import SqliteDatabase
 from tests.loops import wait_until
+from tests.runs.quick_jobs import open_service, start_jobs
 from tests.runs.shared_databases import (
     SharedDatabases,
     WorkerProcess,
@@ -147,13 +147,12 @@ async def test_concurrent_sweeps_end_each_run_once(shared: SharedDatabases) -> N
 
 async def test_suspended_process_resumes_with_a_new_worker_id(shared: SharedDatabases) -> None:
     """SIGSTOP for longer than the heartbeat limit, then SIGCONT."""
-    async with shared.open() as databases, AsyncExitStack() as stack:
-        worker = Worker(databases, heartbeat_seconds=QUICK)
+    async with open_service(shared.settings) as service:
+        databases, worker = service.hosting.databases, service._worker
+        worker._heartbeat_seconds = QUICK
         await worker.register()
-        stack.push_async_callback(worker.unregister)
-        monitor = WorkerMonitor(databases, dead_after_seconds=2)
-        watch = asyncio.create_task(watch_workers(databases, monitor, worker, sweep_seconds=QUICK))
-        stack.callback(watch.cancel)
+        service.hosting.monitor._dead_after_seconds = 2
+        start_jobs(service, QUICK)
         other = shared.start_worker(heartbeat_seconds=QUICK)
         other.send("run r1 main")
         assert other.read_line() == "begun"
@@ -182,32 +181,22 @@ async def _only(databases: Databases, worker: Worker) -> bool:
     return [row.worker_id for row in await list_workers(databases)] == [worker.id]
 
 
-async def test_watch_continues_after_any_failure(
+async def test_jobs_continue_after_any_failure(
     shared: SharedDatabases, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with shared.open(create=False, all=False) as databases:
-        worker = Worker(databases)
-        options = {"sweep_seconds": 0.005, "cleanup_seconds": 0.005}
-        monitor = WorkerMonitor(databases)
-        watch = asyncio.create_task(watch_workers(databases, monitor, worker, **options))
-        try:
-            async with shared.open():
-                # Open the second database, and remove the first one.
-                databases["second"]
-                (shared.folder / "main.db").rename(shared.folder / "away.db")
-                await wait_until(lambda: "the sweep for dead workers failed" in caplog.text)
-                (shared.folder / "away.db").rename(shared.folder / "main.db")
-                other = await start_and_kill_worker(shared)
-                await wait_until(lambda: _status(databases, "ERROR"))
-                await wait_until(lambda: other.worker_id not in str(shared.lock_names))
-                lines = [
-                    line for line in caplog.text.splitlines() if "sweep for dead workers" in line
-                ]
-                assert len(lines) == 1
-                assert not watch.done()
-        finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+    async with open_service(shared.settings, create=False) as service, shared.open():
+        databases, times = service.hosting.databases, service.hosting.jobs.times
+        # Open the second database, and remove the first one.
+        databases["second"]
+        (shared.folder / "main.db").rename(shared.folder / "away.db")
+        start_jobs(service, 0.005)
+        await wait_until(lambda: times["clock", "failed"].count > 2)
+        (shared.folder / "away.db").rename(shared.folder / "main.db")
+        other = await start_and_kill_worker(shared)
+        await wait_until(lambda: _status(databases, "ERROR"))
+        await wait_until(lambda: other.worker_id not in str(shared.lock_names))
+        assert caplog.text.count("the job clock failed: ") == 1
+        assert "the job lease" not in caplog.text
 
 
 async def test_idle_sweep_needs_few_reads(

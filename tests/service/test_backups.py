@@ -38,13 +38,24 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @asynccontextmanager
-async def open_schedule(settings: Settings) -> AsyncIterator[BackupSchedule]:
+async def open_schedule(
+    settings: Settings, *, may_delete: bool = True
+) -> AsyncIterator[BackupSchedule]:
+    """Open a schedule, and make the backups that are due as the job of a server does."""
     schedule = BackupSchedule(settings)
     schedule.prepare()
+
+    async def back_up() -> None:
+        while True:
+            await schedule.back_up_due(may_delete=may_delete)
+            await asyncio.sleep(0.01)
+
+    task = asyncio.create_task(back_up())
     try:
         yield schedule
     finally:
-        await schedule.close()
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def list_names(settings: Settings, database_id: str = "main") -> list[str]:
@@ -61,58 +72,42 @@ def make_older(settings: Settings, hours: int) -> None:
         backup.path.rename(older)
 
 
-async def look_until(schedule: BackupSchedule, condition: object, **more: bool) -> None:
-    """Look as the sweep does, until a condition is met and no backup is under way."""
-
-    def is_met() -> bool:
-        schedule.look(**{"has_lease": True, "may_delete": True, **more})
-        return callable(condition) and bool(condition())
-
-    await wait_until(is_met)
-
-
 async def test_each_database_has_verified_backups_at_its_schedule(settings: Settings) -> None:
     async with open_schedule(settings) as schedule:
         assert schedule.list_ages() == {}
-        await look_until(schedule, lambda: len(schedule.list_ages()) == 2)
-        await look_until(schedule, lambda: max(schedule.list_ages().values()) < 60)
+        await wait_until(lambda: len(schedule.list_ages()) == 2)
+        await wait_until(lambda: max(schedule.list_ages().values()) < 60)
         assert [len(list_names(settings, name)) for name in ("main", "second")] == [1, 1]
         (backup,) = BackupFolder(settings.backup.folder, "main").list_backups()
         assert await has_same_rows(backup)
-        schedule.look(has_lease=True, may_delete=True)
         assert schedule.list_durations().keys() == {"main", "second"}
     make_older(settings, 1)
     async with open_schedule(settings) as schedule:
-        await look_until(schedule, lambda: len(list_names(settings)) == 2)
+        await wait_until(lambda: len(list_names(settings)) == 2)
     # The second database was not due, and the last backup of the hour before is kept.
     assert len(list_names(settings, "second")) == 1
     assert {finding.verdict for finding in check_backups(settings)} <= {"ok", "note"}
 
 
-async def test_only_the_process_with_the_lease_makes_backups(settings: Settings) -> None:
-    async with open_schedule(settings) as first, open_schedule(settings) as second:
-        first.look(has_lease=False, may_delete=True)
-        assert first.list_ages() == {}
-        # A process may believe for some seconds that it still has the lease.
-        await asyncio.gather(*(
-            look_until(one, lambda: list_names(settings) and list_names(settings, "second"))
-            for one in (first, second)
-        ))  # fmt: skip
+async def test_two_processes_make_each_backup_once(settings: Settings) -> None:
+    # A process may believe for some seconds that it still has the lease.
+    async with open_schedule(settings), open_schedule(settings):
+        await wait_until(lambda: list_names(settings) and list_names(settings, "second"))
     assert [len(list_names(settings, name)) for name in ("main", "second")] == [1, 1]
 
 
 async def test_expired_backups_are_deleted_unless_the_clock_is_doubtful(settings: Settings) -> None:
     settings = replace(settings, backup=replace(settings.backup, keep=("1h all",)))
     folder = settings.backup.folder
-    async with open_schedule(settings) as schedule:
-        await look_until(schedule, lambda: list_names(settings))
+    async with open_schedule(settings):
+        await wait_until(lambda: list_names(settings))
     make_older(settings, 3)
     (expired,) = list_names(settings)
-    async with open_schedule(settings) as schedule:
-        await look_until(schedule, lambda: len(list_names(settings)) == 2, may_delete=False)
+    async with open_schedule(settings, may_delete=False):
+        await wait_until(lambda: len(list_names(settings)) == 2)
     make_older(settings, 1)
-    async with open_schedule(settings) as schedule:
-        await look_until(schedule, lambda: not (folder / expired).exists())
+    async with open_schedule(settings):
+        await wait_until(lambda: not (folder / expired).exists())
     assert list_names(settings)
 
 
@@ -122,24 +117,23 @@ async def test_failed_backup_is_reported_and_repeated(
     folder, gone = settings.backup.folder, settings.backup.folder.with_name("gone")
     async with open_schedule(settings) as schedule:
         folder.rename(gone)
-        await look_until(schedule, lambda: schedule.list_failures() == {"main": 1, "second": 1})
+        await wait_until(lambda: schedule.list_failures() == {"main": 1, "second": 1})
         assert "the backup of the database main failed" in caplog.text
         assert "no such file or directory; next attempt in 30 s" in caplog.text
         assert [finding.verdict for finding in check_backups(settings)] == ["wrong"]
         # The next attempt is later.
-        schedule.look(has_lease=True, may_delete=True)
         gone.rename(folder)
-        await asyncio.sleep(0)
+        await schedule.back_up_due(may_delete=True)
         assert list_names(settings) == []
     monkeypatch.setattr("agentctl.service.backups.RETRY_SECONDS", 0.01)
     monkeypatch.setattr("agentctl.store.sqlite.backup_folder.SPARE_BYTES", 1 << 60)
     async with open_schedule(settings) as schedule:
-        await look_until(schedule, lambda: schedule.list_failures()["main"] > 2)
+        await wait_until(lambda: schedule.list_failures()["main"] > 2)
         assert "The disk has no space for the backup" in caplog.text
         assert schedule.list_ages()["main"] == float("inf")
         monkeypatch.setattr("agentctl.store.sqlite.backup_folder.SPARE_BYTES", 0)
         with caplog.at_level(logging.WARNING):
-            await look_until(schedule, lambda: "main succeed again" in caplog.text)
+            await wait_until(lambda: "main succeed again" in caplog.text)
     assert len(list_names(settings)) == 1
 
 
@@ -151,8 +145,8 @@ async def test_stopped_server_leaves_no_file(settings: Settings, tmp_path: Path)
     folder = settings.backup.folder
     is_copying = False
     for _ in range(20):
-        async with open_schedule(settings) as schedule:
-            await look_until(schedule, lambda: list(folder.glob("main-*.db*")))
+        async with open_schedule(settings):
+            await wait_until(lambda: list(folder.glob("main-*.db*")))
             is_copying = bool(list(folder.glob("main-*.part")))
         assert not [path.name for path in folder.iterdir() if ".new" in path.name]
         if is_copying:
@@ -185,12 +179,12 @@ async def test_folder_with_backups_of_another_database_is_refused(
     open_sqlite("main", other / "main.db", create=True).close_blocking()
     theirs = replace(settings, databases=(Database("main", f"sqlite:///{other}/main.db"),))
     folder = BackupFolder(settings.backup.folder, "main")
-    async with open_schedule(settings) as ours, open_schedule(theirs) as schedule:
+    async with open_schedule(settings), open_schedule(theirs) as schedule:
         # The folder is empty at the start of both servers.
-        await look_until(ours, lambda: list_names(settings) and list_names(settings, "second"))
+        await wait_until(lambda: list_names(settings) and list_names(settings, "second"))
         make_older(settings, 48)
         before = list_names(settings)
-        await look_until(schedule, lambda: schedule.list_failures() == {"main": 1})
+        await wait_until(lambda: schedule.list_failures() == {"main": 1})
         assert "backups of another database with the same id" in caplog.text
         assert list_names(settings) == before
     with pytest.raises(errors.InvalidConfiguration) as caught:
@@ -201,15 +195,15 @@ async def test_folder_with_backups_of_another_database_is_refused(
     # A backup in the place of its database, and a copy of the file, are the same database.
     shutil.copy(folder.path / before[0], other / "main.db")
     async with open_schedule(theirs) as schedule:
-        await look_until(schedule, lambda: len(list_names(settings)) == 2)
+        await wait_until(lambda: len(list_names(settings)) == 2)
 
 
 async def test_doctor_reports_old_and_missing_backups(settings: Settings) -> None:
     settings.backup.folder.mkdir()
     missing = [finding for finding in check_backups(settings) if finding.verdict == "wrong"]
     assert ["no backup of the database" in finding.what for finding in missing] == [True, True]
-    async with open_schedule(settings) as schedule:
-        await look_until(schedule, lambda: list_names(settings, "second"))
+    async with open_schedule(settings):
+        await wait_until(lambda: list_names(settings, "second"))
     make_older(settings, 3)
     (late,) = [finding for finding in check_backups(settings) if finding.verdict == "wrong"]
     assert "the newest backup of the database main is 3 h old" in late.what

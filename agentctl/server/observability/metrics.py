@@ -27,6 +27,7 @@ from agentctl.records.kinds import KINDS
 from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs.engine import Engine
+from agentctl.runs.jobs import Jobs
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runtime.mcp.counters import CALL_ENDS
 from agentctl.runtime.mcp.servers import McpServers
@@ -60,6 +61,7 @@ class ServerMetrics:
     mcp: McpServers
     webhooks: DeliveryCounters
     backups: BackupSchedule
+    jobs: Jobs
 
     def render(self, worker: int) -> str:
         """Return all metrics in Prometheus's text format 0.0.4.
@@ -78,6 +80,8 @@ class ServerMetrics:
         yield from self._mcp_metrics()
         yield from self._webhook_metrics()
         yield from self._backup_metrics()
+        text = "Time of the jobs of this process; some run in the process that sweeps only."
+        yield _build_histogram("job_seconds", text, ("job", "end"), self.jobs.times.items())
         text, lag = "Sampled delay of the event loop.", self.lag.samples
         yield _build_histogram("loop_lag_seconds", text, (), [((), lag)])
         yield from ProcessCollector(namespace=PREFIX, registry=None).collect()
@@ -191,7 +195,8 @@ class ServerMetrics:
 
     def _backup_metrics(self) -> Iterator[Metric]:
         backups = self.backups
-        ages = [((name,), age) for name, age in backups.list_ages().items()]
+        known = backups.list_ages() if self.jobs.lease.is_held else {}
+        ages = [((name,), age) for name, age in known.items()]
         text = "Age of the newest backup; only the process that makes the backups has it."
         yield _build_gauge("backup_age_seconds", text, ("database",), ages)
         seconds = [((name,), taken) for name, taken in backups.list_durations().items()]
@@ -240,7 +245,7 @@ class ServerMetrics:
         ]
         text = "1 if notifications of other servers arrive, 0 if this process has to poll."
         yield _build_gauge("database_notified", text, ("database",), notified)
-        oldest = self.observer.oldest_heartbeat
+        oldest = self.observer.oldest_heartbeat if self.jobs.lease.is_held else None
         ages = [] if oldest is None else [((), max(now() - oldest, 0) / 1_000_000)]
         text = "Age of the oldest heartbeat of all processes; only the one that sweeps has it."
         yield _build_gauge("oldest_beat_age_seconds", text, (), ages)

@@ -185,6 +185,7 @@ async def _observe_server(app: Starlette, controller: ServerController) -> Async
             hosting.catalog.mcp,
             hosting.deliveries.counters,
             hosting.backups,
+            hosting.jobs,
         )
         state.request_observers = [*state.request_observers, requests.count]
         async with controller.publish_metrics(metrics.render):

@@ -1,0 +1,106 @@
+"""The table of the jobs of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from agentctl.runs.changes import LEGS_PAUSE_SECONDS, LEGS_SECONDS, LegWatch
+from agentctl.runs.claims import ADVANCE_SECONDS
+from agentctl.runs.cleanup import CLEANUP_SECONDS, CLEANUP_SHARE, delete_expired
+from agentctl.runs.clock_guard import ClockGuard, check_clock
+from agentctl.runs.decisions import expire_approvals
+from agentctl.runs.jobs import Job, Lane
+from agentctl.runs.retention import Ages
+from agentctl.runs.sweep import SWEEP_SECONDS, sweep_dead_workers
+from agentctl.runs.worker import Worker
+from agentctl.service.audit_heads import HeadSigner
+from agentctl.service.hosting import Hosting
+from agentctl.store.database import Database
+from agentctl.store.repositories import approvals
+from agentctl.webhooks.deliveries import TICK_SECONDS
+
+COUNT_SECONDS = 30.0
+"""Time between two counts of what waits, for the metrics."""
+
+COUNT_DELIVERIES_SECONDS = 10.0
+"""Time between two counts of the deliveries that wait, for the metrics."""
+
+
+def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
+    """Return the jobs of a server.
+
+    The first lane is the sweep. The clock is read and the lease is taken first; the runs of dead
+    workers end before the runs that wait for them go on.
+
+    Raises:
+        InvalidKey: the key of `[audit] key_file` cannot be used.
+    """
+    settings, databases, monitor = hosting.settings, hosting.databases, hosting.monitor
+    claims, counters, lease = hosting.engine.claims, hosting.engine.counters, hosting.jobs.lease
+    deliveries, backups, sums = hosting.deliveries, hosting.backups, hosting.sums
+    guard, ages, key = ClockGuard(), Ages.from_settings(settings), hosting.statement_key()
+    legs = LegWatch(claims, databases, hosting.changes)
+    is_measured = bool(settings.metrics.listen)
+    bound = CLEANUP_SECONDS * CLEANUP_SHARE
+
+    def in_each(work: Callable[[Database], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
+        async def work_in_open_databases() -> None:
+            for database in databases.get_open().values():
+                await work(database)
+
+        return work_in_open_databases
+
+    def end_dead_workers() -> Awaitable[object]:
+        return sweep_dead_workers(databases, monitor, worker.id)
+
+    def expire(database: Database) -> Awaitable[object]:
+        return expire_approvals(database, counters.count_decision)
+
+    async def count_waiting(database: Database) -> None:
+        counters.waiting[database.id] = await database.read(approvals.count_waiting())
+
+    def clean_up() -> Awaitable[None]:
+        return delete_expired(
+            databases,
+            ages=ages,
+            rows=guard.is_trusted,
+            at=guard.present,  # the clock may have been set since
+            seconds=bound,
+            deleted=counters.deleted,
+        )
+
+    def back_up() -> Awaitable[None]:
+        return backups.back_up_due(may_delete=guard.is_trusted)
+
+    sign = HeadSigner(databases.system, settings.audit, key).sign_due if key else None
+    count = in_each(count_waiting) if is_measured else None
+    deliver = deliveries.start_due if settings.webhooks else None
+    count_deliveries = deliveries.count_waiting if settings.webhooks and is_measured else None
+    sweep_jobs = [
+        Job("clock", lambda: check_clock(guard, databases, monitor.rate_limited_log)),
+        Job("lease", lease.acquire),
+        Job("dead_workers", end_dead_workers, leased=True),
+        Job("approvals", in_each(expire), leased=True),
+        Job("queue", in_each(claims.end_overdue), leased=True),
+        Job("stalled", in_each(claims.advance_stalled), leased=True, seconds=ADVANCE_SECONDS),
+        Job("usage", sums.add_ended_runs, leased=True),
+        Job("audit_heads", sign, leased=True),
+        Job("claims", claims.claim_found),
+        Job("counts", count, seconds=COUNT_SECONDS),
+    ]
+    cleanup_jobs = [
+        Job("cleanup", clean_up, leased=True),
+        Job("earlier_usage", lambda: sums.count_earlier_runs(bound), leased=True),
+    ]
+    delivery_jobs = [
+        Job("deliveries", deliver),
+        Job("delivery_counts", count_deliveries, seconds=COUNT_DELIVERIES_SECONDS),
+    ]
+    leg_jobs = [Job("legs", legs.claim_changed)]
+    return [
+        Lane(SWEEP_SECONDS, sweep_jobs, within=lease.extended),
+        Lane(SWEEP_SECONDS, [Job("backups", back_up if backups else None, leased=True)]),
+        Lane(CLEANUP_SECONDS, cleanup_jobs, steady=True),
+        Lane(TICK_SECONDS, delivery_jobs, woken=deliveries.due),
+        Lane(LEGS_SECONDS, leg_jobs, woken=legs.notified, rest=LEGS_PAUSE_SECONDS),
+    ]
