@@ -1,4 +1,4 @@
-"""Check runs and workers: the number of problems of each kind that `runs doctor` finds."""
+"""Check runs, workers and jobs: the number of problems of each kind that `runs doctor` finds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _DESCRIPTIONS: dict[ProblemKind, tuple[str, bool]] = {
 
 
 async def check_runs(settings: Settings) -> list[Finding]:
-    """Count the problems in databases that exist and are valid."""
+    """Count the problems in databases that exist and are valid, and find late jobs."""
+    from agentctl.service.doctor.jobs import check_jobs
     from agentctl.service.runs_doctor.find import RunsDoctor
     from agentctl.service.service import Service
 
@@ -38,15 +39,17 @@ async def check_runs(settings: Settings) -> list[Finding]:
     try:
         async with Service.open(settings) as service:
             problems = await RunsDoctor(service.hosting, None).find_problems(checked.append)
+            jobs = await check_jobs(service.hosting)
     except AgentctlError as failure:
         return [from_failure(_CHECK, failure)]
     if not problems:
         count = sum(checked)
-        return [ok(_CHECK, "1 run is consistent" if count == 1 else f"{count} runs are consistent")]
+        text = "1 run is consistent" if count == 1 else f"{count} runs are consistent"
+        return [ok(_CHECK, text), jobs]
     kinds = Counter(problem.kind for problem in problems)
     remedy = f"agentctl runs doctor --config {shlex.quote(str(settings.path))}"
     return [
         (wrong if is_wrong else note)(_CHECK, f"{kinds[kind]} {text}", remedy)
         for kind, (text, is_wrong) in _DESCRIPTIONS.items()
         if kinds[kind]
-    ]
+    ] + [jobs]

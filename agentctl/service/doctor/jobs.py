@@ -1,0 +1,53 @@
+"""Check the jobs of the servers, as far as the databases show them.
+
+No database has the times at which jobs ran. The lease shows a sweep of the last seconds, and work
+that is left although it was due shows a job that is late. Backups and webhooks have own checks.
+"""
+
+from __future__ import annotations
+
+from agentctl.records.times import DAY, now
+from agentctl.runs.cleanup import EVENT_RETENTION
+from agentctl.service.doctor.finding import Finding, note, ok, wrong
+from agentctl.service.hosting import Hosting
+from agentctl.store.repositories import approvals, events, idempotency, queue, workers
+
+_CHECK = "jobs"
+
+LATE_SECONDS = 300
+"""Time after which work that a job looks for every few seconds is late."""
+
+CLEANUP_LATE = 2 * DAY
+"""The same for old rows, in microseconds: for a day, a process may doubt its clock."""
+
+
+async def check_jobs(hosting: Hosting) -> Finding:
+    """Look for work that is late.
+
+    Raises:
+        Unavailable: a database does not answer.
+    """
+    at, databases = now(), [hosting.databases[name] for name in hosting.databases]
+    before, left = at - LATE_SECONDS * 1_000_000, at - CLEANUP_LATE
+    queued = before - hosting.settings.limits.queue_seconds * 1_000_000
+    signs = {
+        "approvals have expired": approvals.list_due(before),
+        "runs have waited in the queue for too long": queue.list_overdue(queued),
+        "events are kept for too long": events.has_older(left - EVENT_RETENTION),
+        "idempotency keys are kept for too long": idempotency.has_older(
+            left - idempotency.KEY_LIFETIME
+        ),
+    }
+    late = [
+        text
+        for text, sign in signs.items()
+        if any([await database.read(sign, size="large") for database in databases])
+    ]
+    sweeper = await hosting.databases.system.read(workers.get_sweeper(at))
+    what = f"worker {sweeper} sweeps" if sweeper else "no server sweeps now"
+    if not late:
+        return ok(_CHECK, f"{what}, and no work is late")
+    what = f"{what}, but {', '.join(late)}"
+    if sweeper is None:
+        return note(_CHECK, what, "agentctl serve")
+    return wrong(_CHECK, what, "the log of the servers names the reason: agentctl.runs")

@@ -1,0 +1,128 @@
+"""The table of jobs, the page about it, and what doctor finds of their work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from agentctl.auth.keys.generate import generate_key
+from agentctl.config.backup import Backup
+from agentctl.config.settings import Audit, Database, Metrics, Settings
+from agentctl.config.webhooks import Webhook
+from agentctl.records.times import DAY, now
+from agentctl.service.doctor.jobs import check_jobs
+from agentctl.service.jobs import list_lanes
+from agentctl.service.service import Service
+from agentctl.store.database import Sql
+from agentctl.store.repositories import approvals, audit, idempotency, runs, sessions
+from tests.docs.pages import ROOT
+from tests.loops import wait_until
+from tests.runs.quick_jobs import open_service, start_jobs
+from tests.runs.test_cleanup import create_ended_run
+from tests.runs.test_clock_guard import an_entry
+from tests.runs.test_database_clock import MINUTE, an_approval
+from tests.store.rows import a_run, a_session
+
+ROW = re.compile(r"^\| `(\w+)` \| ([\d.]+) s \| (each|one) \|", re.MULTILINE)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """All that adds a job to the table."""
+    (tmp_path / "audit.pem").write_bytes(generate_key("EdDSA"))
+    (tmp_path / "audit.pem").chmod(0o600)
+    return Settings(
+        databases=(Database("main", f"sqlite:///{tmp_path}/main.db"),),
+        metrics=Metrics(listen="127.0.0.1:0"),
+        audit=Audit(key_file=tmp_path / "audit.pem"),
+        backup=Backup(every="1h", folder=tmp_path / "backups"),
+        webhooks=(Webhook("all", "https://hooks.example.org", ("run.completed",)),),
+    )
+
+
+async def test_page_lists_the_jobs_with_their_intervals(settings: Settings) -> None:
+    async with open_service(settings) as service:
+        lanes = list_lanes(service.hosting, service._worker)
+    assert ROW.findall((ROOT / "docs/observability.md").read_text()) == [
+        (job.name, f"{job.seconds or lane.seconds:g}", "one" if job.leased else "each")
+        for lane in lanes
+        for job in lane.jobs
+    ]
+    assert all(job.run is not None for lane in lanes for job in lane.jobs)
+
+
+async def test_every_job_of_a_server_completes(settings: Settings) -> None:
+    async with open_service(settings) as service:
+        times = service.hosting.jobs.times
+        service.hosting.backups.prepare()
+        start_jobs(service, 0.01)
+        assert len(times) == 2 * 16
+        await wait_until(lambda: all(times[name, "completed"].count for name, _ in times))
+        assert [name for (name, end), each in times.items() if end == "failed" and each.count] == []
+        assert list(service.hosting.backups.list_ages()) == ["main"]
+
+
+async def test_server_without_features_has_fewer_jobs(settings: Settings) -> None:
+    async with open_service(Settings(databases=settings.databases)) as service:
+        start_jobs(service, 0.01)
+        absent = {"audit_heads", "counts", "backups", "deliveries", "delivery_counts"}
+        assert absent.isdisjoint(name for name, _ in service.hosting.jobs.times)
+        assert len(service.hosting.jobs.times) == 2 * 11
+
+
+async def add_approval(service: Service) -> None:
+    system = service.hosting.databases.system
+    await system.write(sessions.create(a_session()))
+    await system.write(runs.create(a_run("asks", created_at=now(), owner="w1")))
+    expired = an_approval("asks", expires_at=now() - 6 * MINUTE)
+    await system.write(approvals.create([expired]))
+
+
+async def add_queued_run(service: Service) -> None:
+    system = service.hosting.databases.system
+    await system.write(sessions.create(a_session()))
+    await system.write(runs.create(a_run("waits", created_at=now())._replace(queue_turn=1)))
+    await system.write(Sql("UPDATE runs SET queued_at = 1").execute())
+
+
+async def add_events(service: Service) -> None:
+    await create_ended_run(service.hosting.databases, "main", "0-old", 96)
+
+
+async def add_key(service: Service) -> None:
+    key = idempotency.claim_key("me", "key", "hash", "r1", now() - 4 * DAY)
+    await service.hosting.databases.system.write(key)
+
+
+@pytest.mark.parametrize(
+    ("add", "late"),
+    [
+        (add_approval, "approvals have expired"),
+        (add_queued_run, "runs have waited in the queue for too long"),
+        (add_events, "events are kept for too long"),
+        (add_key, "idempotency keys are kept for too long"),
+    ],
+)
+async def test_doctor_finds_late_work(
+    settings: Settings, add: Callable[[Service], Awaitable[None]], late: str
+) -> None:
+    async with open_service(Settings(databases=settings.databases)) as service:
+        finding = await check_jobs(service.hosting)
+        assert finding.what == "no server sweeps now, and no work is late"
+        await add(service)
+        finding = await check_jobs(service.hosting)
+        assert (finding.verdict, finding.what) == ("note", f"no server sweeps now, but {late}")
+        assert await service.hosting.jobs.lease.acquire()
+        finding = await check_jobs(service.hosting)
+        what = f"worker {service._worker.id} sweeps, but {late}"
+        assert (finding.verdict, finding.what) == ("wrong", what)
+        start_jobs(service, 0.01)
+        await service.hosting.databases.system.write(audit.append_entry(an_entry(now())))
+        await wait_until(lambda: is_in_time(service), 30)
+
+
+async def is_in_time(service: Service) -> bool:
+    return (await check_jobs(service.hosting)).verdict == "ok"
