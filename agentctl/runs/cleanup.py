@@ -13,6 +13,7 @@ from collections import Counter
 from agentctl.records.audit import EXPIRE
 from agentctl.records.times import DAY, HOUR, format_rfc3339, now
 from agentctl.runs import process
+from agentctl.runs.clock_guard import ClockGuard
 from agentctl.runs.retention import (
     Ages,
     append_cleanup_entry,
@@ -54,8 +55,7 @@ async def delete_expired(
     databases: Databases,
     *,
     ages: Ages = NO_AGES,
-    rows: bool = True,
-    at: int | None = None,
+    guard: ClockGuard | None = None,
     seconds: float = CLEANUP_SECONDS * CLEANUP_SHARE,
     deleted: Counter[str] | None = None,
 ) -> None:
@@ -63,8 +63,7 @@ async def delete_expired(
 
     Args:
         ages: the ages of the configuration.
-        rows: False to delete no rows, only stale lock files.
-        at: a time at which the clock was right, for the ages; None for the present time.
+        guard: by a clock that it doubts, only stale lock files are deleted; None to trust it.
         seconds: maximum time for the rows of each kind; later cleanups delete the rest.
         deleted: receives the numbers of deleted rows by their kind.
 
@@ -72,9 +71,11 @@ async def delete_expired(
         Unavailable: a database does not answer.
     """
     counts = Counter[str]() if deleted is None else deleted
-    for database in databases.get_open().values() if rows else ():
+    # By the time that was trusted: the clock may have been set since.
+    is_trusted, at = (True, now()) if guard is None else (guard.is_trusted, guard.present)
+    for database in databases.get_open().values() if is_trusted else ():
         # The earlier of two clocks: one server with a wrong clock must not delete for all.
-        moment = min(now() if at is None else at, await database.clock())
+        moment = min(at, await database.clock())
         await _delete_rows(databases, database, ages, moment, seconds, counts)
     for database in databases.get_open().values() if databases.outbox else ():
         if await database.read(webhooks.count()) > MAXIMUM_DELIVERIES:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
-from typing import TypeVar, cast
+from typing import cast
 
 from agentctl.config.settings import Approvals
-from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs import event_format
@@ -31,8 +30,6 @@ from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import RunEnd
 
-T = TypeVar("T")
-
 HISTORY_ALLOWANCE = 8_388_608
 """Bytes by which a checkpoint may exceed `limits.run_bytes`: the history that the run was given."""
 
@@ -44,30 +41,10 @@ RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0)
 """Pauses between attempts to store an end while the database is unavailable; the last repeats."""
 
 _log = logging.getLogger("agentctl.runs")
-_rate_limited = RateLimitedLog(_log)
 
 
 class AlreadyFinished(Exception):
     """Rolls back an end: the run already has another final status, or its row was deleted."""
-
-
-async def retry_until_stored(
-    attempt: Callable[[], Awaitable[T]], noun: str, on_unavailable: Callable[[], None]
-) -> T:
-    """Retry to store the end of a leg until the database accepts it, and return the result.
-
-    Args:
-        noun: what is stored, in the plural, for the log.
-        on_unavailable: called after each attempt that the database did not accept.
-    """
-
-    def report() -> None:
-        _rate_limited.log("%s of runs could not be stored yet", noun)
-        on_unavailable()
-
-    return await retry_while_unavailable(
-        attempt, seconds=math.inf, pauses=RETRY_SECONDS, on_unavailable=report
-    )
 
 
 async def store_end(
@@ -107,7 +84,9 @@ async def store_end(
         try:
             end = await _build_live_end(run, ending)
             store = partial(_store_or_read_end, run, ending, end)
-            stored = await retry_until_stored(store, "ends", on_unavailable)
+            stored = await retry_while_unavailable(
+                store, seconds=math.inf, pauses=RETRY_SECONDS, on_unavailable=on_unavailable
+            )
             break
         except Exception:
             # The transcript cannot be stored: store the ending without it.
@@ -152,10 +131,11 @@ async def store_pause(
         return _STATE_REJECTED
     # A write that is interrupted may be committed: the end closes its approvals.
     run.has_asked = True
-    outcome = await retry_until_stored(
+    outcome = await retry_while_unavailable(
         lambda: run.database.write(write_pause(run, prepared, settings.pending)),
-        "pauses",
-        on_unavailable,
+        seconds=math.inf,
+        pauses=RETRY_SECONDS,
+        on_unavailable=on_unavailable,
     )
     if outcome == "full":
         return Ending.failed("APPROVALS_FULL", DETAILS["APPROVALS_FULL"])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Literal
 
-from agentctl.runs.finish import retry_until_stored
+from agentctl.runs.finish import RETRY_SECONDS
 from agentctl.runs.live import LiveRun
 from agentctl.runs.recovery import return_member, return_tree
 from agentctl.runs.states import Ending, HandOver, LegEnd, is_final
+from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, events, run_reads, runs
 
@@ -32,10 +34,11 @@ async def store_hand_over(
     run.stream.seal()
     if run.recorder is not None:
         await run.recorder.end()
-    outcome = await retry_until_stored(
+    outcome = await retry_while_unavailable(
         lambda: run.database.write(_write_hand_over(run, lost=ending.lost)),
-        "hand-overs",
-        on_unavailable,
+        seconds=math.inf,
+        pauses=RETRY_SECONDS,
+        on_unavailable=on_unavailable,
     )
     run.stream.abandon()
     if outcome == "handed over":

@@ -18,6 +18,7 @@ from agentctl import errors
 from agentctl.config.settings import Agent, Team
 from agentctl.event_loop import wait_until_done
 from agentctl.records.log_context import extend_log_context
+from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import StoredSummary, parse_summary
@@ -55,6 +56,7 @@ _FAILED = Ending.failed("INTERNAL", "The run failed inside the server")
 DATABASE_UNAVAILABLE = Ending.failed("INTERNAL", "The database was unavailable for too long")
 
 _log = logging.getLogger("agentctl.runs")
+_rate_limited = RateLimitedLog(_log)
 
 
 class Supervision:
@@ -162,6 +164,7 @@ class Supervision:
             self._run_tasks.start(_record(run, _replace_holding(run), "a part of its work"))
 
         def on_unavailable() -> None:
+            _rate_limited.log("ends and pauses of runs could not be stored yet")
             if unavailable is not None and not unavailable.done():
                 unavailable.set_result(None)
 

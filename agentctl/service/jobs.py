@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from agentctl.runs.changes import LEGS_PAUSE_SECONDS, LEGS_SECONDS, LegWatch
 from agentctl.runs.claims import ADVANCE_SECONDS
@@ -50,28 +51,14 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
 
         return work_in_open_databases
 
-    def end_dead_workers() -> Awaitable[object]:
-        return sweep_dead_workers(databases, monitor, worker.id)
-
-    def expire(database: Database) -> Awaitable[object]:
-        return expire_approvals(database, counters.count_decision)
-
     async def count_waiting(database: Database) -> None:
         counters.waiting[database.id] = await database.read(approvals.count_waiting())
 
-    def clean_up() -> Awaitable[None]:
-        return delete_expired(
-            databases,
-            ages=ages,
-            rows=guard.is_trusted,
-            at=guard.present,  # the clock may have been set since
-            seconds=bound,
-            deleted=counters.deleted,
-        )
-
-    def back_up() -> Awaitable[None]:
-        return backups.back_up_due(may_delete=guard.is_trusted)
-
+    expire = partial(expire_approvals, count_decision=counters.count_decision)
+    clean_up = partial(
+        delete_expired, databases, ages=ages, guard=guard, seconds=bound, deleted=counters.deleted
+    )
+    back_up = (lambda: backups.back_up_due(may_delete=guard.is_trusted)) if backups else None
     sign = HeadSigner(databases.system, settings.audit, key).sign_due if key else None
     count = in_each(count_waiting) if is_measured else None
     deliver = deliveries.start_due if settings.webhooks else None
@@ -79,7 +66,7 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     sweep_jobs = [
         Job("clock", lambda: check_clock(guard, databases, monitor.rate_limited_log)),
         Job("lease", lease.acquire),
-        Job("dead_workers", end_dead_workers, leased=True),
+        Job("dead_workers", lambda: sweep_dead_workers(databases, monitor, worker.id), leased=True),
         Job("approvals", in_each(expire), leased=True),
         Job("queue", in_each(claims.end_overdue), leased=True),
         Job("stalled", in_each(claims.advance_stalled), leased=True, seconds=ADVANCE_SECONDS),
@@ -90,7 +77,7 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     ]
     cleanup_jobs = [
         Job("cleanup", clean_up, leased=True),
-        Job("earlier_usage", lambda: sums.count_earlier_runs(bound), leased=True),
+        Job("earlier_usage", partial(sums.count_earlier_runs, bound), leased=True),
     ]
     delivery_jobs = [
         Job("deliveries", deliver),
@@ -99,7 +86,7 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     leg_jobs = [Job("legs", legs.claim_changed)]
     return [
         Lane(SWEEP_SECONDS, sweep_jobs, within=lease.extended),
-        Lane(SWEEP_SECONDS, [Job("backups", back_up if backups else None, leased=True)]),
+        Lane(SWEEP_SECONDS, [Job("backups", back_up, leased=True)]),
         Lane(CLEANUP_SECONDS, cleanup_jobs, steady=True),
         Lane(TICK_SECONDS, delivery_jobs, woken=deliveries.due),
         Lane(LEGS_SECONDS, leg_jobs, woken=legs.notified, rest=LEGS_PAUSE_SECONDS),

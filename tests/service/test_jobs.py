@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from agentctl import errors
 from agentctl.auth.keys.generate import generate_key
 from agentctl.config.backup import Backup
 from agentctl.config.settings import Audit, Database, Metrics, Settings
 from agentctl.config.webhooks import Webhook
-from agentctl.records.times import DAY, now
+from agentctl.records.times import now
+from agentctl.runs import lease as lease_module
 from agentctl.service.doctor.jobs import check_jobs
 from agentctl.service.jobs import list_lanes
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
-from agentctl.store.repositories import approvals, audit, idempotency, runs, sessions
+from agentctl.store.repositories import approvals, audit, runs, sessions, workers
 from tests.docs.pages import ROOT
 from tests.loops import wait_until
 from tests.runs.quick_jobs import open_service, start_jobs
@@ -92,18 +94,12 @@ async def add_events(service: Service) -> None:
     await create_ended_run(service.hosting.databases, "main", "0-old", 96)
 
 
-async def add_key(service: Service) -> None:
-    key = idempotency.claim_key("me", "key", "hash", "r1", now() - 4 * DAY)
-    await service.hosting.databases.system.write(key)
-
-
 @pytest.mark.parametrize(
     ("add", "late"),
     [
         (add_approval, "approvals have expired"),
         (add_queued_run, "runs have waited in the queue for too long"),
         (add_events, "events are kept for too long"),
-        (add_key, "idempotency keys are kept for too long"),
     ],
 )
 async def test_doctor_finds_late_work(
@@ -119,10 +115,38 @@ async def test_doctor_finds_late_work(
         finding = await check_jobs(service.hosting)
         what = f"worker {service._worker.id} sweeps, but {late}"
         assert (finding.verdict, finding.what) == ("wrong", what)
-        start_jobs(service, 0.01)
+        # The clock is compared with it.
         await service.hosting.databases.system.write(audit.append_entry(an_entry(now())))
+        start_jobs(service, 0.01)
         await wait_until(lambda: is_in_time(service), 30)
 
 
 async def is_in_time(service: Service) -> bool:
     return (await check_jobs(service.hosting)).verdict == "ok"
+
+
+async def test_long_sweep_keeps_the_lease_until_another_process_has_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "EXTEND_SECONDS", 0.01)
+    async with open_service(settings) as service:
+        lease, system = service.hosting.jobs.lease, service.hosting.databases.system
+        assert await lease.acquire()
+
+        async def is_valid() -> bool:
+            return await system.read(workers.get_sweeper(now())) == service._worker.id
+
+        async with lease.extended():
+            await system.write(Sql("UPDATE leases SET expires_at = 1").execute())
+            await wait_until(is_valid)
+            await system.write(workers.acquire_sweep("other", now(), exited=service._worker.id))
+            await wait_until(lambda: not lease.is_held)
+
+
+async def test_unanswered_request_changes_nothing_of_the_lease(settings: Settings) -> None:
+    async with open_service(settings) as service:
+        assert await service.hosting.jobs.lease.acquire()
+        await service.hosting.databases.system.close()
+        with pytest.raises(errors.Unavailable):
+            await service.hosting.jobs.lease.acquire()
+        assert service.hosting.jobs.lease.is_held

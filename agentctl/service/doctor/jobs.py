@@ -10,15 +10,13 @@ from agentctl.records.times import DAY, now
 from agentctl.runs.cleanup import EVENT_RETENTION
 from agentctl.service.doctor.finding import Finding, note, ok, wrong
 from agentctl.service.hosting import Hosting
-from agentctl.store.repositories import approvals, events, idempotency, queue, workers
+from agentctl.store.repositories import approvals, events, queue, workers
 
 _CHECK = "jobs"
 
 LATE_SECONDS = 300
-"""Time after which work that a job looks for every few seconds is late."""
-
-CLEANUP_LATE = 2 * DAY
-"""The same for old rows, in microseconds: for a day, a process may doubt its clock."""
+"""Time after which work that was due is late. Rows may be deleted a day later, because a process
+that doubts its clock waits for a day."""
 
 
 async def check_jobs(hosting: Hosting) -> Finding:
@@ -28,15 +26,12 @@ async def check_jobs(hosting: Hosting) -> Finding:
         Unavailable: a database does not answer.
     """
     at, databases = now(), [hosting.databases[name] for name in hosting.databases]
-    before, left = at - LATE_SECONDS * 1_000_000, at - CLEANUP_LATE
+    before = at - LATE_SECONDS * 1_000_000
     queued = before - hosting.settings.limits.queue_seconds * 1_000_000
     signs = {
         "approvals have expired": approvals.list_due(before),
         "runs have waited in the queue for too long": queue.list_overdue(queued),
-        "events are kept for too long": events.has_older(left - EVENT_RETENTION),
-        "idempotency keys are kept for too long": idempotency.has_older(
-            left - idempotency.KEY_LIFETIME
-        ),
+        "events are kept for too long": events.has_older(before - DAY - EVENT_RETENTION),
     }
     late = [
         text
@@ -47,7 +42,6 @@ async def check_jobs(hosting: Hosting) -> Finding:
     what = f"worker {sweeper} sweeps" if sweeper else "no server sweeps now"
     if not late:
         return ok(_CHECK, f"{what}, and no work is late")
-    what = f"{what}, but {', '.join(late)}"
-    if sweeper is None:
-        return note(_CHECK, what, "agentctl serve")
-    return wrong(_CHECK, what, "the log of the servers names the reason: agentctl.runs")
+    find = wrong if sweeper else note
+    remedy = "the log of a server names the reason: agentctl.runs" if sweeper else "agentctl serve"
+    return find(_CHECK, f"{what}, but {', '.join(late)}", remedy)
