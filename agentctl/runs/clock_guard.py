@@ -88,7 +88,7 @@ class ClockGuard:
         return False
 
 
-async def check_clock(guard: ClockGuard, databases: Databases, log: RateLimitedLog) -> None:
+async def observe_clock(guard: ClockGuard, databases: Databases, log: RateLimitedLog) -> None:
     """Observe the clock, and compare it once with the newest entry of the audit log.
 
     Raises:

@@ -8,7 +8,7 @@ from functools import partial
 from agentctl.runs.changes import LEGS_PAUSE_SECONDS, LEGS_SECONDS, LegWatch
 from agentctl.runs.claims import ADVANCE_SECONDS
 from agentctl.runs.cleanup import CLEANUP_SECONDS, CLEANUP_SHARE, delete_expired
-from agentctl.runs.clock_guard import ClockGuard, check_clock
+from agentctl.runs.clock_guard import ClockGuard, observe_clock
 from agentctl.runs.decisions import expire_approvals
 from agentctl.runs.jobs import Job, Lane
 from agentctl.runs.retention import Ages
@@ -64,7 +64,7 @@ def list_lanes(hosting: Hosting, worker: Worker) -> list[Lane]:
     deliver = deliveries.start_due if settings.webhooks else None
     count_deliveries = deliveries.count_waiting if settings.webhooks and is_measured else None
     sweep_jobs = [
-        Job("clock", lambda: check_clock(guard, databases, monitor.rate_limited_log)),
+        Job("clock", lambda: observe_clock(guard, databases, monitor.rate_limited_log)),
         Job("lease", lease.acquire),
         Job("dead_workers", lambda: sweep_dead_workers(databases, monitor, worker.id), leased=True),
         Job("approvals", in_each(expire), leased=True),
