@@ -90,38 +90,45 @@ def is_idempotent(server: McpServer, tool: str) -> bool:
 def check_mcp_servers(settings: Settings, places: Mapping[str, Place]) -> None:
     """Check the entries of `[[mcp_servers]]`, and the tools of agents and teams that name them."""
     for server in settings.mcp_servers:
-        key = f"mcp_servers.{server.id}"
-        if bool(server.command.strip()) == bool(server.url):
-            places[f"{key}.{'url' if server.url else 'command'}"].refuse(
-                "must have exactly one of command and url"
-            )
-        unused, other = (_STDIO_KEYS, "url") if server.url else (_HTTP_KEYS, "command")
-        for name in unused:
-            if places[f"{key}.{name}"].given:
-                places[f"{key}.{name}"].refuse(f"has no effect with {other}")
-        if places[f"{key}.max_sessions"].given and not is_per_user(server):
-            places[f"{key}.max_sessions"].refuse(
-                "has no effect without a header with ${user_id} or ${claims:NAME}"
-            )
-        for table, values in (("env", server.env), ("headers", server.headers)):
-            for name, value in values.items():
-                _check_value(table, name, value, places[f"{key}.{table}"].item(f".{name}"))
+        _check_server(server, places)
     servers = {server.id: server for server in settings.mcp_servers}
     for table, components in (("agents", settings.agents), ("teams", settings.teams)):
         for component in components:
-            place = places[f"{table}.{component.id}.tools"]
             for reference in component.tools:
-                named = parse_mcp_reference(reference)
-                if named is None:
-                    continue
-                target = servers.get(named.server)
-                if target is None:
-                    place.refuse_unknown_id(named.server, "[[mcp_servers]]", servers)
-                if named.tool and not allows_tool(target, named.tool):
-                    place.refuse(
-                        f"names {quote_text(reference)}, which allow_tools of {named.server} "
-                        "does not allow"
-                    )
+                _check_reference(reference, servers, places[f"{table}.{component.id}.tools"])
+
+
+def _check_server(server: McpServer, places: Mapping[str, Place]) -> None:
+    key = f"mcp_servers.{server.id}"
+    if bool(server.command.strip()) == bool(server.url):
+        places[f"{key}.{'url' if server.url else 'command'}"].refuse(
+            "must have exactly one of command and url"
+        )
+    unused, other = (_STDIO_KEYS, "url") if server.url else (_HTTP_KEYS, "command")
+    for name in unused:
+        if places[f"{key}.{name}"].given:
+            places[f"{key}.{name}"].refuse(f"has no effect with {other}")
+    if places[f"{key}.max_sessions"].given and not is_per_user(server):
+        places[f"{key}.max_sessions"].refuse(
+            "has no effect without a header with ${user_id} or ${claims:NAME}"
+        )
+    for table, values in (("env", server.env), ("headers", server.headers)):
+        for name, value in values.items():
+            _check_value(table, name, value, places[f"{key}.{table}"].item(f".{name}"))
+
+
+def _check_reference(reference: str, servers: Mapping[str, McpServer], place: Place) -> None:
+    """Check a tool of an agent or a team that may be one of an MCP server."""
+    named = parse_mcp_reference(reference)
+    if named is None:
+        return
+    target = servers.get(named.server)
+    if target is None:
+        place.refuse_unknown_id(named.server, "[[mcp_servers]]", servers)
+    if named.tool and not allows_tool(target, named.tool):
+        place.refuse(
+            f"names {quote_text(reference)}, which allow_tools of {named.server} does not allow"
+        )
 
 
 def _check_value(table: str, name: str, value: str, place: Place) -> None:

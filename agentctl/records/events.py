@@ -49,6 +49,13 @@ END_KINDS = {status: kind for kind, status in END_STATUSES.items()}
 TEXT_KINDS = frozenset({EventKind.CONTENT, EventKind.THINKING})
 """The kinds with a new part of a text, most events of a stream."""
 
+_DESCRIPTIONS = {
+    EventKind.STARTED: "started",
+    EventKind.CONTINUED: "continued",
+    EventKind.COMPLETED: "completed",
+    EventKind.CANCELLED: "was cancelled",
+}
+
 _RUN_KINDS = frozenset(
     {
         EventKind.QUEUED,
@@ -178,21 +185,13 @@ class Event:
                 return f"step {self.data.get('step_name')} completed"
             case EventKind.QUEUED:
                 return f"queued: place {self.data.get('queue_position')} in its session"
-            case EventKind.STARTED:
-                return "started"
             case EventKind.PAUSED:
                 asked = self.data.get("approvals")
                 return f"paused: waits for {describe_wait(asked) if asked else 'a member'}"
-            case EventKind.CONTINUED:
-                return "continued"
-            case EventKind.COMPLETED:
-                return "completed"
-            case EventKind.CANCELLED:
-                return "was cancelled"
             case EventKind.FAILED:
                 error = self.data.get("error") or {}
                 return f"ended as ERROR, {error.get('code')}: {error.get('detail')}"
-        return None
+        return None if self.kind is None else _DESCRIPTIONS.get(self.kind)
 
 
 def parse_event(name: str, data: bytes | str, seq: int = 0) -> Event:

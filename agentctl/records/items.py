@@ -183,37 +183,57 @@ def _build_items(run: Record, children: _Children) -> Iterator[Item]:
     is_asked = False
     for message in _list_own_messages(run):
         role, content = message.get("role"), str(message.get("content") or "")
-        if (member := message.get("member_run_id")) is not None:
+        calls = message.get("tool_calls") or ()
+        member = message.get("member_run_id")
+        if member is not None:
             # The calls of a member are in its own run. Its text is part of the answer.
             yield from children.take_run(str(member))
-            if role == "assistant" and content:
-                yield {"type": "text", "text": content}
-            placed |= {str(call.get("id")) for call in message.get("tool_calls") or ()}
-        elif role == "assistant":
-            if content:
-                yield {"type": "text", "text": content}
-            for call in message.get("tool_calls") or []:
-                call_id = str(call.get("id"))
-                placed.add(call_id)
-                tool = tools.get(call_id) or {
-                    "tool_name": call.get("name"),
-                    "tool_args": call.get("arguments"),
-                }
-                yield _place_call(call_id, tool, spans.get(call_id) or {}, run, children)
-                yield from children.take_of_call(call_id)
-        elif role == "system" or (role == "user" and is_asked):
+        if role == "assistant" and content:
+            yield {"type": "text", "text": content}
+        if member is None and role == "assistant":
+            for call in calls:
+                yield from _place_message_call(call, tools, spans, run, children)
+        elif member is None and (role == "system" or (role == "user" and is_asked)):
             yield {"type": "prompt", "role": str(role), "text": content}
+        if member is not None or role == "assistant":
+            placed |= {str(call.get("id")) for call in calls}
         is_asked = is_asked or role == "user"
+    yield from _build_unplaced(placed, tools, spans, run, children)
+
+
+def _build_unplaced(
+    placed: set[str],
+    tools: Mapping[str, Record],
+    spans: Mapping[str, Record],
+    run: Record,
+    children: _Children,
+) -> Iterator[Item]:
+    """Yield the calls and questions of a run that are in none of its messages."""
     for call_id, tool in tools.items():
         if call_id not in placed:
             yield _place_call(call_id, tool, spans.get(call_id) or {}, run, children)
+    known = placed | tools.keys()
     for call_id, span in spans.items():
-        if call_id not in placed and call_id not in tools and run.get("status") == "RUNNING":
+        if call_id not in known and run.get("status") == "RUNNING":
             tool = {"tool_name": span.get("name"), "tool_args": None}
             yield _place_call(call_id, tool, span, run, children)
+    known |= spans.keys()
     for call_id, approval in _find_approvals(run).items():
-        if call_id not in placed and call_id not in tools and call_id not in spans:
+        if call_id not in known:
             yield build_question(approval, str(run.get("status")))
+
+
+def _place_message_call(
+    call: Record,
+    tools: Mapping[str, Record],
+    spans: Mapping[str, Record],
+    run: Record,
+    children: _Children,
+) -> Iterator[Item]:
+    call_id = str(call.get("id"))
+    tool = tools.get(call_id) or {"tool_name": call.get("name"), "tool_args": call.get("arguments")}
+    yield _place_call(call_id, tool, spans.get(call_id) or {}, run, children)
+    yield from children.take_of_call(call_id)
 
 
 def _place_call(

@@ -73,23 +73,27 @@ def find_json_problem(value: object) -> str | None:
     for _ in range(MAXIMUM_DEPTH):
         inner: list[Any] = []
         for item in level:
-            if isinstance(item, str):
-                if not is_storable(item):
-                    return UNSTORABLE
-            elif isinstance(item, dict):
+            if isinstance(item, dict):
                 inner += item.keys()
                 inner += item.values()
             elif isinstance(item, list):
                 inner += item
-            elif isinstance(item, int):
-                if item not in INTEGERS:
-                    return "holds an integer of more than 64 bits"
-            elif item is not None and not (isinstance(item, float) and isfinite(item)):
-                return "holds a value that JSON does not have"
+            elif problem := _find_problem_of_scalar(item):
+                return problem
         if not inner:
             return None
         level = inner
     return f"nests deeper than {MAXIMUM_DEPTH} levels"
+
+
+def _find_problem_of_scalar(value: object) -> str | None:
+    if isinstance(value, str):
+        return None if is_storable(value) else UNSTORABLE
+    if isinstance(value, int):
+        return None if value in INTEGERS else "holds an integer of more than 64 bits"
+    if value is None or (isinstance(value, float) and isfinite(value)):
+        return None
+    return "holds a value that JSON does not have"
 
 
 def check_session_id(session_id: str) -> str:

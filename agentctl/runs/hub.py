@@ -109,6 +109,12 @@ class _Run:
             dropped = self.kept.popleft()
             self.floor, self.size = dropped.last_seq, self.size - dropped.size
 
+    def add_rows(self, rows: list[FollowedRow]) -> None:
+        """Keep the events of the batches that a read has found after `position`."""
+        for row in rows:
+            if row.batch is not None and row.batch.last_seq > self.position:
+                self.add(row.batch)
+
     def wake(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
@@ -290,17 +296,18 @@ class _Reader:
             if run.position != before:
                 # A follower with an earlier position has joined during the read.
                 continue
-            for row in found[number]:
-                if row.batch is not None and row.batch.last_seq > run.position:
-                    run.add(row.batch)
+
+            run.add_rows(found[number])
+            first = found[number][0] if found[number] else None
             if not is_complete:
                 run.read_at = float("-inf")
-            elif not found[number] or is_settled(found[number][0].status):
-                run.settled_at, run.is_deleted = started, not found[number]
-            elif (owner := found[number][0].owner) and started - run.requested_at > REQUEST_SECONDS:
+            elif first is None or is_settled(first.status):
+                run.settled_at, run.is_deleted = started, first is None
+            elif first.owner and started - run.requested_at > REQUEST_SECONDS:
                 run.requested_at = started
-                wanted[owner].append(run.run_id)
+                wanted[first.owner].append(run.run_id)
             if run.position > before or run.settled_at == started:
                 run.wake()
+
         for owner, run_ids in wanted.items():
             self._database.request_announcements(owner, run_ids)

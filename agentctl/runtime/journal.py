@@ -176,18 +176,13 @@ def rebuild(
         if step.kind == "answer":
             answer = orjson.loads(step.body or "{}")
             if "graph" in answer:
+                # It has the whole transcript and state, of all steps before it.
                 transcript, state = Transcript.from_json(answer["whole"]), answer["graph"]
                 later = (each for each in new if each.seq >= answer["after"])
                 ended = [each for each in later if each.state in ENDED]
                 break
             present |= answer.get("begin", {})
-            if "native" in answer:
-                state = _extend_native(state, answer["native"])
-            else:
-                if state is not None:
-                    _close_calls(transcript, state, ended)
-                state = _extend_state(state, answer)
-            transcript.extend(answer["transcript"])
+            state = _add_answer(transcript, state, answer, ended)
             ended, working = [], []
         elif step.kind == "step":
             body = orjson.loads(step.body or "{}")
@@ -199,15 +194,50 @@ def rebuild(
             working.append(step)
     if logged:
         return {**present, "state": _extend_log(state, logged)}
-    if state is not None and ended and ends:
-        _close_calls(transcript, state, ended)
-    elif state is not None and ended:
-        known = {step.call_id: _read_result(step) for step in ended}
-        state = {**state, "known": known}
-    if state is not None and "conversation" in state and working:
-        state = {**state, "conversation": _add_working(state["conversation"], working)}
+
+    if state is not None:
+        state = _add_calls(transcript, state, ended, working, ends=ends)
     present["session_changes"] = _find_changes(new)
     return {**present, "transcript": transcript.to_json(), "state": state}
+
+
+def _add_answer(
+    transcript: Transcript,
+    state: dict[str, Any] | None,
+    answer: Mapping[str, Any],
+    ended: Sequence[StoredStep],
+) -> dict[str, Any]:
+    """Add an answer of the model to the transcript, and return the state after it.
+
+    Args:
+        ended: the calls of the answer before it.
+    """
+    if "native" in answer:
+        state = _extend_native(state, answer["native"])
+    else:
+        if state is not None:
+            _close_calls(transcript, state, ended)
+        state = _extend_state(state, answer)
+    transcript.extend(answer["transcript"])
+    return state
+
+
+def _add_calls(
+    transcript: Transcript,
+    state: dict[str, Any],
+    ended: Sequence[StoredStep],
+    working: Sequence[StoredStep],
+    *,
+    ends: bool,
+) -> dict[str, Any]:
+    """Return the state with the calls of the last answer that have ended, and those that work."""
+    if ended and ends:
+        _close_calls(transcript, state, ended)
+    elif ended:
+        state = {**state, "known": {step.call_id: _read_result(step) for step in ended}}
+    if "conversation" in state and working:
+        state = {**state, "conversation": _add_working(state["conversation"], working)}
+    return state
 
 
 def _rebuild_workflow(

@@ -67,12 +67,8 @@ def reason_to_skip(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) ->
         raise InvalidKey(f"{label} has no kty")
     if entry.get("use", "sig") != "sig":
         return "it is for another use"
-    operations = entry.get("key_ops", ["verify"])
-    if not isinstance(operations, list) or not all(isinstance(name, str) for name in operations):
-        raise InvalidKey(f"{label} has key_ops that are not an array of strings")
-    if len(set(operations)) != len(operations):
-        raise InvalidKey(f"{label} names an operation twice in key_ops")
-    if "verify" not in operations:
+
+    if "verify" not in _read_operations(entry, label):
         return "its key_ops do not allow to verify"
     if entry.get("alg", spec.name) != spec.name:
         return "it is for another algorithm"
@@ -81,6 +77,15 @@ def reason_to_skip(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) ->
     if "alg" not in entry and spec.curve is not None and entry.get("crv", spec.curve) != spec.curve:
         return "it is on another curve"
     return None
+
+
+def _read_operations(entry: Mapping[str, Any], label: str) -> list[str]:
+    operations = entry.get("key_ops", ["verify"])
+    if not isinstance(operations, list) or not all(isinstance(name, str) for name in operations):
+        raise InvalidKey(f"{label} has key_ops that are not an array of strings")
+    if len(set(operations)) != len(operations):
+        raise InvalidKey(f"{label} names an operation twice in key_ops")
+    return operations
 
 
 def key_from_jwk(entry: Mapping[str, Any], spec: AlgorithmSpec, label: str) -> VerificationKey:

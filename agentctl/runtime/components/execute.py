@@ -23,7 +23,7 @@ from agentctl.runtime.unstopped import install_executor, watch_threads
 if TYPE_CHECKING:
     from agentctl.runtime.component import Component
     from agentctl.runtime.components.catalog import Catalog
-    from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.context import MemberResult, RunEnvironment
     from agentctl.runtime.runners.runner import Runner
 
 _log = logging.getLogger("agentctl.runtime")
@@ -158,16 +158,21 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
         run_id = None
         span.end(SPAN_STATUSES[result.status])
         if result.status != "COMPLETED":
-            if result.status == "CANCELLED":
-                raise ExecutionError("INTERNAL", f"The step {name} was cancelled")
-            code: FailureCode = next(
-                (known for known in get_args(FailureCode) if known == result.error_code), "INTERNAL"
-            )
-            reason = result.error_detail or "no reason known"
-            raise ExecutionError(code, f"The step {name} failed: {reason}")
+            raise _build_step_failure(name, result)
         output = result.content
         if journal is not None:
             call = JournaledCall(span.id, name, {}, kind="member")
             await journal.end_call(call, CallOutcome(output))
         context.transcript.replace_content(output)
         context.emit(StepCompleted(name, index, output))
+
+
+def _build_step_failure(name: str, result: MemberResult) -> ExecutionError:
+    """Return the failure of a workflow whose step was cancelled or has failed."""
+    if result.status == "CANCELLED":
+        return ExecutionError("INTERNAL", f"The step {name} was cancelled")
+    code: FailureCode = next(
+        (known for known in get_args(FailureCode) if known == result.error_code), "INTERNAL"
+    )
+    reason = result.error_detail or "no reason known"
+    return ExecutionError(code, f"The step {name} failed: {reason}")

@@ -222,12 +222,15 @@ class OpenAIAnswer:
             if text:
                 self._add_content(text)
         if calls := fields.get("tool_calls"):
-            if not isinstance(calls, list):
-                raise UnreadableAnswer("its tool calls are not a list")
-            for piece in calls:
-                if not isinstance(piece, dict):
-                    raise UnreadableAnswer("a tool call is not an object")
-                self._add_call(piece)
+            self._add_calls(calls)
+
+    def _add_calls(self, calls: object) -> None:
+        if not isinstance(calls, list):
+            raise UnreadableAnswer("its tool calls are not a list")
+        for piece in calls:
+            if not isinstance(piece, dict):
+                raise UnreadableAnswer("a tool call is not an object")
+            self._add_call(piece)
 
     def _begin_part(self, kind: PartKind) -> None:
         self._flush()

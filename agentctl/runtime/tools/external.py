@@ -77,16 +77,23 @@ def _load(owner: str, file: Path) -> ToolRecord:
         refuse("the file is not JSON")
     if not isinstance(tool, dict) or find_json_problem(tool):
         refuse("the file is not a JSON object")
+    if problem := _find_problem(tool):
+        refuse(problem)
+    parameters = {**tool["parameters"], "properties": tool["parameters"].get("properties") or {}}
+    return {"name": tool["name"], "description": tool["description"], "parameters": parameters}
+
+
+def _find_problem(tool: dict[str, Any]) -> str | None:
+    """Return the first reason why a JSON object does not describe a tool, or None."""
     if unknown := tool.keys() - set(_KEYS):
-        refuse(f"it has the unknown member {min(unknown)!r}")
+        return f"it has the unknown member {min(unknown)!r}"
     name, description, parameters = (tool.get(key) for key in _KEYS)
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
-        refuse("its name must have at most 64 ASCII letters, digits and underscores")
+        return "its name must have at most 64 ASCII letters, digits and underscores"
     if not isinstance(description, str):
-        refuse("its description must be a text")
+        return "its description must be a text"
     if not isinstance(parameters, dict) or parameters.get("type") != "object":
-        refuse("its parameters must be a JSON Schema of the type object")
+        return "its parameters must be a JSON Schema of the type object"
     if not is_usable_schema(parameters):
-        refuse("its parameters are not a valid JSON Schema")
-    parameters = {**parameters, "properties": parameters.get("properties") or {}}
-    return {"name": name, "description": description, "parameters": parameters}
+        return "its parameters are not a valid JSON Schema"
+    return None

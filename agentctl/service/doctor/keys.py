@@ -35,16 +35,8 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
         except InvalidKey as failure:
             yield from_failure(_CHECK, failure)
         else:
-            count, remote = len(keys.keys), has_remote_keys(authorization)
-            number = "1 key verifies" if count == 1 else f"{count} keys verify"
-            if count or not remote:
-                yield ok(_CHECK, f"{number} {keys.spec.name} tokens")
-            if remote:
-                yield _check_remote_keys(settings)
-            for entry in keys.skipped:
-                name = "without kid" if entry.kid is None else f"{entry.kid!r}"
-                text = f"JWKS key {name} is skipped: {entry.reason}"
-                yield note(_CHECK, text, "agentctl keys list")
+            yield from _check_verification_keys(settings, keys)
+
     yield from check_permissions(_CHECK, signing, "the signing key")
     if not signing.exists():
         yield ok(_CHECK, f"there is no {signing}: tokens are minted elsewhere")
@@ -60,6 +52,18 @@ def check_keys(settings: Settings) -> Iterator[Finding]:
     yield ok(_CHECK, f"{signing} signs with {authorization.algorithm}; only its owner may read it")
     if keys is not None:
         yield from _check_signing_key(settings, key, keys)
+
+
+def _check_verification_keys(settings: Settings, keys: KeySet) -> Iterator[Finding]:
+    count, remote = len(keys.keys), has_remote_keys(settings.authorization)
+    number = "1 key verifies" if count == 1 else f"{count} keys verify"
+    if count or not remote:
+        yield ok(_CHECK, f"{number} {keys.spec.name} tokens")
+    if remote:
+        yield _check_remote_keys(settings)
+    for entry in keys.skipped:
+        name = "without kid" if entry.kid is None else f"{entry.kid!r}"
+        yield note(_CHECK, f"JWKS key {name} is skipped: {entry.reason}", "agentctl keys list")
 
 
 def _check_remote_keys(settings: Settings) -> Finding:

@@ -100,17 +100,8 @@ def _store(
     session: ImportedSession, quotas: Quotas, tokenizer: Tokenizer | None, *, dry_run: bool
 ) -> Steps[_Stored | None]:
     row = session.row
-    if dry_run:
-        stored = yield from sessions.get(row.session_id, EVERYONE)
-        created = stored is None
-    else:
-        created = yield from sessions.create(row)
-        stored = None
-        if not created:
-            stored = yield from sessions.get_for_update(row.session_id, EVERYONE)
-    if not created and (
-        stored is None or (stored.session_type, stored.user_id) != (row.session_type, row.user_id)
-    ):
+    created = yield from _create_session(row, dry_run=dry_run)
+    if created is None:
         return None
     counted = created and session.counted
     added = skipped = 0
@@ -133,3 +124,25 @@ def _store(
     if not dry_run and (created or added):
         yield from check_added(quotas, row.user_id, "sessions" if created else None)
     return _Stored(created, added, skipped, list(left.items()))
+
+
+@unit
+def _create_session(row: SessionRow, *, dry_run: bool) -> Steps[bool | None]:
+    """Create the session unless it exists.
+
+    Returns:
+        True if it is new; None if a session of another type or user has the id.
+    """
+    if dry_run:
+        stored = yield from sessions.get(row.session_id, EVERYONE)
+        if stored is None:
+            return True
+    else:
+        if (yield from sessions.create(row)):
+            return True
+        stored = yield from sessions.get_for_update(row.session_id, EVERYONE)
+    is_same = stored is not None and (stored.session_type, stored.user_id) == (
+        row.session_type,
+        row.user_id,
+    )
+    return False if is_same else None

@@ -70,30 +70,40 @@ class EventReader:
             self._cancelled.add(run_id)
         elif ends and run_id in self._cancelled:
             return None
+
         is_own = run_id == self._run_id and name in self._names
         if is_own and (ends or kind in (EventKind.PAUSED, EventKind.CONTINUED)):
             self.ended = kind is not EventKind.CONTINUED
+        if is_own and kind is EventKind.PAUSED:
+            self.pause = data
         index = data.get("event_index")
         number = index if type(index) is int else self._after + 1
         self._after = max(number, self._after)
-        built = dict(data)
-        if "content" in data:
-            built["content"] = format_content(data["content"])
-        if kind is EventKind.PAUSED:
-            # The pause of a run names the calls of its members as well.
-            built |= {"approvals": [], "content": None}
-            if is_own:
-                self.pause = data
-                built["approvals"] = [call.approval for call in find_waiting(data)]
-        elif kind is EventKind.CONTINUED:
-            built.pop("content", None)
-        if kind is EventKind.FAILED:
-            built |= {"error": read_error(data, _error_text(data)), "content": None}
-        elif not isinstance(data.get("error"), dict | None):
-            built["error"] = {"code": "FAILED", "detail": str(data["error"])}
-        if "metrics" in data:
-            built["metrics"] = read_counters(data["metrics"])
-        return StreamEvent(number, name, orjson.dumps(built))
+        return StreamEvent(number, name, orjson.dumps(_build_data(kind, data, is_own=is_own)))
+
+
+def _build_data(kind: EventKind | None, data: dict[str, Any], *, is_own: bool) -> dict[str, Any]:
+    """Return the data of an event as this server sends it.
+
+    Args:
+        is_own: True for an event of the run itself, False for one of a member.
+    """
+    built = dict(data)
+    if "content" in data:
+        built["content"] = format_content(data["content"])
+    if kind is EventKind.PAUSED:
+        # The pause of a run names the calls of its members as well.
+        waiting = find_waiting(data) if is_own else ()
+        built |= {"approvals": [call.approval for call in waiting], "content": None}
+    elif kind is EventKind.CONTINUED:
+        built.pop("content", None)
+    if kind is EventKind.FAILED:
+        built |= {"error": read_error(data, _error_text(data)), "content": None}
+    elif not isinstance(data.get("error"), dict | None):
+        built["error"] = {"code": "FAILED", "detail": str(data["error"])}
+    if "metrics" in data:
+        built["metrics"] = read_counters(data["metrics"])
+    return built
 
 
 async def read_events(

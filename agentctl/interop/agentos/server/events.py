@@ -21,6 +21,14 @@ Event = dict[str, Any]
 
 _CONTENT = EVENT_NAMES["agent"][EventKind.CONTENT], EVENT_NAMES["team"][EventKind.CONTENT]
 
+_IDENTITY = frozenset(
+    {"created_at", "run_id", "session_id", "parent_run_id"}
+    | {field for names in KINDS.values() for field in (names.id_field, f"{names.kind}_name")}
+)
+"""Members of every event of a run."""
+
+_STEP_MEMBERS = ("step_id", "step_name", "step_index")
+
 
 @dataclass(slots=True)
 class _Run:
@@ -116,40 +124,12 @@ class EventTranslator:
         body["nested_depth"] = 0
         body |= run.place
         before, after = list[str](), list[str]()
-        prefix = KINDS[run.kind].part_prefix
         if run.kind == "workflow":
             self._translate_workflow_event(kind, body)
-        elif kind is EventKind.STARTED:
-            self._set_model(run, body)
-            if run.has_model:
-                after.append(f"{prefix}ModelRequestStarted")
-                run.requesting = True
-        elif kind in TEXT_KINDS:
-            for name_of_contract in ("node", "message_id", "member_run_id"):
-                body.pop(name_of_contract, None)
-            if run.has_model and not run.requesting:
-                before.append(f"{prefix}ModelRequestStarted")
-                run.requesting = True
-        elif kind in (EventKind.TOOL_CALL_STARTED, EventKind.TOOL_CALL_COMPLETED):
-            if run.requesting and kind is EventKind.TOOL_CALL_STARTED:
-                before.append(f"{prefix}ModelRequestCompleted")
-                run.requesting = False
-            body["tool"] = write_tool(body["tool"], body["created_at"])
-        elif kind is EventKind.COMPLETED:
-            if run.requesting:
-                before.append(f"{prefix}ModelRequestCompleted")
-                run.requesting = False
-            before.append(f"{prefix}RunContentCompleted")
-            body["content_type"] = "str"
-            body["metrics"] = write_counters(body.get("metrics")) | measure_duration(
-                run.started_at, body["at"]
-            )
-            run.metrics, run.content = body["metrics"], body["content"]
-        elif kind is EventKind.FAILED:
-            error = body.pop("error")
-            body["error_type"], body["content"] = error["code"], error["detail"]
-        elif kind is EventKind.PROGRESS:
-            body["event"] = "CustomEvent"
+        else:
+            before, after = _list_additional(kind, run)
+            self._translate_event(kind, run, body)
+
         if kind is EventKind.PAUSED:
             self._translate_pause(run, body)
         elif kind is EventKind.CONTINUED:
@@ -157,6 +137,7 @@ class EventTranslator:
                 body.pop(name_of_contract, None)
             if run is self._root:
                 self._asked = []
+
         base = {key: value for key, value in body.items() if key in _IDENTITY} | run.place
         return [
             *((each, self._build_additional(each, base, run)) for each in before),
@@ -223,6 +204,27 @@ class EventTranslator:
             run_id, body["session_id"], place_of_step, executor, self._asked, self._directory
         )
 
+    def _translate_event(self, kind: EventKind | None, run: _Run, body: Event) -> None:
+        """Change the members of an event of an agent or a team."""
+        match kind:
+            case EventKind.STARTED:
+                self._set_model(run, body)
+            case EventKind.CONTENT | EventKind.THINKING:
+                for name_of_contract in ("node", "message_id", "member_run_id"):
+                    body.pop(name_of_contract, None)
+            case EventKind.TOOL_CALL_STARTED | EventKind.TOOL_CALL_COMPLETED:
+                body["tool"] = write_tool(body["tool"], body["created_at"])
+            case EventKind.COMPLETED:
+                body["content_type"] = "str"
+                duration = measure_duration(run.started_at, body["at"])
+                body["metrics"] = write_counters(body.get("metrics")) | duration
+                run.metrics, run.content = body["metrics"], body["content"]
+            case EventKind.FAILED:
+                error = body.pop("error")
+                body["error_type"], body["content"] = error["code"], error["detail"]
+            case EventKind.PROGRESS:
+                body["event"] = "CustomEvent"
+
     def _translate_workflow_event(self, kind: EventKind | None, body: Event) -> None:
         match kind:
             case EventKind.STEP_STARTED:
@@ -248,10 +250,22 @@ class EventTranslator:
                 body["error"] = body["error"]["detail"]
 
 
-_IDENTITY = frozenset(
-    {"created_at", "run_id", "session_id", "parent_run_id"}
-    | {field for names in KINDS.values() for field in (names.id_field, f"{names.kind}_name")}
-)
-"""Members of every event of a run."""
+def _list_additional(kind: EventKind | None, run: _Run) -> tuple[list[str], list[str]]:
+    """Return the names of events that AgentOS has before and after an event of a run.
 
-_STEP_MEMBERS = ("step_id", "step_name", "step_index")
+    They are about the requests to the model, of which this interface has no events.
+    """
+    prefix = KINDS[run.kind].part_prefix
+    if kind is EventKind.STARTED and run.has_model:
+        run.requesting = True
+        return [], [f"{prefix}ModelRequestStarted"]
+    if kind in TEXT_KINDS and run.has_model and not run.requesting:
+        run.requesting = True
+        return [f"{prefix}ModelRequestStarted"], []
+    before = list[str]()
+    if run.requesting and kind in (EventKind.TOOL_CALL_STARTED, EventKind.COMPLETED):
+        before.append(f"{prefix}ModelRequestCompleted")
+        run.requesting = False
+    if kind is EventKind.COMPLETED:
+        before.append(f"{prefix}RunContentCompleted")
+    return before, []
