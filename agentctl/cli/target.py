@@ -12,7 +12,15 @@ import functools
 import inspect
 import os
 import shlex
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import field, fields
 from pathlib import Path
@@ -160,6 +168,11 @@ class Target:
         """Return the command line that shows a run; another product finds it by its session."""
         session = f" --session {session_id}" if self.product and session_id else ""
         return self.command(f"runs get {run_id}{session}")
+
+    def build_release_hint(self, session_ids: Sequence[str], db: str | None) -> str:
+        """Return the hint of an error about held sessions of a database; None: the default one."""
+        words = ["sessions", "release", *session_ids, *(("--db", db) if db else ())]
+        return f"an administrator can end the hold with: {self.command(shlex.join(words))}"
 
 
 @dataclass(frozen=True, slots=True)

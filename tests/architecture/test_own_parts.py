@@ -32,7 +32,7 @@ MOST_PATTERNS = 3
 
 USES: dict[str, tuple[str, ...]] = {
     "one digest of a text or a file": (
-        "auth.audit_chain", "cli.commands.users.export", "cli.export_folder", "cli.show.answer",
+        "auth.audit_chain", "cli.commands.users", "cli.export_folder", "cli.show.answer",
         "interop.agui.interrupts", "interop.mcp.sessions", "records.approvals",
         "records.retention", "runs.repeats", "runtime.mcp.definitions", "runtime.runners.replay",
         "service.keyed_requests", "service.session_documents", "store.copying.tables",
@@ -54,7 +54,7 @@ USES: dict[str, tuple[str, ...]] = {
         "remote.failures", "store.postgres.failures",
     ),
     "a lock, a thread or a future, no pool of its own": (
-        "cli.commands.keys.list", "run_scope", "runs.worker", "runtime.models.answering",
+        "cli.commands.keys", "run_scope", "runs.worker", "runtime.models.answering",
         "runtime.runners.langgraph_callbacks", "server.app", "store.threads", "store.totals",
         "telemetry.queue", "telemetry.tracer",
     ),

@@ -65,7 +65,7 @@ def _check(ended: Result) -> None:
 def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Resume and retry at once, and only once."""
     monkeypatch.setattr("agentctl.cli.run_streams.RECONNECT_DELAYS", (0.0,))
-    monkeypatch.setattr("agentctl.cli.commands.audit.tail.RETRY_DELAYS", (0.0,))
+    monkeypatch.setattr("agentctl.cli.commands.audit.RETRY_DELAYS", (0.0,))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

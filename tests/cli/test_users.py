@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.cli.commands.users import export
+from agentctl.cli.commands import users
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import in_database, write_config
 from tests.process import serve_config
@@ -150,7 +150,7 @@ def test_export_leaves_out_a_session_that_is_deleted_meanwhile(
     agentctl(
         "runs", "start", "--agent", "echo", "--no-stream", "-m", "x", "--as-user", "ada", *local
     )
-    read_pages = export.read_pages
+    read_pages = users.read_pages
 
     async def read_and_delete(read: Any) -> AsyncIterator[list[Any]]:
         async for rows in read_pages(read):
@@ -158,7 +158,7 @@ def test_export_leaves_out_a_session_that_is_deleted_meanwhile(
                 in_database(config, "DELETE FROM sessions")
             yield rows
 
-    monkeypatch.setattr(export, "read_pages", read_and_delete)
+    monkeypatch.setattr(users, "read_pages", read_and_delete)
     ended = agentctl("users", "export", "ada", "--out", str(file), *local)
     assert ended.code == 0, ended.stderr
     with zipfile.ZipFile(file) as archive:
@@ -172,12 +172,12 @@ def test_damaged_export_gets_no_name(
     local = ("--config", str(config))
     words = ("runs", "start", "--agent", "echo", "--no-stream", "-m", "x", "--as-user", "ada")
     assert agentctl(*words, *local).code == 0
-    write = export._write_member
+    write = users._write_member
 
     async def lie(*arguments: object) -> dict[str, object]:
         return {**await write(*arguments), "sha256": "0"}  # type: ignore[arg-type]
 
-    monkeypatch.setattr(export, "_write_member", lie)
+    monkeypatch.setattr(users, "_write_member", lie)
     ended = agentctl("users", "export", "ada", "--out", str(file), *local)
     assert ended.code == 2
     assert "differs from the written data" in ended.stderr

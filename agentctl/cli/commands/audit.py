@@ -1,0 +1,442 @@
+"""`agentctl audit`: search, follow, export and verify the audit log.
+
+`tail` recognizes new entries by their number, not by their time, so a clock that is set back hides
+none. A transaction gets its number before its commit, so a lower number can appear after a higher
+one. `export` writes pages as it reads them, newest first: it needs little memory, and an
+interrupted export lacks only the oldest entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from agentctl.cli.files import creating_file
+from agentctl.cli.help import CommandApp
+from agentctl.cli.io import current_io, read_file_or_stdin
+from agentctl.cli.lists import ListView, show_filtered
+from agentctl.cli.options import AllPages, Fields, Output, ToFile
+from agentctl.cli.paging import Row, check_row_count, read_pages
+from agentctl.cli.show.output import (
+    Format,
+    resolve_format,
+    show_list,
+    show_page,
+    show_record,
+    write_json,
+    write_line,
+)
+from agentctl.cli.show.progress import Counter, showing_progress
+from agentctl.cli.show.table import Column, Columns, plain_columns, wrap_with_indent
+from agentctl.cli.show.terminal import note
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable, UsageError
+from agentctl.requests import MAXIMUM_LIMIT
+from agentctl.requests.audit import AuditFilter, AuditHeadFilter
+
+if TYPE_CHECKING:
+    from agentctl.auth.audit_chain import Verification
+    from agentctl.records.document import Document
+
+app = CommandApp(
+    help="Search, follow, export and verify the audit log.",
+    epilog="Example: agentctl audit list --outcome denied --since 1d",
+)
+
+F = TypeVar("F", AuditFilter, AuditHeadFilter)
+
+_COUNT = Column("count", read=lambda entry: entry["count"] if entry.get("count", 1) > 1 else None)
+"""The count of an entry that represents several requests."""
+
+_ENTRIES = Columns(
+    tsv=[
+        *plain_columns("seq", "at", "principal", "via", "operation", "resource"),
+        *plain_columns("outcome", "status", "reason", "request_id", "count"),
+    ],
+    table=[
+        *plain_columns("at", "principal", "outcome", "operation"),
+        Column("resource", look="text"),
+        Column("reason", look="text"),
+        Column("status"),
+        _COUNT,
+        Column("via"),
+        Column("seq"),
+        Column("request_id"),
+    ],
+)
+
+POLL_SECONDS = 1.0
+"""Time between two polls of `tail`."""
+
+PAGE_SIZE = 50
+"""Entries of a page of `tail`, which reads further pages while all entries of a page are new."""
+
+LATE_ROWS = 40
+"""The distance from the highest number within which a lower number can appear later."""
+
+RETRY_DELAYS = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
+"""Seconds before each retry of a server that is not available: enough time for a restart."""
+
+_TAIL = [*plain_columns("at", "outcome", "principal", "operation", "resource", "reason"), _COUNT]
+
+_NUMBERS = plain_columns("number", "at", "first_seq", "last_seq", "entries", "expired_seq")
+
+_HEADS = Columns(tsv=[*_NUMBERS, *plain_columns("token")], table=[*_NUMBERS, Column("token")])
+
+PublicKey = Annotated[
+    Path, typer.Option("--key", metavar="FILE", help="Public key of the audit log, in PEM")
+]
+
+_VERIFICATION = [
+    *plain_columns("verified", "heads", "entries", "expired", "unsigned", "last_signed_at"),
+    Column("findings", lambda report: len(report["findings"])),
+]
+
+
+def _read_pages(
+    read: Callable[[F], Awaitable[Document[Any]]], filter: F
+) -> AsyncGenerator[list[Row]]:
+    """Yield the rows of each page of entries or heads, newest first."""
+    return read_pages(
+        lambda cursor: read(filter if cursor is None else replace(filter, cursor=cursor))
+    )
+
+
+def _show_page(
+    document: Document[Any],
+    columns: Columns,
+    format: Format,
+    *,
+    id_field: str,
+    fields: str | None,
+    noun: str,
+) -> None:
+    """Write a page, which has no total, and note the cursor of the next page."""
+    if format == "json":
+        show_page(document, columns, format, id_field=id_field, fields=fields)
+        return
+    page = document.value
+    show_list(page["data"], columns, format, id_field=id_field, fields=fields)
+    if next_cursor := page["meta"].get("next_cursor"):
+        note(f"more {noun} exist; next page: --cursor {next_cursor}")
+
+
+@app.command("list", epilog="Example: agentctl audit list --outcome denied --since 1d")
+@with_target()
+async def list_audit(
+    target: Target,
+    filter: AuditFilter,
+    all_pages: AllPages = False,
+    output: Output = None,
+    fields: Fields = None,
+) -> None:
+    """List audit entries, newest first."""
+    view = ListView(_ENTRIES, resolve_format(output), "seq", fields)
+    show = partial(_show_page, noun="entries")
+    read = target.operations.get_audit
+    await show_filtered(target, read, filter, view, all_pages=all_pages, show=show)
+
+
+@app.command("tail", epilog="Example: agentctl audit tail --outcome denied")
+@with_target(without=("since", "limit", "cursor"))
+async def tail_audit(
+    target: Target,
+    lines: Annotated[
+        int,
+        typer.Option(
+            "--lines", "-n", metavar="NUMBER", min=0, max=MAXIMUM_LIMIT,
+            help="Number of recent entries to start with",
+        ),
+    ] = 10,
+    *,
+    filter: AuditFilter,
+    output: Output = None,
+) -> None:  # fmt: skip
+    """Show recent audit entries and follow new ones.
+
+    Runs until Ctrl-C. Shows the oldest entry first; -o json writes one entry in each line. If the
+    setting [audit] reads is on, the requests of this command are shown too.
+    """
+    import asyncio
+
+    output_format = resolve_format(output)
+    last = await _newest_number(target)
+    if output_format == "tsv":
+        write_line("\t".join(column.name for column in _ENTRIES.tsv))
+    known = {
+        row["seq"] for row in await _rows_after(target, last - LATE_ROWS) if row["seq"] <= last
+    }
+    if lines:
+        recent = await _last_rows(target, filter, lines, last)
+        known |= {row["seq"] for row in recent}
+        _write_rows(recent, output_format)
+    names = ("principal", "operation", "outcome")
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        rows = await _rows_after_with_retry(target, last - LATE_ROWS)
+        new = [
+            row
+            for row in rows
+            if row["seq"] not in known
+            and all(getattr(filter, name) in (None, row[name]) for name in names)
+        ]
+        _write_rows(new, output_format)
+        if rows:
+            last = max(last, rows[-1]["seq"])
+            known = {row["seq"] for row in rows}
+
+
+async def _newest_number(target: Target) -> int:
+    async with aclosing(_read_pages(target.operations.get_audit, AuditFilter(limit=1))) as pages:
+        async for rows in pages:
+            return int(rows[0]["seq"]) if rows else 0
+    return 0
+
+
+async def _last_rows(target: Target, filter: AuditFilter, lines: int, last: int) -> list[Row]:
+    entries: list[Row] = []
+    async with aclosing(_read_pages(target.operations.get_audit, filter)) as pages:
+        async for rows in pages:
+            entries += [row for row in rows if row["seq"] <= last]
+            if len(entries) >= lines:
+                break
+    return entries[:lines][::-1]
+
+
+async def _rows_after(target: Target, last: int) -> list[Row]:
+    entries: list[Row] = []
+    async with aclosing(
+        _read_pages(target.operations.get_audit, AuditFilter(limit=PAGE_SIZE))
+    ) as pages:
+        async for rows in pages:
+            new = [row for row in rows if row["seq"] > last]
+            entries += new
+            check_row_count(entries)
+            if len(new) < len(rows):
+                break
+    return entries[::-1]
+
+
+async def _rows_after_with_retry(target: Target, last: int) -> list[Row]:
+    import asyncio
+
+    for delay in RETRY_DELAYS:
+        try:
+            return await _rows_after(target, last)
+        except (Unavailable, TooManyRequests) as failure:
+            if target.local is not None or isinstance(failure, InvalidResponse):
+                raise
+            note(f"{failure.detail}; retrying in {delay:g} s")
+        await asyncio.sleep(delay)
+    return await _rows_after(target, last)
+
+
+def _write_rows(rows: list[Row], output_format: Format) -> None:
+    import orjson
+
+    io = current_io()
+    width = io.width(io.out) if io.out_is_terminal else None
+    for row in rows:
+        if output_format in ("json", "jsonl"):
+            write_json(orjson.dumps(row))
+        elif output_format in ("table", "wide"):
+            at, *others = (column.short(row) or "-" for column in _TAIL)
+            for line in wrap_with_indent(f"{at}  ", "  ".join(others), width):
+                write_line(line)
+        elif output_format == "tsv":
+            write_line("\t".join(column.cell(row) for column in _ENTRIES.tsv))
+        else:
+            write_line(str(row["seq"]))
+
+
+@app.command("export", epilog="Example: agentctl audit export --since 30d --to-file audit.jsonl")
+@with_target(without=("limit", "cursor"))
+async def export_audit(target: Target, to_file: ToFile = None, *, filter: AuditFilter) -> None:
+    """Export audit entries as JSON Lines, newest first.
+
+    A file is written completely or not at all. An existing file is never overwritten.
+    """
+    counter = Counter("entries exported")
+    large_pages = replace(filter, limit=MAXIMUM_LIMIT)
+    async with aclosing(_dump_entries(target, large_pages, counter)) as parts:
+        if to_file is not None and str(to_file) != "-":
+            with creating_file(to_file) as file:
+                async with showing_progress(counter):
+                    async for part in parts:
+                        file.write(part + b"\n")
+            note(f"wrote {counter.done} entries to {to_file}")
+            return
+        # On a terminal the entries themselves show the progress.
+        at_terminal = current_io().out_is_terminal
+        async with nullcontext() if at_terminal else showing_progress(counter):
+            async for part in parts:
+                write_json(part)
+
+
+async def _dump_entries(
+    target: Target, filter: AuditFilter, counter: Counter
+) -> AsyncGenerator[bytes]:
+    import orjson
+
+    async for rows in _read_pages(target.operations.get_audit, filter):
+        if rows:
+            yield b"\n".join(map(orjson.dumps, rows))
+        counter.done += len(rows)
+
+
+@app.command("heads", epilog="Example: agentctl audit heads --limit 5")
+@with_target()
+async def list_heads(
+    target: Target,
+    filter: AuditHeadFilter,
+    all_pages: AllPages = False,
+    output: Output = None,
+    fields: Fields = None,
+) -> None:
+    """List the signed heads of the audit log, newest first.
+
+    `-o jsonl` and the field `token` give the signed heads themselves, for a copy elsewhere.
+    """
+    view = ListView(_HEADS, resolve_format(output), "number", fields)
+    show = partial(_show_page, noun="heads")
+    read = target.operations.get_audit_heads
+    await show_filtered(target, read, filter, view, all_pages=all_pages, show=show)
+
+
+@app.command("verify", epilog="Example: agentctl audit verify --key keys/audit.pub.pem")
+@with_target()
+async def verify_audit(
+    target: Target,
+    key: PublicKey,
+    heads: Annotated[
+        Path | None,
+        typer.Option("--heads", metavar="FILE", help="Copy of the heads that was kept elsewhere"),
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Verify the audit log: every signed head, and the entries that it covers.
+
+    Finds entries that were changed, removed, inserted or reordered, and heads that were changed or
+    removed. Only a copy of the heads shows that the newest ones are missing, or that the log is an
+    earlier one: give it with --heads. Exit code 1 if anything is wrong. Changes nothing.
+    """
+    from agentctl.auth.audit_chain import verify_audit_log
+    from agentctl.auth.statements import load_verification_keys
+
+    output_format = resolve_format(output)
+    keys = load_verification_keys(key)
+    known = [] if heads is None else _read_heads_file(heads)
+    # Entries that expire between the two reads of a large log look removed: the second time not.
+    for _ in range(2):
+        tokens = await _read_heads(target)
+        counter = Counter("entries verified")
+        async with showing_progress(counter), aclosing(_read_entries(target, counter)) as entries:
+            result = await verify_audit_log(tokens, entries, keys, known)
+        if all(finding.code != "ENTRIES_CHANGED" for finding in result.findings):
+            break
+    _report_verification(result, output_format)
+
+
+async def _read_heads(target: Target) -> list[str]:
+    rows: list[Row] = []
+    newest = AuditHeadFilter(limit=MAXIMUM_LIMIT)
+    async with aclosing(_read_pages(target.operations.get_audit_heads, newest)) as pages:
+        async for page in pages:
+            rows += page
+            check_row_count(rows)
+    return [str(row["token"]) for row in reversed(rows)]
+
+
+async def _read_entries(target: Target, counter: Counter) -> AsyncGenerator[Row]:
+    async with aclosing(
+        _read_pages(target.operations.get_audit, AuditFilter(limit=MAXIMUM_LIMIT))
+    ) as pages:
+        async for page in pages:
+            for row in page:
+                yield row
+            counter.done += len(page)
+
+
+def _read_heads_file(file: Path) -> list[str]:
+    """Return the signed heads of a file, one in each line.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        return read_file_or_stdin(str(file)).decode("ascii").split()
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} cannot be read", cause="it is not a file of heads") from None
+
+
+def _report_verification(result: Verification, output_format: Format) -> None:
+    """Show a verification, and its findings as notes; exit with 1 if there are any."""
+    report = {
+        "verified": result.heads > 0 and not result.findings,
+        "heads": result.heads,
+        "entries": result.entries,
+        "expired": result.expired,
+        "unsigned": result.unsigned,
+        "last_signed_at": result.last_signed_at,
+        "findings": [finding._asdict() for finding in result.findings],
+    }
+    show_record(report, _VERIFICATION, output_format, id_field="verified")
+    if output_format != "json":
+        for finding in result.findings:
+            note(f"{finding.code}: {finding.detail}")
+        if not result.heads:
+            note("the audit log has no signed heads: set [audit] key_file")
+    if not report["verified"]:
+        raise typer.Exit(1)
+
+
+@app.command(
+    "verify-export",
+    epilog="Example: agentctl audit verify-export audit.jsonl --heads heads.jwt"
+    " --key audit.pub.pem",
+)
+def verify_export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File of audit export")],
+    heads: Annotated[
+        Path, typer.Option("--heads", metavar="FILE", help="Copy of the heads of the audit log")
+    ],
+    key: PublicKey,
+    output: Output = None,
+) -> None:
+    """Verify an export without the service: its entries, and a copy of the heads.
+
+    The export must be of the whole audit log: a filter leaves out entries that are signed. Exit
+    code 1 if anything is wrong.
+    """
+    import asyncio
+
+    from agentctl.auth.audit_chain import verify_audit_log
+    from agentctl.auth.statements import load_verification_keys
+
+    output_format = resolve_format(output)
+    keys, tokens = load_verification_keys(key), _read_heads_file(heads)
+    result = asyncio.run(verify_audit_log(tokens, _read_export(file), keys))
+    _report_verification(result, output_format)
+
+
+async def _read_export(file: Path) -> AsyncGenerator[Row]:
+    import orjson
+
+    try:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                entry = orjson.loads(line)
+                if not isinstance(entry, dict) or type(entry.get("seq")) is not int:
+                    raise UsageError(f"Line {number} of {file} is not an audit entry")
+                yield entry
+    except OSError as failure:
+        cause = (failure.strerror or "").lower()
+        raise UsageError(f"{file} cannot be read", cause=cause) from None
+    except orjson.JSONDecodeError:
+        raise UsageError(f"Line {number} of {file} is not an audit entry") from None

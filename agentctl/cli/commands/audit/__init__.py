@@ -1,1 +1,0 @@
-"""`agentctl sessions`: one module for each command, and the group."""

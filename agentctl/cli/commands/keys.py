@@ -1,0 +1,405 @@
+"""`agentctl keys`: generate, list, publish and rotate signing keys.
+
+A rotation has two steps, since no process runs in between: `keys rotate`, later
+`keys rotate --finish`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from concurrent import futures
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from agentctl.cli.help import CommandApp, join_alternatives
+from agentctl.cli.options import Config, Fields, Output, Yes
+from agentctl.cli.show.output import resolve_format, show_list, write_json, write_line
+from agentctl.cli.show.table import Column, Columns, plain_columns
+from agentctl.cli.show.terminal import confirm, note
+from agentctl.config.settings import Algorithm
+from agentctl.errors import Conflict, InvalidConfiguration, InvalidKey, UsageError
+
+if TYPE_CHECKING:
+    from agentctl.auth.keys.published import JwksFile
+    from agentctl.auth.keys.rotation import Rotation
+    from agentctl.auth.tokens.jws import KeySet
+    from agentctl.config.settings import Authorization, Settings
+
+app = CommandApp(
+    help="Generate, list, publish and rotate signing keys.",
+    epilog="Example: agentctl keys generate --algorithm ES256 --out keys/signing.pem",
+)
+
+FETCH_SECONDS = 20.0
+"""Seconds to wait for the keys of an identity provider."""
+
+Row = dict[str, Any]
+
+RemovalTimes = Mapping[str, int | None]
+"""The times from which replaced keys can be removed, by thumbprint: microseconds UTC."""
+
+_KEYS = Columns(
+    tsv=[
+        *plain_columns("kid", "algorithm", "used", "source", "thumbprint"),
+        *plain_columns("reason", "use", "signs", "removable_at"),
+    ],
+    table=[
+        *plain_columns("kid", "used", "algorithm", "use", "signs"),
+        Column("source", lambda row: _shorten_path(row["source"]), look="whole"),
+        Column("reason", look="whole"),
+        Column("removable_at"),
+    ],
+)
+
+DEFAULT_OVERLAP = "1h"
+"""The default lifetime of `token mint`."""
+
+RELOAD_SECONDS = 5.0
+"""Seconds within which a server reloads a changed file."""
+
+
+@app.command("generate", epilog="Example: agentctl keys generate --algorithm ES256 --out es.pem")
+def generate_key(
+    algorithm: Annotated[
+        Algorithm,
+        typer.Option(
+            "--algorithm",
+            metavar="ALGORITHM",
+            help=f"Signature algorithm: {join_alternatives(get_args(Algorithm))}",
+        ),
+    ] = "RS256",
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="File for the private key, mode 0600")
+    ] = Path("signing.pem"),
+    key_id: Annotated[
+        str, typer.Option("--key-id", metavar="KID", help="Key id (default: the thumbprint)")
+    ] = "",
+) -> None:
+    """Generate a key pair and print its key id.
+
+    The public key is written next to the private key as NAME.pub.pem.
+    """
+    from agentctl.cli.files import write_key_pair
+    from agentctl.config import find_config_file
+
+    pair = write_key_pair(out, algorithm)
+    note(f"wrote {pair.private}, readable only by you")
+    if pair.public is None:
+        note("shared secret: a server that verifies tokens with it can also mint them")
+    else:
+        note(f"wrote {pair.public}, for servers that verify its tokens")
+    try:
+        file: Path | None = find_config_file(None).absolute()
+    except InvalidConfiguration:
+        file = None
+    note(f"to use it, add to {file or 'agentctl.toml'}:")
+    note("  [authorization]")
+    note(f"  algorithm = {_toml_string(algorithm)}")
+    verification = _relative_to_config(file, pair.public or pair.private)
+    note(f"  verification_key_files = [{_toml_string(verification)}]")
+    note("  [signing]")
+    note(f"  key_file = {_toml_string(_relative_to_config(file, pair.private))}")
+    if key_id:
+        note(f"  key_id = {_toml_string(key_id)}")
+    if algorithm == "EdDSA":
+        note("or, to sign the audit log instead of tokens:")
+        note("  [audit]")
+        note(f"  key_file = {_toml_string(_relative_to_config(file, pair.private))}")
+    write_line(key_id or pair.key_id)
+
+
+def _relative_to_config(configuration: Path | None, path: Path) -> str:
+    whole = path.absolute()
+    if configuration is None or not whole.is_relative_to(configuration.parent):
+        return str(whole)
+    return str(whole.relative_to(configuration.parent))
+
+
+def _toml_string(text: str) -> str:
+    import json
+
+    return json.dumps(text, ensure_ascii=False)
+
+
+@app.command("list", epilog="Example: agentctl keys list -o json")
+def list_keys(config: Config = None, output: Output = None, fields: Fields = None) -> None:
+    """List the keys that verify tokens, and mark the one that signs them.
+
+    The keys of jwks_url and of an issuer are fetched. Unusable entries of a JWKS are listed with
+    the reason, replaced keys with the time from which they can be removed.
+    """
+    from agentctl.config import load_settings
+
+    output_format = resolve_format(output)
+    settings = load_settings(config)
+    if not settings.authorization.enabled:
+        note("authorization is disabled: tokens are not verified")
+    show_list(
+        list(_list_verification_keys(settings)), _KEYS, output_format, id_field="kid", fields=fields
+    )
+
+
+def _list_verification_keys(settings: Settings) -> Iterator[Row]:
+    """Yield a row for each verification key, in the order in which the verifier tries them.
+
+    A shared secret has no thumbprint: its hash would help to guess it.
+
+    Raises:
+        InvalidKey: a key is invalid.
+    """
+    from agentctl.auth.keys.files import read_private_key
+    from agentctl.auth.keys.generate import signing_key_thumbprint
+
+    signing = None
+    with suppress(InvalidKey):
+        private = read_private_key(settings.signing.key_file)
+        signing = signing_key_thumbprint(private, settings.authorization.algorithm)
+    for row in chain(_list_configured_keys(settings.authorization), _list_fetched_keys(settings)):
+        name = row["thumbprint"]
+        row["signs"] = None if signing is None or name is None else name == signing
+        yield row
+
+
+def _shorten_path(source: str) -> str:
+    seen = os.path.relpath(source) if os.path.isabs(source) else source  # noqa: PTH117 - text
+    return min(source, seen, key=len)
+
+
+def _list_configured_keys(table: Authorization) -> Iterator[Row]:
+    from agentctl.auth.keys.keyring import load_key_set, read_key_files
+    from agentctl.auth.keys.material import parse_keys
+    from agentctl.auth.keys.published import JwksFile, open_published_files
+    from agentctl.auth.tokens.algorithms import get_algorithm
+    from agentctl.auth.tokens.jws import KeySet
+
+    spec = get_algorithm(table.algorithm)
+    for number, text in enumerate(table.verification_keys, start=1):
+        source = f"authorization.verification_keys entry {number}"
+        yield from _build_rows(source, KeySet.from_keys(spec, parse_keys(text, spec, source)), {})
+    for path in table.verification_key_files:
+        alone = replace(table, verification_keys=(), verification_key_files=(path,), jwks_file=None)
+        files = read_key_files(alone)
+        keys = load_key_set(alone, files)
+        edited = open_published_files(alone, files)
+        yield from _build_rows(str(path), keys, edited[path].removal_times() if edited else {})
+    if table.jwks_file is not None:
+        alone = replace(table, verification_keys=(), verification_key_files=())
+        files = read_key_files(alone)
+        keys = load_key_set(alone, files)
+        yield from _build_jwks_rows(str(table.jwks_file), keys, JwksFile(files[table.jwks_file]))
+
+
+def _list_fetched_keys(settings: Settings) -> Iterator[Row]:
+    from agentctl.auth.keys.generate import key_thumbprint
+    from agentctl.auth.keys.keyring import has_remote_keys
+    from agentctl.auth.keys.remote import RemoteKeys
+
+    table = settings.authorization
+    if not has_remote_keys(table):
+        return
+    fetched: list[KeySet | None] = []
+    remote = RemoteKeys(table, fetched.append)
+    futures.wait([remote.refresh()], FETCH_SECONDS)
+    state = remote.state
+    note(state.describe(time.time()))
+    row: Row = {
+        "kid": None, "algorithm": table.algorithm, "used": False, "source": state.source,
+        "thumbprint": None, "reason": None, "use": None, "removable_at": None,
+    }  # fmt: skip
+    keys = fetched[-1] if fetched else None
+    if keys is None:
+        yield row | {"reason": f"not fetched: {state.detail or 'no response in time'}"}
+        return
+    for kid, key in keys.by_kid.items():
+        name = key_thumbprint(key)
+        yield row | {"kid": kid or name, "used": True, "thumbprint": name}
+    for skipped in keys.skipped:
+        yield row | {"kid": skipped.kid, "reason": skipped.reason}
+
+
+def _build_rows(source: str, keys: KeySet, times: RemovalTimes) -> Iterator[Row]:
+    from agentctl.auth.keys.generate import key_thumbprint
+
+    for key in keys.keys:
+        name = None if isinstance(key.material, bytes) else key_thumbprint(key)
+        yield {
+            "kid": name,
+            "algorithm": key.spec.name,
+            "used": True,
+            "source": source,
+            "thumbprint": name,
+            "reason": None,
+            "use": None,
+            "removable_at": _format_removal(times, name),
+        }
+
+
+def _build_jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]:
+    from agentctl.auth.keys.published import entry_thumbprint
+    from agentctl.auth.tokens.jwk import reason_to_skip
+
+    times = file.removal_times()
+    reasons = [reason_to_skip(entry, keys.spec, "") for entry in file.entries]
+    nameless = keys.skipped[len(list(filter(None, reasons))) :]
+    for entry, why in zip(file.entries, reasons, strict=True):
+        kid, whole = entry.get("kid"), entry_thumbprint(entry)
+        name = None if entry["kty"] == "oct" else whole
+        if why is None and kid not in keys.by_kid:
+            why = nameless[0].reason
+        yield {
+            "kid": kid or (name if why is None else None),
+            "algorithm": keys.spec.name if why is None else entry.get("alg"),
+            "used": why is None,
+            "source": source,
+            "thumbprint": name,
+            "reason": why,
+            "use": entry.get("use"),
+            "removable_at": _format_removal(times, whole),
+        }
+
+
+def _format_removal(times: RemovalTimes, thumbprint: str | None) -> str | None:
+    from agentctl.records.times import format_rfc3339
+
+    moment = None if thumbprint is None else times.get(thumbprint)
+    return None if moment is None else format_rfc3339(moment)
+
+
+@app.command("jwks", epilog="Example: agentctl keys jwks > jwks.json")
+def print_jwks(config: Config = None) -> None:
+    """Print the public half of the signing key as a JWKS."""
+    import orjson
+
+    from agentctl.auth.keys.files import read_private_key
+    from agentctl.auth.keys.generate import build_public_jwks
+    from agentctl.config import load_settings
+
+    settings = load_settings(config)
+    private = read_private_key(settings.signing.key_file)
+    jwks = build_public_jwks(private, settings.authorization.algorithm, settings.signing.key_id)
+    write_json(orjson.dumps(jwks, option=orjson.OPT_INDENT_2))
+
+
+@app.command("rotate", epilog="Example: agentctl keys rotate --overlap 8h")
+def rotate_key(
+    overlap: Annotated[
+        str | None,
+        typer.Option(
+            "--overlap",
+            metavar="TIME",
+            help=f"Longest lifetime of tokens of the old key (default: {DEFAULT_OVERLAP})",
+        ),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            max=3_600,
+            help="Seconds to wait for the servers to load the new key",
+        ),
+    ] = RELOAD_SECONDS,
+    drop_old_private: Annotated[
+        bool, typer.Option("--drop-old-private", help="Delete the old private key")
+    ] = False,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Finish the rotation: remove the old public key")
+    ] = False,
+    yes: Yes = False,
+    config: Config = None,
+) -> None:
+    """Replace the signing key; tokens of the old key stay valid until they expire.
+
+    A rotation has two steps. The first adds the new public key to the file with the old one, waits
+    for the servers to load it, and replaces the signing key. The second, --finish, removes the old
+    public key; before the end of the overlap it needs a confirmation. Servers need no restart. The
+    same command completes an interrupted step.
+    """
+    from agentctl.auth.keys.rotation import open_rotation
+    from agentctl.config import load_settings
+
+    if finish and (overlap is not None or drop_old_private):
+        raise UsageError("--finish excludes --overlap and --drop-old-private")
+    again = "agentctl keys rotate" + (f" --config {shlex.quote(str(config))}" if config else "")
+    with open_rotation(load_settings(config)) as rotation:
+        if finish:
+            _finish_rotation(rotation, again, yes=yes)
+        else:
+            _start_rotation(
+                rotation, again, overlap or DEFAULT_OVERLAP, wait, keep=not drop_old_private
+            )
+
+
+def _start_rotation(
+    rotation: Rotation, again: str, overlap: str, wait: float, *, keep: bool
+) -> None:
+    from agentctl.cli.durations import parse_until
+    from agentctl.records.times import now
+
+    span = parse_until(overlap, now=datetime.now(UTC))
+    if rotation.removable:
+        latest = _format_moment(max(rotation.removable.values()))
+        raise Conflict(
+            "The previous rotation is not finished",
+            cause=f"tokens of the replaced key can be valid until {latest}",
+            hint=f"{again} --finish; before that time with --yes",
+        )
+    rotation.check()
+    if rotation.unfinished:
+        note("resuming an interrupted rotation")
+    remove_after = now() + int((span.total_seconds() + wait) * 1_000_000)
+    new = rotation.publish_new_key(remove_after)
+    for path in rotation.publishing_files:
+        note(f"added the new public key to {path}")
+    if wait:
+        note(f"waiting {wait:g} s for the servers to load it")
+        try:
+            time.sleep(wait)
+        except KeyboardInterrupt:
+            note(f"interrupted: the old key still signs; complete the rotation with: {again}")
+            raise
+    aside = rotation.activate_new_key(keep=keep)
+    note(f"the new key signs tokens now: {new}")
+    kept = "was deleted" if aside is None else f"is kept in {aside}; no server needs it"
+    note(f"the old private key {kept}")
+    note(f"the old public key {rotation.old_thumbprint} verifies tokens until you remove it")
+    note(f"remove it after {_format_moment(remove_after)} with: {again} --finish")
+    write_line(new)
+
+
+def _finish_rotation(rotation: Rotation, again: str, *, yes: bool) -> None:
+    from agentctl.records.times import format_span, now
+
+    if not rotation.removable:
+        if rotation.unfinished:
+            raise Conflict("The old key still signs: the rotation is incomplete", hint=again)
+        raise Conflict("There is no rotation to finish", hint=f"start one with: {again}")
+    latest = max(rotation.removable.values())
+    left = (latest - now()) / 1_000_000
+    if left > 0:
+        note(
+            f"tokens of the old key can be valid until {_format_moment(latest)}, "
+            f"for {format_span(left)}"
+        )
+        confirm("Remove the old public key now?", yes=yes)
+    rotation.remove_old_keys()
+    note(f"removed; servers reject its tokens within {RELOAD_SECONDS:g} s")
+    for thumbprint in rotation.removable:
+        write_line(thumbprint)
+
+
+def _format_moment(moment: int) -> str:
+    from agentctl.cli.show.table import format_time
+    from agentctl.records.times import format_rfc3339
+
+    return format_time(format_rfc3339(moment))

@@ -1,1 +1,0 @@
-"""`agentctl keys`: one module for each command, and the group."""

@@ -1,1 +1,0 @@
-"""The commands of `agentctl users`, one module for each."""
