@@ -33,10 +33,10 @@ _COMMANDS = {
     "teams": ("components:teams", "List and show the configured teams"),
     "workflows": ("components:workflows", "List and show the configured workflows"),
     "sessions": (
-        "sessions.group:app",
+        "sessions:app",
         "List, show, measure, export, import, rename, summarize, hold, prune and delete sessions",
     ),
-    "runs": ("runs.group:app", "Start, follow, list, cancel, repeat and repair runs"),
+    "runs": ("runs:app", "Start, follow, list, cancel, repeat and repair runs"),
     "approvals": ("approvals.group:app", "List what paused runs wait for, and decide about it"),
     "usage": (
         "usage:show_usage",
@@ -49,7 +49,7 @@ _COMMANDS = {
     "budgets": ("budgets:app", "List budgets and their use"),
     "accounts": ("accounts:app", "Create, list and revoke service accounts"),
     "auth": ("auth:app", "Show your identity and explain access decisions"),
-    "db": ("db.group:app", "Inspect, migrate, check, index, back up, restore and copy databases"),
+    "db": ("db:app", "Inspect, migrate, check, index, back up, restore and copy databases"),
     "audit": ("audit:app", "Search, follow, export and verify the audit log"),
     "api": ("api:call_api", "Send a request to the server and print the body of its response"),
     "context": ("context:app", "Manage named servers and select the current one"),

@@ -1,1 +1,1 @@
-"""The commands: one module for each command or group of commands."""
+"""The commands: one module for each group; a group of more than 500 lines is a package."""

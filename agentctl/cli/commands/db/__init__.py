@@ -1,1 +1,25 @@
-"""`agentctl db`: one module for each command, and the group."""
+"""`agentctl db`: the group, with the order of its commands in the help."""
+
+from __future__ import annotations
+
+from agentctl.cli.commands.db.backups import back_up, list_backups, restore, settle
+from agentctl.cli.commands.db.copy import copy
+from agentctl.cli.commands.db.maintenance import check, index, migrate, show_status
+from agentctl.cli.help import CommandApp
+
+app = CommandApp(
+    help="Inspect, migrate, check, index, back up, restore and copy databases.",
+    epilog="Example: agentctl db status",
+)
+for command, words in (
+    (show_status, "status -o json"),
+    (migrate, "migrate --dry-run"),
+    (check, "check --db main"),
+    (back_up, "backup /backups/agentctl-2026-11-20.db"),
+    (list_backups, "backups --check"),
+    (restore, "restore /backups/agentctl-2026-11-20.db --replace"),
+    (settle, "settle --yes"),
+    (copy, "copy --from main --to postgresql://agentctl@db/agentctl"),
+    (index, "index --db main"),
+):
+    app.command(words.partition(" ")[0], epilog=f"Example: agentctl db {words}")(command)

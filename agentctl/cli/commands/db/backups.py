@@ -1,26 +1,37 @@
-"""`agentctl db backups`: the backups that servers have written."""
+"""`agentctl db backup`, `backups`, `restore` and `settle`: back up databases and restore them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentctl.cli.databases import OnlyDatabase, find_databases, load_settings_quietly
-from agentctl.cli.options import Config, Output
-from agentctl.cli.show.output import Format, resolve_format, show_list
+from agentctl.cli.databases import (
+    OnlyDatabase,
+    find_databases,
+    load_settings_quietly,
+    select_databases,
+)
+from agentctl.cli.options import Config, DbId, Output, Yes
+from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
-from agentctl.cli.show.terminal import note
+from agentctl.cli.show.terminal import confirm, note
 from agentctl.cli.target import run_until_done
-from agentctl.errors import SomethingWrong
+from agentctl.errors import SomethingWrong, UsageError
 from agentctl.records.text import format_bytes
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database, Settings
 
-_COLUMNS = Columns(
+_BACKUP = [
+    *plain_columns("file", "db_id", "bytes", "seconds", "taken_at"),
+    *plain_columns("schema", "sessions", "runs", "rows", "sha256"),
+]
+
+_BACKUPS = Columns(
     tsv=[
         *plain_columns("file", "db_id", "state", "taken_at", "bytes", "schema", "sessions", "runs"),
         *plain_columns("rows", "sha256", "seconds"),
@@ -35,6 +46,65 @@ _COLUMNS = Columns(
         Column("file", look="whole"),
     ],
 )
+
+_SETTLED = plain_columns("ended_runs", "unknown_calls", "held_deliveries")
+"""The changes to the unfinished work of a restored database."""
+
+_RESTORED = [
+    *plain_columns("file", "db_id", "sessions", "runs", "rows", "sha256"),
+    *_SETTLED,
+    *plain_columns("moved_to"),
+]
+
+
+def back_up(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="New file; never overwritten")],
+    config: Config = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Copy a SQLite database to a new file, and check the copy.
+
+    Servers continue to write; the copy has everything that was committed when it started. For
+    PostgreSQL, prints the pg_dump command instead.
+    """
+    output_format = resolve_format(output)
+    entries = select_databases(config, db)
+    entry = entries[0]
+    from agentctl.config.databases import is_sqlite_url
+
+    if is_sqlite_url(entry.url):
+        run_until_done(_back_up(entry, file, output_format))
+        if db is None and len(entries) > 1:
+            others = ", ".join(each.id for each in entries[1:])
+            note(f"it has one database; back up the others with --db: {others}")
+    else:
+        from agentctl.service.databases import format_dump_command, format_restore_command
+
+        write_line(format_dump_command(entry, file))
+        note(
+            "nothing was copied: run this command where the PostgreSQL client programs are"
+            " installed"
+        )
+        password = f"PGPASSWORD=${entry.password_env}, or " if entry.password_env else ""
+        note(f"  password: {password}a file in PGPASSFILE")
+        if entry.tls != "prefer":
+            certificates = f" PGSSLROOTCERT={entry.tls_ca_file}" if entry.tls_ca_file else ""
+            note(f"  encryption: PGSSLMODE={entry.tls}{certificates}")
+        note(f"  restore into an empty database: {format_restore_command(entry, file)}")
+
+
+async def _back_up(entry: Database, file: Path, output_format: Format) -> None:
+    from agentctl.service.databases import back_up
+
+    counter = Counter("")
+    async with showing_progress(counter):
+        backup = await back_up(entry, file.absolute(), counter.show)
+    show_record(backup, _BACKUP, output_format, id_field="file")
+    note(
+        f"copied {entry.id} to {backup['file']} and checked it; to restore it:"
+        f" agentctl db restore {backup['file']}"
+    )
 
 
 def list_backups(
@@ -72,7 +142,7 @@ async def _list_backups(
             if is_sqlite_url(entry.url):
                 folder = settings.backup.folder
                 records += await list_backups(folder, entry, check=check, report=report)
-    show_list(records, _COLUMNS, output_format, id_field="file")
+    show_list(records, _BACKUPS, output_format, id_field="file")
     for entry in entries:
         note(_describe_schedule(settings, entry, records))
     damaged = [record for record in records if record["state"] == "damaged"]
@@ -103,3 +173,107 @@ def _describe_schedule(
         return f"{entry.id}: no backup yet; {every}"
     age = format_span((now() - max(times)) / 1_000_000)
     return f"{entry.id}: the newest backup is {age} old; {every}"
+
+
+def restore(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="File of db backup, or of db backups")
+    ] = None,
+    latest: Annotated[
+        bool, typer.Option("--latest", help="Restore the newest verified one of `db backups`")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Move the present database aside first")
+    ] = False,
+    sha256: Annotated[
+        str | None, typer.Option("--sha256", metavar="HASH", help="Hash that `db backup` printed")
+    ] = None,
+    config: Config = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Restore a SQLite database from a backup.
+
+    Stop the servers of the database first. The backup is checked and migrated in a copy, which then
+    takes the place of the database by one rename; the present files are moved aside, never deleted.
+    Nothing goes on by itself: runs that were live in the backup end as WORKER_LOST, approved calls
+    without an end become unknown, and waiting webhook deliveries are held until `webhooks
+    redeliver`. For PostgreSQL, prints the pg_restore command instead.
+    """
+    output_format = resolve_format(output)
+    if (file is None) != latest:
+        raise UsageError("give either FILE or --latest", hint="list them with: agentctl db backups")
+    settings = load_settings_quietly(config)
+    entry = find_databases(settings, db)[0]
+    from agentctl.config.databases import is_sqlite_url
+    from agentctl.service.databases import format_restore_command
+    from agentctl.service.restores import find_latest_backup
+
+    if is_sqlite_url(entry.url):
+        path = file.absolute() if file else find_latest_backup(settings.backup.folder, entry)
+        run_until_done(_restore(entry, path, replace, sha256, output_format))
+    elif file is None:
+        raise UsageError(
+            "--latest is for SQLite databases",
+            hint="docs/guides/recover-postgresql.md recovers a PostgreSQL database",
+        )
+    else:
+        write_line(format_restore_command(entry, file))
+        note("nothing was restored: run this command on an empty database")
+        note(f"afterwards, before a server starts: agentctl db settle --db {entry.id}")
+
+
+async def _restore(
+    entry: Database, file: Path, replace: bool, sha256: str | None, output_format: Format
+) -> None:
+    from agentctl.service.restores import restore
+
+    counter = Counter(f"rows of {entry.id} checked")
+
+    def report(count: int) -> None:
+        counter.done = count
+
+    async with showing_progress(counter):
+        restored = await restore(entry, file, replace=replace, sha256=sha256, report=report)
+    show_record(restored, _RESTORED, output_format, id_field="file")
+    note(f"restored {entry.id} from {file}")
+    if restored["moved_to"] is not None:
+        note(f"the former database is {restored['moved_to']}")
+    _note_held_deliveries(restored)
+
+
+def _note_held_deliveries(settled: Mapping[str, object]) -> None:
+    """Write how to list the webhook deliveries that a restore holds."""
+    if settled["held_deliveries"]:
+        note("list the held deliveries with: agentctl webhooks deliveries --state dead")
+
+
+def settle(config: Config = None, db: DbId = None, yes: Yes = False, output: Output = None) -> None:
+    """End the unfinished work in a restored PostgreSQL database.
+
+    Run it once, before a server starts on a database of pg_restore or of a recovery to an earlier
+    time. No work goes on by itself then: live runs end as WORKER_LOST, approved calls without an
+    end become unknown, and waiting webhook deliveries are held until `webhooks redeliver`. For
+    SQLite, `db restore` does the same.
+    """
+    output_format = resolve_format(output)
+    settings = load_settings_quietly(config)
+    entry = find_databases(settings, db)[0]
+    from agentctl.config.databases import display_url, is_sqlite_url
+
+    if is_sqlite_url(entry.url):
+        raise UsageError(
+            "db settle is for PostgreSQL databases",
+            hint="agentctl db restore FILE restores a SQLite database, and settles it",
+        )
+    confirm(f"End all unfinished work in {display_url(entry.url)}?", yes=yes)
+    run_until_done(_settle(settings, entry, output_format))
+
+
+async def _settle(settings: Settings, entry: Database, output_format: Format) -> None:
+    from agentctl.service.restores import settle_recovered
+
+    async with showing_progress(f"settling {entry.id}"):
+        settled = await settle_recovered(settings, entry)
+    show_record(settled, [Column("db_id"), *_SETTLED], output_format, id_field="db_id")
+    _note_held_deliveries(settled)

@@ -1,1 +1,26 @@
-"""`agentctl runs`: one module for each command, and the group."""
+"""`agentctl runs`: the group, with the order of its commands in the help."""
+
+from __future__ import annotations
+
+from agentctl.cli.commands.runs.cancel import cancel_runs
+from agentctl.cli.commands.runs.repair import examine_runs, fork_run, retry_run
+from agentctl.cli.commands.runs.show import get_run, list_runs, wait_for_runs, watch_run
+from agentctl.cli.commands.runs.start import start_run
+from agentctl.cli.help import CommandApp
+
+app = CommandApp(
+    help="Start, follow, list, cancel, repeat and repair runs.",
+    epilog="Example: agentctl runs list --live",
+)
+for command, words in (
+    (start_run, 'start --agent echo --message "hello"'),
+    (list_runs, "list --live --older-than 10m"),
+    (get_run, "get RUN_ID"),
+    (watch_run, "watch RUN_ID"),
+    (wait_for_runs, "wait RUN_ID --wait 60"),
+    (cancel_runs, 'cancel RUN_ID --reason "wrong question"'),
+    (retry_run, "retry RUN_ID"),
+    (fork_run, 'fork RUN_ID --at 4 --message "in French"'),
+    (examine_runs, "doctor --fix"),
+):
+    app.command(words.partition(" ")[0], epilog=f"Example: agentctl runs {words}")(command)

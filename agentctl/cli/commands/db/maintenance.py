@@ -1,0 +1,245 @@
+"""`agentctl db status`, `migrate`, `check` and `index`: the schema and content of databases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentctl.cli.commands.doctor import check_findings, show_findings
+from agentctl.cli.databases import (
+    OnlyDatabase,
+    find_databases,
+    load_settings_quietly,
+    select_databases,
+)
+from agentctl.cli.options import Config, Output
+from agentctl.cli.show.output import resolve_format, show_list
+from agentctl.cli.show.progress import Counter, showing_progress
+from agentctl.cli.show.table import Column, Columns, plain_columns
+from agentctl.cli.show.terminal import note
+from agentctl.cli.target import adding_config, run_until_done
+from agentctl.errors import BadRequest
+from agentctl.records.text import format_bytes
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Database, Settings
+    from agentctl.service.databases import DatabaseStatus, MigrationPlan
+    from agentctl.service.doctor.finding import Finding
+    from agentctl.store.schema import Migration
+
+_STATUS = Columns(
+    tsv=[
+        *plain_columns("db_id", "engine", "state", "schema", "newest", "pending"),
+        *plain_columns("bytes", "wal_bytes", "sessions", "runs", "estimated", "url", "problem"),
+        *plain_columns("compatible_from"),
+    ],
+    table=[
+        Column("db_id", heading="id"),
+        Column("state"),
+        Column("engine"),
+        Column(
+            "schema",
+            lambda record: (
+                "" if record["schema"] is None else f"{record['schema']} of {record['newest']}"
+            ),
+        ),
+        Column("compatible_from", heading="works from"),
+        Column("pending", lambda record: ", ".join(record["pending"]), look="text"),
+        Column("bytes", lambda record: _format_size(record["bytes"]), heading="size"),
+        Column("wal_bytes", lambda record: _format_size(record["wal_bytes"]), heading="log"),
+        Column("sessions", lambda record: _format_count(record, "sessions")),
+        Column("runs", lambda record: _format_count(record, "runs")),
+        Column("url", look="text"),
+    ],
+)
+
+_MIGRATIONS = Columns(
+    tsv=plain_columns("db_id", "migration", "outcome", "statements"),
+    table=[
+        *plain_columns("db_id", "migration", "outcome"),
+        Column("statements", lambda record: "; ".join(record["statements"]), look="text"),
+    ],
+)
+
+_INDEXED = plain_columns("db_id", "tokenizer", "sessions", "added")
+
+
+def _format_count(record: Mapping[str, Any], name: str) -> str:
+    count = record[name]
+    return "" if count is None else f"{'about ' if record['estimated'] else ''}{count}"
+
+
+def _format_size(count: int | None) -> str:
+    return "" if count is None else format_bytes(count)
+
+
+def show_status(config: Config = None, db: OnlyDatabase = None, output: Output = None) -> None:
+    """Show the state, schema version, pending migrations and size of each database.
+
+    A database with a schema that is newer than this version and compatible with it is `ahead`.
+    Exit code 7 if a database is missing or cannot be used, else 1 if a schema version is too old or
+    too new.
+    """
+    output_format = resolve_format(output)
+    entries = select_databases(config, db)
+    statuses: list[DatabaseStatus] = []
+
+    async def look() -> None:
+        from agentctl.service.databases import read_database_status
+
+        for entry in entries:
+            async with showing_progress(f"inspecting {entry.id}"):
+                statuses.append(await read_database_status(entry))
+
+    run_until_done(look())
+    records = [status.record() for status in statuses]
+    show_list(records, _STATUS, output_format, id_field="db_id")
+    failures = [status.failure for status in statuses if status.failure is not None]
+    for failure in sorted(failures, key=lambda failure: -failure.exit_code)[:1]:
+        with adding_config(config):
+            raise failure
+
+
+def migrate(
+    config: Config = None,
+    db: OnlyDatabase = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the pending migrations, change nothing")
+    ] = False,
+    finish: Annotated[
+        bool,
+        typer.Option("--finish", help="End the upgrade: earlier versions will not work any more"),
+    ] = False,
+    output: Output = None,
+) -> None:
+    """Apply pending migrations; create missing databases.
+
+    Each migration is applied completely or not at all. Back up the database first. Servers of the
+    previous version continue: they wait while a migration is applied.
+
+    With --finish servers may store what earlier versions cannot read, such as streams in a quarter
+    of the space. The way back to an earlier version is then a backup. Exit code 6 if a server of an
+    earlier version still works with the databases.
+    """
+    output_format = resolve_format(output)
+    settings = load_settings_quietly(config)
+    entries = find_databases(settings, db)
+    records: list[dict[str, object]] = []
+    try:
+        run_until_done(_migrate(entries, records, dry_run=dry_run))
+        if finish and not dry_run:
+            run_until_done(_finish(settings, entries))
+    finally:
+        if records or output_format not in ("table", "wide"):
+            show_list(records, _MIGRATIONS, output_format, id_field="migration")
+
+
+async def _migrate(
+    entries: Sequence[Database], records: list[dict[str, object]], *, dry_run: bool
+) -> None:
+    from agentctl.config.databases import display_url
+    from agentctl.service.databases import migrate, plan_migration
+    from agentctl.store.schema import SCHEMA_VERSION, describe_newer
+
+    def applied(plan: MigrationPlan, migration: Migration) -> None:
+        records.append(_migration_row(plan.entry, migration, "applied"))
+        counter.done += 1
+
+    for entry in entries:
+        plan = await plan_migration(entry)
+        where = f"{entry.id} ({display_url(entry.url)})"
+        counter = Counter(f"migrations of {entry.id}", len(plan.migrations))
+        if plan.version is not None and plan.version.is_newer:
+            note(f"{where} was not changed: {describe_newer(plan.version)}")
+        elif not plan.migrations:
+            note(f"{where} is up to date, schema version {SCHEMA_VERSION}")
+        elif dry_run:
+            records += [
+                _migration_row(entry, migration, "pending") for migration in plan.migrations
+            ]
+            note(f"{where} would be {_describe_plan(plan)}; nothing was changed")
+        else:
+            async with showing_progress(counter):
+                await migrate(plan, applied)
+            note(f"{where} was {_describe_plan(plan)}")
+
+
+async def _finish(settings: Settings, entries: Sequence[Database]) -> None:
+    from agentctl.service.finish_upgrade import check_servers, finish_upgrade
+    from agentctl.store.schema import TEXT_ROWS_SINCE
+
+    await check_servers(settings)
+    for entry in entries:
+        await finish_upgrade(settings, entry.id)
+        note(f"{entry.id} now works with versions from schema {TEXT_ROWS_SINCE} on only")
+
+
+def _describe_plan(plan: MigrationPlan) -> str:
+    count = len(plan.migrations)
+    if plan.version is None:
+        return "created"
+    migrations = "1 migration" if count == 1 else f"{count} migrations"
+    return f"migrated, {migrations} from schema version {plan.version.number}"
+
+
+def _migration_row(entry: Database, migration: Migration, outcome: str) -> dict[str, object]:
+    return {
+        "db_id": entry.id,
+        "migration": migration.name,
+        "outcome": outcome,
+        "statements": migration.summary(),
+    }
+
+
+def check(config: Config = None, db: OnlyDatabase = None, output: Output = None) -> None:
+    """Check integrity: pages, schema, references (read-only).
+
+    Reads the whole database, which can take long; servers continue to work. Exit code 1 if there
+    is a problem.
+    """
+    output_format = resolve_format(output)
+    entries = select_databases(config, db)
+    findings: list[Finding] = []
+
+    async def check_entries() -> None:
+        from agentctl.service.databases import check_integrity
+
+        for entry in entries:
+            counter = Counter("")
+            async with showing_progress(counter):
+                async for finding in check_integrity(entry, counter.show):
+                    findings.append(finding)
+
+    run_until_done(check_entries())
+    show_findings(findings, output_format)
+    check_findings(findings)
+
+
+def index(config: Config = None, db: OnlyDatabase = None, output: Output = None) -> None:
+    """Index the texts of existing sessions, for `sessions list --search`.
+
+    Adds the texts that the index lacks: of runs that ended before search was enabled, or with an
+    older version, and after a change of the tokenizer. Servers continue to work. After an
+    interruption, run it again: it continues.
+    """
+    output_format = resolve_format(output)
+    settings = load_settings_quietly(config)
+    entries = find_databases(settings, db)
+    if not settings.search.enabled:
+        raise BadRequest("Search is not enabled", hint="set enabled = true in [search]")
+    records: list[dict[str, object]] = []
+
+    async def index_entries() -> None:
+        from agentctl.service.search_index import index_texts
+
+        for entry in entries:
+            counter = Counter("")
+            async with showing_progress(counter):
+                result = await index_texts(entry, settings.search.tokenizer, counter.show)
+            records.append(asdict(result))
+
+    run_until_done(index_entries())
+    show_list(records, _INDEXED, output_format, id_field="db_id")

@@ -1,0 +1,319 @@
+"""`agentctl runs retry`, `fork` and `doctor`: repeat runs, and repair their records."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentctl.cli.commands.runs.start import (
+    Background,
+    KeyOption,
+    NewRun,
+    StreamOption,
+    choose_stream,
+    show_new_run,
+)
+from agentctl.cli.ids import ShortId
+from agentctl.cli.io import read_text_or_stdin
+from agentctl.cli.options import (
+    AgentId,
+    DbId,
+    Output,
+    RunId,
+    TeamId,
+    Yes,
+    build_id_option,
+    resolve_component,
+)
+from agentctl.cli.show import columns
+from agentctl.cli.show.output import Format, resolve_format, show_list
+from agentctl.cli.show.progress import Counter, showing_progress
+from agentctl.cli.show.terminal import check_confirmable, confirm, note
+from agentctl.cli.target import LocalTarget, Target, with_target
+from agentctl.errors import NeedsConfirmation, ProblemsFound, UsageError
+from agentctl.operations.partial import PartialOperations
+from agentctl.records.kinds import ComponentRef, component_of_run
+from agentctl.requests import SUMMARY_VIEW
+from agentctl.requests.repeats import ForkRequest, RetryRequest
+from agentctl.transcripts.model import clean_line
+
+if TYPE_CHECKING:
+    from agentctl.service.runs_doctor.find import Problem
+
+_STATES = {"done": "done", "failed": "failed", "unknown": "outcome not known"}
+
+
+@with_target(needs_server=("background",))
+async def retry_run(
+    target: Target,
+    run_id: RunId,
+    background: Background = False,
+    stream: StreamOption = None,
+    idempotency_key: KeyOption = None,
+    yes: Yes = False,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Start a run that has ended again, from its last good step.
+
+    The new run has the same session and input. It begins with the finished tool calls of the first
+    one; agents in code and broadcasts work from the beginning. Calls that may be made again are
+    listed and confirmed first. Output and exit codes are those of `runs start`.
+    """
+    output_format = resolve_format(output)
+    stream = choose_stream(stream, output_format, background=background)
+    component = await _find_origin(target, run_id, db, "retry_run")
+    operations = target.operations
+
+    def build(confirm: str | None) -> NewRun:
+        request = RetryRequest(
+            background=background, confirm=confirm, idempotency_key=idempotency_key
+        )
+        return NewRun(
+            component=component,
+            stream=lambda: operations.stream_retried_run(*component, run_id, request),
+            wait=lambda: operations.retry_run(*component, run_id, request),
+            background=background,
+            has_key=idempotency_key is not None,
+        )
+
+    await _show_repeat(target, build, output_format, stream=stream, yes=yes)
+
+
+@with_target(needs_server=("background",))
+async def fork_run(
+    target: Target,
+    run_id: RunId,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at", metavar="N", min=0, help="Messages to begin with, as in `runs get --messages`"
+        ),
+    ] = None,
+    message: Annotated[
+        str | None,
+        typer.Option("--message", "-m", metavar="TEXT", help="Next message (- reads stdin)"),
+    ] = None,
+    agent: AgentId = None,
+    team: TeamId = None,
+    session: Annotated[
+        str | None,
+        ShortId("session"),
+        build_id_option("session", "Session of the run, or a new one (default: a new one)"),
+    ] = None,
+    background: Background = False,
+    stream: StreamOption = None,
+    idempotency_key: KeyOption = None,
+    yes: Yes = False,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Start a run whose conversation begins with the first messages of a run that has ended.
+
+    It goes on with another message, or with another agent or team. Calls after these messages that
+    may be made again are listed and confirmed first. Output and exit codes are those of
+    `runs start`.
+    """
+    output_format = resolve_format(output)
+    if at is None:
+        look = target.command(f"runs get {run_id} --messages")
+        raise UsageError("no message given to fork at", hint=f"give --at N; the numbers: {look}")
+    stream = choose_stream(stream, output_format, background=background)
+    text = None if message is None else read_text_or_stdin(message, "message")
+    chosen = resolve_component(agent, team, None)
+    component = await _find_origin(target, run_id, db, "fork_run")
+    operations = target.operations
+
+    def build(confirm: str | None) -> NewRun:
+        request = ForkRequest(
+            at=at,
+            message=text,
+            agent_id=agent,
+            team_id=team,
+            session_id=session,
+            background=background,
+            confirm=confirm,
+            idempotency_key=idempotency_key,
+        )
+        return NewRun(
+            component=chosen or component,
+            stream=lambda: operations.stream_forked_run(*component, run_id, request),
+            wait=lambda: operations.fork_run(*component, run_id, request),
+            background=background,
+            has_key=idempotency_key is not None,
+        )
+
+    await _show_repeat(target, build, output_format, stream=stream, yes=yes)
+
+
+async def _find_origin(target: Target, run_id: str, db: str | None, operation: str) -> ComponentRef:
+    """Return the component of a run that is repeated.
+
+    Args:
+        operation: the operation, which other products do not have.
+
+    Raises:
+        Unsupported: the server is another product.
+    """
+    if isinstance(target.operations, PartialOperations):
+        # Before the run is looked up, which fails in another way there.
+        target.operations.execute(operation, {})
+    run = (await target.operations.get_run(run_id, db_id=db, form=SUMMARY_VIEW)).value
+    return component_of_run(run)
+
+
+async def _show_repeat(
+    target: Target,
+    build: Callable[[str | None], NewRun],
+    output_format: Format,
+    *,
+    stream: bool,
+    yes: bool,
+) -> None:
+    """Start a run that repeats another one, and show its output.
+
+    What it may repeat is shown on stderr, and confirmed first.
+
+    Args:
+        build: returns the run to start for the hash of a plan, None for no confirmation.
+
+    Raises:
+        UsageError: there is no terminal to ask at, and not `yes`.
+        ConfirmationDeclined: the answer was not yes.
+    """
+    new = build(None)
+    try:
+        await show_new_run(target, new, output_format, stream=stream)
+        return
+    except NeedsConfirmation as needed:
+        plan = needed.plan
+    part = "step" if new.component[0] == "workflow" else "message"
+    for line in _describe_plan(plan, part):
+        note(line)
+    confirm(f"Start the {plan['kind']}?", yes=yes)
+    await show_new_run(target, build(str(plan["confirm"])), output_format, stream=stream)
+
+
+def _describe_plan(plan: Mapping[str, Any], part: str) -> Iterator[str]:
+    """Yield the lines about what a run begins with, and what it may repeat."""
+    at = plan["at"]
+    yield f"begins after {part} {at} of the run" if at else "works from the beginning"
+    if plan["runs_code"]:
+        yield "the code of the agent runs again, with all of its effects"
+    if plan["calls_unknown"]:
+        yield "the server of the run died: calls that it made at last may not be known"
+    for retry in plan["retries"]:
+        yield f"the run was retried already: {clean_line(retry)}"
+    calls = plan["calls"]
+    if calls:
+        yield "tool calls that may be made again:"
+    for call in calls:
+        name, arguments = clean_line(call["tool_name"]), clean_line(call["arguments"])
+        yield f"  {name} {arguments} ({_STATES.get(call['state'], 'outcome not known')})"
+    if (more := plan["calls_total"] - len(calls)) > 0:
+        yield f"  and {more} more"
+
+
+@with_target(only_locally="run it on the machine of the database, with --config FILE")
+async def examine_runs(
+    target: Target,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Repair the problems that can be repaired")
+    ] = False,
+    yes: Yes = False,
+    db: Annotated[
+        str | None, typer.Option("--db", metavar="ID", help="Database id (default: all databases)")
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Find inconsistent runs and, with --fix, repair them.
+
+    Finds runs whose worker died, runs in no valid state, runs that contradict their parent or their
+    approvals, runs without a session, tool calls without a result, and workers that died or have no
+    heartbeat. Works only locally. Exit code 1 if there is a problem, with --fix if one is left.
+    """
+    output_format = resolve_format(output)
+    if fix:
+        check_confirmable(yes=yes)
+    assert target.local is not None
+    problems = await _find_problems(target, target.local, db)
+    repairable = sum(problem.remedy is not None for problem in problems)
+    if not fix or not repairable:
+        _show_problems(problems, output_format)
+        if repairable:
+            command = target.command("runs doctor --fix" + (f" --db {db}" if db else ""))
+            hint = f"repair them with: {command}"
+            raise ProblemsFound(f"{_count(len(problems))} found", hint=hint)
+        if problems:
+            raise ProblemsFound(f"{_count(len(problems))} found, none can be repaired here")
+        return
+    if not yes:
+        if output_format in ("table", "wide"):
+            _show_problems(problems, output_format)
+        confirm(f"Repair {repairable} of {_count(len(problems))} {target.place}?", yes=yes)
+    done = await _repair_problems(target, target.local, problems)
+    _show_problems(done, output_format)
+    target.report_done(f"{_count_outcomes(done)},")
+    left = sum(problem.outcome == "left" for problem in done)
+    if left:
+        raise ProblemsFound(f"{_count(left)} left")
+
+
+async def _find_problems(target: Target, here: LocalTarget, db: str | None) -> list[Problem]:
+    from agentctl.service.runs_doctor.find import RunsDoctor
+
+    doctor = RunsDoctor(here.service.hosting, db)
+    counter = Counter("runs checked", await doctor.count())
+
+    def count_checked(more: int) -> None:
+        counter.done += more
+
+    async with showing_progress(counter):
+        problems = await doctor.find_problems(count_checked)
+    count = _count(len(problems)) if problems else "no problems"
+    runs = "1 run" if counter.done == 1 else f"{counter.done} runs"
+    note(f"{count} in {runs} {target.place}")
+    return problems
+
+
+async def _repair_problems(
+    target: Target, here: LocalTarget, problems: Sequence[Problem]
+) -> list[Problem]:
+    import asyncio
+
+    from agentctl.service.runs_doctor.repair import RunRepairs
+
+    done: list[Problem] = []
+    counter = Counter("problems processed", len(problems))
+    try:
+        async with showing_progress(counter):
+            async for problem in RunRepairs(here.service.hosting).repair(problems):
+                done.append(problem)
+                counter.done = len(done)
+    except asyncio.CancelledError:
+        target.report_done(f"interrupted: {_count_outcomes(done)},")
+        raise
+    return done
+
+
+def _show_problems(problems: Sequence[Problem], output_format: Format) -> None:
+    records = [asdict(problem) for problem in problems]
+    if output_format == "name":
+        records = [record for record in records if record["run_id"] is not None]
+    if records or output_format not in ("table", "wide"):
+        show_list(records, columns.PROBLEMS, output_format, id_field="run_id")
+
+
+def _count_outcomes(done: Sequence[Problem]) -> str:
+    counts = Tally(problem.outcome for problem in done)
+    texts = {"repaired": "repaired", "gone": "already resolved", "left": "left"}
+    parts = [f"{counts[key]} {text}" for key, text in texts.items() if counts[key]]  # type: ignore[index]
+    return ", ".join(parts) or "nothing changed"
+
+
+def _count(number: int) -> str:
+    return "1 problem" if number == 1 else f"{number} problems"

@@ -1,0 +1,337 @@
+"""`agentctl runs list`, `get`, `watch` and `wait`: read runs.
+
+In the formats table and tsv stdout of `watch` is the text of the run as it arrives, in a table at a
+terminal drawn as Markdown; tools, steps and members go to stderr. `jsonl` is one event in each
+line, `json` the record of the run at its end, `name` the run id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from agentctl.cli.approvals import build_waiting
+from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
+from agentctl.cli.durations import microseconds_ago
+from agentctl.cli.ids import ShortId
+from agentctl.cli.lists import ListView, show_filtered, watch_filtered
+from agentctl.cli.options import (
+    AgentId,
+    AllPages,
+    DbId,
+    Every,
+    Fields,
+    Full,
+    LocalTime,
+    Members,
+    NewerThan,
+    NoPager,
+    OlderThan,
+    Output,
+    Raw,
+    RunId,
+    RunIds,
+    SessionOption,
+    TeamId,
+    TranscriptOutput,
+    Watch,
+    WorkflowId,
+    build_id_option,
+    resolve_component,
+    select_component,
+)
+from agentctl.cli.run_streams import RunWatch, WatchedRun, follow_streams
+from agentctl.cli.show import columns
+from agentctl.cli.show.answer import read_run_end, report_run_end
+from agentctl.cli.show.output import Format, choose_view, resolve_format, show_list, show_record
+from agentctl.cli.show.pager import Pager
+from agentctl.cli.show.progress import (
+    Counter,
+    report_failures,
+    run_all,
+    showing_progress,
+    successes,
+)
+from agentctl.cli.show.terminal import note
+from agentctl.cli.show.transcript.pages import (
+    TraceLinks,
+    create_look,
+    create_page,
+    is_transcript,
+    resolve_transcript_format,
+)
+from agentctl.cli.show.watched_list import check_watch
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import RunFailed, StillPending, UsageError
+from agentctl.extensions import name_products
+from agentctl.records.kinds import component_of_run
+from agentctl.records.runs import FINAL_STATUSES
+from agentctl.requests import FULL_VIEW, SUMMARY_VIEW, RunFilter, SessionLocator
+from agentctl.transcripts.model import build_drawn_run
+from agentctl.transcripts.runs import Causes, read_members
+
+if TYPE_CHECKING:
+    from agentctl.records.document import Document
+    from agentctl.records.runs import RunPage, RunRecord
+    from agentctl.requests import RunView
+
+FIRST_POLL_SECONDS = 0.1
+
+LAST_POLL_SECONDS = 2.0
+"""The pause between two reads of a run doubles from the first to the last of these."""
+
+
+@with_target(
+    without=("sort_by",),
+    order=(
+        "status", "live", "agent", "team", "workflow", "component_type", "component_id",
+        "session_id", "user_id", "older_than", "newer_than", "metadata", "tag", "error",
+        "error_code", "limit", "page", "cursor", "sort_order", "all_pages", "db_id", ...,
+    ),
+)  # fmt: skip
+async def list_runs(
+    target: Target,
+    filter: RunFilter,
+    agent: AgentId = None,
+    team: TeamId = None,
+    workflow: WorkflowId = None,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    all_pages: AllPages = False,
+    watch: Watch = False,
+    every: Every = None,
+    output: Output = None,
+    fields: Fields = None,
+) -> None:
+    """List runs across sessions, newest first."""
+    output_format = resolve_format(output)
+    check_watch(watch, every, output_format)
+    if filter.live and filter.status is not None:
+        raise UsageError("--live and --status exclude each other")
+    # The record of a run can be large, and tables have none of its texts.
+    matching = replace(filter, form=choose_view(output_format, fields))
+    matching = select_component(matching, resolve_component(agent, team, workflow))
+
+    async def read(filter: RunFilter) -> Document[RunPage]:
+        # With --watch an age is that of each read.
+        dated = replace(
+            filter,
+            created_after=microseconds_ago("--newer-than", newer_than),
+            created_before=microseconds_ago("--older-than", older_than),
+        )
+        return await target.operations.get_runs(dated)
+
+    view = ListView(columns.RUNS, output_format, "run_id", fields)
+    if watch:
+        await watch_filtered(target, read, matching, view, every)
+        return
+    await show_filtered(target, read, matching, view, all_pages=all_pages)
+
+
+@with_target()
+async def get_run(
+    target: Target,
+    run_id: RunId,
+    session: Annotated[
+        str | None,
+        ShortId("session"),
+        build_id_option("session", f"Session of the run (required on {name_products()})"),
+    ] = None,
+    full: Full = False,
+    members: Members = False,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Show when models, tools and members worked")
+    ] = False,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="List its messages with their numbers, for runs fork")
+    ] = False,
+    raw: Raw = False,
+    local_time: LocalTime = False,
+    no_pager: NoPager = False,
+    db: DbId = None,
+    output: TranscriptOutput = None,
+    fields: Fields = None,
+) -> None:
+    """Show one run as a transcript.
+
+    The formats json, jsonl and tsv are the record of the run.
+    """
+    where = SessionLocator(db_id=db)
+    if messages:
+        whole = await _read_run(target, run_id, session, where, FULL_VIEW)
+        rows = [{"number": n, **each} for n, each in enumerate(whole.value["messages"], 1)]
+        chosen = resolve_format(output)
+        show_list(rows, columns.MESSAGES, chosen, id_field="number", fields=fields)
+        return
+    options = {"--full": full, "--members": members, "--timeline": timeline, "--raw": raw}
+    output_format = resolve_transcript_format(
+        output, fields, options | {"--local-time": local_time}
+    )
+    look = create_look(
+        full=full, members=members, raw=raw, local_time=local_time, form=output_format
+    )
+    is_drawn = fields is None and is_transcript(output_format)
+    view = look.run_view if is_drawn else FULL_VIEW
+    document = await _read_run(target, run_id, session, where, view)
+    if not is_drawn:
+        show_record(document, columns.RUN, output_format, id_field="run_id", fields=fields)
+        return
+    run = document.value
+    children = await read_members(target.operations, run, where, view)
+    drawn = build_drawn_run(run, children)
+    await Causes(target.operations, db).add_to(drawn)
+    with Pager(wanted=not no_pager) as pager:
+        page = create_page(output_format, look, pager.write)
+        page.print_run(drawn)
+        if timeline:
+            page.print_timeline(run, children)
+        page.print_details(await TraceLinks(target.operations).add_to(run))
+
+
+async def _read_run(
+    target: Target, run_id: str, session: str | None, where: SessionLocator, view: RunView
+) -> Document[RunRecord]:
+    if session is None:
+        return await target.operations.get_run(run_id, db_id=where.db_id, form=view)
+    return await target.operations.get_session_run(session, run_id, where, form=view)
+
+
+@with_target()
+async def watch_run(
+    target: Target,
+    run_id: RunId,
+    after: Annotated[
+        int | None,
+        typer.Option("--after", metavar="NUMBER", min=0, help="Resume after this event number"),
+    ] = None,
+    agent: AgentId = None,
+    team: TeamId = None,
+    workflow: WorkflowId = None,
+    session: SessionOption = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Follow a run until it ends.
+
+    Ctrl-C does not cancel the run. Exit code 1 if the run ends as ERROR or is cancelled. With
+    --session and --agent, --team or --workflow the record of the run is not read first.
+    """
+    import asyncio
+
+    output_format = resolve_format(output)
+    component = resolve_component(agent, team, workflow)
+    by_component = component is not None and session is not None
+    watched = WatchedRun(target, run_id, component, session, db, by_component)
+    watch = await _start_watch(watched, output_format, -1 if after is None else after)
+    silent = output_format in ("json", "name")  # nothing is written before the end
+    progress = showing_progress("waiting for the end of the run, Ctrl-C does not cancel it")
+    try:
+        async with progress if silent else contextlib.nullcontext():
+            await follow_streams(watch)
+    except asyncio.CancelledError:
+        if not watch.output.end:
+            watch.note_interrupted()
+        raise
+    finally:
+        watch.lines.flush()
+    if silent:
+        show_record(await watched.read_document(), columns.RUN, output_format, id_field="run_id")
+    assert watched.component is not None
+    report_run_end(target, run_id, await read_run_end(target, watched.component, watch.output))
+
+
+async def _start_watch(watched: WatchedRun, output_format: Format, after: int) -> RunWatch:
+    if watched.by_component:
+        return RunWatch(watched, output_format, after, {})
+    run = dict((await watched.read_document()).value)
+    kind, component_id = watched.component = watched.component or component_of_run(run)
+    watched.session_id = watched.session_id or str(run["session_id"])
+    note(
+        f"run {watched.run_id} of {kind} {component_id}, session {watched.session_id},"
+        f" is {run['status']} {watched.target.place}"
+    )
+    return RunWatch(watched, output_format, after, run)
+
+
+@with_target()
+async def wait_for_runs(
+    target: Target,
+    run_ids: RunIds,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            min=0,
+            max=MAXIMUM_WAIT_SECONDS,
+            help="Seconds to wait for the runs to end (default: no limit)",
+        ),
+    ] = None,
+    agent: AgentId = None,
+    team: TeamId = None,
+    workflow: WorkflowId = None,
+    session: SessionOption = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Wait until runs have ended, and show them.
+
+    Exit code 0 if every run is COMPLETED, 1 if one ended as ERROR or was cancelled, 8 if one has
+    not ended within --wait, 9 if one waits for a decision. Ctrl-C cancels no run. With --session
+    and --agent, --team or --workflow the runs are those of this component and session.
+    """
+    output_format = resolve_format(output)
+    form = choose_view(output_format, None)
+    deadline = None if wait is None else time.monotonic() + wait
+    counter = Counter("runs have ended", len(run_ids))
+    component = resolve_component(agent, team, workflow)
+    by_component = component is not None and session is not None
+
+    async def wait_for(run_id: str) -> RunRecord:
+        run = WatchedRun(target, run_id, component, session, db, by_component)
+        record = await _wait_for_end(run, deadline, form)
+        counter.done += _is_settled(record)
+        return record
+
+    async with showing_progress(counter, limit=wait):
+        results = await run_all(run_ids, wait_for)
+    records = successes(results)
+    if records:
+        show_list(records, columns.RUNS, output_format, id_field="run_id")
+    report_failures(run_ids, results)
+    live = [record["run_id"] for record in records if not _is_settled(record)]
+    if live:
+        hint = f"follow one with: {target.command(f'runs watch {live[0]}')}"
+        count = f"{len(live)} of {len(run_ids)} runs"
+        raise StillPending(f"{count} not ended within {wait:g} s", hint=hint)
+    paused = [record for record in records if record["status"] == "PAUSED"]
+    failed = [record for record in records if record["status"] not in ("COMPLETED", "PAUSED")]
+    if failed:
+        hint = "show one with: " + target.command(f"runs get {failed[0]['run_id']}")
+        raise RunFailed(f"{len(failed)} of {len(run_ids)} runs not completed", hint=hint)
+    if paused:
+        raise build_waiting(target, paused[0]["run_id"], paused[0]["approvals"])
+
+
+def _is_settled(record: RunRecord) -> bool:
+    """Return True if the run has ended, or goes on only after a decision."""
+    return record["status"] == "PAUSED" or record["status"] in FINAL_STATUSES
+
+
+async def _wait_for_end(run: WatchedRun, deadline: float | None, form: RunView) -> RunRecord:
+    import asyncio
+
+    pause = FIRST_POLL_SECONDS
+    while True:
+        record = (await run.read_document(SUMMARY_VIEW)).value
+        left = pause if deadline is None else deadline - time.monotonic()
+        if _is_settled(record) or left <= 0:
+            if form is SUMMARY_VIEW:
+                return record
+            return (await run.read_document(form)).value
+        await asyncio.sleep(min(pause, left))
+        pause = min(2 * pause, LAST_POLL_SECONDS)

@@ -1,0 +1,380 @@
+"""The commands of `agentctl sessions` that change sessions.
+
+`prune` is a loop over units of sessions: read a page of idle ones, export them to a verified file,
+and request that exactly these are removed if they are still idle.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter as Tally
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import field, replace
+from pathlib import Path
+from typing import IO, Annotated, Any
+
+import typer
+
+from agentctl.cli.databases import find_databases
+from agentctl.cli.durations import parse_days
+from agentctl.cli.export_folder import ExportFolder
+from agentctl.cli.io import current_io
+from agentctl.cli.options import (
+    AgentId,
+    DbId,
+    Output,
+    SessionId,
+    SessionIds,
+    TeamId,
+    WorkflowId,
+    Yes,
+    resolve_component,
+)
+from agentctl.cli.paging import read_pages
+from agentctl.cli.show import columns
+from agentctl.cli.show.output import resolve_format, show_record, write_line
+from agentctl.cli.show.progress import (
+    Counter,
+    check_complete,
+    report_failures,
+    report_import,
+    run_all,
+    showing_progress,
+)
+from agentctl.cli.show.table import Column, plain_columns
+from agentctl.cli.show.terminal import check_confirmable, confirm, note
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import Held, UsageError
+from agentctl.light_dataclass import dataclass
+from agentctl.records.kinds import Record
+from agentctl.records.text import format_bytes
+from agentctl.requests import DEFAULT_LOCATOR, BulkDeletion, SessionLocator
+from agentctl.requests.retention import IdleFilter, PruneRequest
+
+_PRUNED = [
+    *plain_columns("sessions", "runs"),
+    Column("bytes", lambda record: format_bytes(record["bytes"])),
+    *plain_columns("oldest", "newest", "held", "busy", "used"),
+    Column("files", lambda record: ", ".join(record["files"])),
+]
+
+
+@with_target(only_locally="run it on the machine of the database, with --config FILE")
+async def import_sessions(
+    target: Target,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="File of sessions export (- is stdin)")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the file and the database, change nothing")
+    ] = False,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Import sessions with all their runs.
+
+    Reads the formats jsonl and json of `sessions export`. The whole file is checked before the
+    first change. What exists already is skipped, so an import can be repeated. Works only locally.
+    Exit code 1 if a session or run was left out; stderr lists it.
+    """
+    from agentctl.service.imports.exports import SessionFile
+    from agentctl.store.databases import open_database
+    from agentctl.store.outbox import Outbox
+
+    output_format = resolve_format(output)
+    assert target.local is not None
+    entry = find_databases(target.local.settings, db)[0]
+    name, counter = "stdin" if str(file) == "-" else str(file), Counter("sessions checked")
+    with _opening(file) as stream:
+        sessions = SessionFile(stream, name, target.local.settings)
+        async with showing_progress(counter):
+            total = await sessions.check(counter.show)
+            database = open_database(entry, create=not dry_run)
+            database.outbox = Outbox(target.local.settings)
+            try:
+                report = await sessions.store(database, total, counter.show, dry_run=dry_run)
+            finally:
+                await database.close()
+    report_import(report, output_format)
+    if dry_run:
+        note(f"nothing was changed: {name} would be imported {target.place}")
+    else:
+        target.report_done(f"imported {name}")
+    check_complete(report)
+
+
+@contextmanager
+def _opening(file: Path) -> Iterator[IO[bytes]]:
+    """Open a file, `-` for stdin, that can be read several times."""
+    from contextlib import ExitStack
+    from tempfile import TemporaryFile
+
+    with ExitStack() as stack:
+        stream: IO[bytes]
+        try:
+            if str(file) == "-":
+                stream = current_io().stdin.buffer
+            else:
+                stream = stack.enter_context(file.open("rb"))
+            if str(file) == "-" or not stream.seekable():
+                copy = stack.enter_context(TemporaryFile())
+                shutil.copyfileobj(stream, copy)
+                stream = copy
+        except OSError as failure:
+            cause = (failure.strerror or "reading failed").lower()
+            raise UsageError(f"{file} cannot be read", cause=cause) from None
+        yield stream
+
+
+@with_target(without=("type", "user_id"))
+async def rename_session(
+    target: Target,
+    session_id: SessionId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="New name")],
+    where: SessionLocator = DEFAULT_LOCATOR,
+    output: Output = None,
+) -> None:
+    """Rename a session."""
+    output_format = resolve_format(output)
+    document = await target.operations.rename_session(session_id, name, where, view="summary")
+    show_record(document, columns.RENAMED, output_format, id_field="session_id")
+    target.report_done(f"renamed session {session_id}")
+
+
+@with_target(without=("type", "user_id"))
+async def summarize_session(
+    target: Target,
+    session_id: SessionId,
+    where: SessionLocator = DEFAULT_LOCATOR,
+    output: Output = None,
+) -> None:
+    """Summarize a session now."""
+    output_format = resolve_format(output)
+    async with showing_progress("summarizing the session"):
+        document = await target.operations.summarize_session(session_id, where, view="summary")
+    show_record(document, columns.SUMMARIZED, output_format, id_field="session_id")
+    target.report_done(f"summarized session {session_id}")
+
+
+@with_target()
+async def hold_sessions(
+    target: Target,
+    session_ids: SessionIds,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Reason, shown to administrators")
+    ],
+    db: DbId = None,
+) -> None:
+    """Hold sessions: nothing deletes them until they are released.
+
+    Only administrators can hold sessions, and see who holds them and why.
+    """
+
+    async def hold(session_id: str) -> None:
+        await target.operations.hold_session(session_id, reason, SessionLocator(db_id=db))
+        target.report_done(f"held session {session_id}")
+
+    report_failures(session_ids, await run_all(session_ids, hold))
+
+
+@with_target()
+async def release_sessions(target: Target, session_ids: SessionIds, db: DbId = None) -> None:
+    """End the holds of sessions, which can be deleted then."""
+
+    async def release(session_id: str) -> None:
+        await target.operations.release_session(session_id, SessionLocator(db_id=db))
+        target.report_done(f"released session {session_id}")
+
+    report_failures(session_ids, await run_all(session_ids, release))
+
+
+@dataclass(slots=True)
+class PruneTotals:
+    """Sums over sessions; `oldest` and `newest` are times of their last use."""
+
+    sessions: int = 0
+    runs: int = 0
+    bytes: int = 0
+    oldest: str | None = None
+    newest: str | None = None
+    left: Tally[str] = field(default_factory=Tally)
+
+    def add(self, session: Record) -> None:
+        self.sessions += 1
+        self.runs += session["run_count"]
+        self.bytes += session["bytes"]
+        self.oldest = min(filter(None, (self.oldest, session["updated_at"])))
+        self.newest = max(filter(None, (self.newest, session["updated_at"])))
+
+    def build_record(self, files: Sequence[Path] = ()) -> Record:
+        """Return the record of the command."""
+        numbers = {name: getattr(self, name) for name in ("sessions", "runs", "bytes")}
+        left = {name: self.left[name] for name in ("held", "busy", "used")}
+        times = {"oldest": self.oldest, "newest": self.newest}
+        return {**numbers, **times, **left, "files": [str(file) for file in files]}
+
+
+@with_target()
+async def prune_sessions(
+    target: Target,
+    idle: Annotated[
+        str,
+        typer.Option(
+            "--idle", metavar="DAYS", help="Time since the last use of a session, such as 90d"
+        ),
+    ],
+    agent: AgentId = None,
+    team: TeamId = None,
+    workflow: WorkflowId = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be removed, remove nothing")
+    ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            "--export",
+            metavar="FOLDER",
+            help="Write the sessions to files in this folder before they are removed",
+        ),
+    ] = None,
+    yes: Yes = False,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Remove the sessions that were not used for some days, with their runs.
+
+    Held sessions and those with a live or paused run are left. With --export each file is on the
+    disk and was read again before its sessions are removed; `sessions import` reads it. The command
+    can be interrupted and repeated. Only administrators can remove sessions in this way.
+    """
+    output_format = resolve_format(output)
+    kind, component_id = resolve_component(agent, team, workflow) or (None, None)
+    choice = IdleFilter(parse_days(idle), kind, component_id, db)
+    if dry_run and export is not None:
+        raise UsageError("--dry-run and --export exclude each other")
+    found = PruneTotals()
+    if dry_run or not yes:
+        if not dry_run:
+            check_confirmable(yes=yes)
+        found = await _count(target, choice)
+        if dry_run:
+            show_record(found.build_record(), _PRUNED, output_format, id_field="sessions")
+            note("nothing was removed")
+            return
+        what = f"{found.sessions} sessions with {found.runs} runs ({format_bytes(found.bytes)})"
+        how = "without an export" if export is None else f"after an export to {export}"
+        confirm(f"Remove {what} {how}, {target.place}?", yes=yes)
+    folder = None if export is None else ExportFolder(export, target.operations)
+    removed = PruneTotals()
+    try:
+        await _prune(target, choice, folder, removed, found.sessions or None)
+    except BaseException:
+        note(f"{removed.sessions} sessions were removed")
+        raise
+    files = [] if folder is None else folder.files
+    show_record(removed.build_record(files), _PRUNED, output_format, id_field="sessions")
+
+
+async def _read_units(target: Target, filter: IdleFilter) -> AsyncGenerator[list[Any]]:
+    def read(cursor: str | None) -> Any:
+        return target.operations.get_idle_sessions(replace(filter, cursor=cursor))
+
+    async with aclosing(read_pages(read)) as pages:
+        async for rows in pages:
+            yield rows
+
+
+async def _count(target: Target, filter: IdleFilter) -> PruneTotals:
+    totals, counter = PruneTotals(), Counter("idle sessions counted")
+    async with showing_progress(counter), aclosing(_read_units(target, filter)) as units:
+        async for rows in units:
+            _add_idle(totals, rows)
+            counter.done = totals.sessions
+    return totals
+
+
+def _add_idle(totals: PruneTotals, rows: Sequence[Record]) -> None:
+    for row in rows:
+        if row["state"] == "idle":
+            totals.add(row)
+        else:
+            totals.left[row["state"]] += 1
+
+
+async def _prune(
+    target: Target,
+    filter: IdleFilter,
+    folder: ExportFolder | None,
+    removed: PruneTotals,
+    total: int | None,
+) -> None:
+    counter = Counter("sessions removed", total)
+    where = SessionLocator(db_id=filter.db_id)
+    async with showing_progress(counter), aclosing(_read_units(target, filter)) as units:
+        async for rows in units:
+            idle = {row["session_id"]: row for row in rows if row["state"] == "idle"}
+            removed.left.update(row["state"] for row in rows if row["state"] != "idle")
+            ids = list(idle)
+            if folder is not None and ids:
+                ids = await folder.write(list(idle.values()), where)
+            if not ids:
+                continue
+            request = PruneRequest(filter.idle_days, tuple(ids), filter.db_id)
+            done = (await target.operations.prune_sessions(request)).value
+            for session_id in done["removed"]:
+                removed.add(idle[session_id])
+            for state in ("held", "busy", "used"):
+                removed.left[state] += len(done[state])
+            counter.done = removed.sessions
+
+
+@with_target()
+async def delete_sessions(
+    target: Target,
+    session_ids: SessionIds,
+    yes: Yes = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel live runs first; deletes one session at a time")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the sessions that would be deleted, delete none"),
+    ] = False,
+    db: DbId = None,
+) -> None:
+    """Delete sessions and their runs.
+
+    Several sessions are deleted together: all of them or none.
+    """
+    where = SessionLocator(db_id=db)
+    if dry_run:
+        for session_id in session_ids:
+            await target.operations.get_session_by_id(session_id, where, view="summary")
+        for session_id in session_ids:
+            write_line(session_id)
+        return
+
+    async def delete(session_id: str) -> None:
+        with _naming_release(target, db):
+            await target.operations.delete_session(session_id, where, cancel=cancel)
+        target.report_done(f"deleted session {session_id}")
+
+    is_one = len(session_ids) == 1
+    what = f"session {session_ids[0]}" if is_one else f"{len(session_ids)} sessions"
+    confirm(f"Delete {what} with all runs, {target.place}?", yes=yes)
+    if cancel or is_one:
+        report_failures(session_ids, await run_all(session_ids, delete))
+        return
+    with _naming_release(target, db):
+        await target.operations.delete_sessions(BulkDeletion(tuple(session_ids), db))
+    target.report_done(f"deleted {what}")
+
+
+@contextmanager
+def _naming_release(target: Target, db: str | None) -> Iterator[None]:
+    try:
+        yield
+    except Held as failure:
+        failure.hint = target.build_release_hint(failure.session_ids, db)
+        raise

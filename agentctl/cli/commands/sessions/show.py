@@ -1,0 +1,438 @@
+"""`agentctl sessions list`, `get`, `runs` and `export`: read sessions.
+
+`get --follow` draws a live run from its events, each part once it is complete. Runs that work at
+the same time are shown one after the other, in their order in the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentctl.cli.durations import microseconds_ago
+from agentctl.cli.files import creating_file
+from agentctl.cli.lists import ListView, show_every_page, show_filtered, watch_filtered
+from agentctl.cli.options import (
+    AllPages,
+    Every,
+    Fields,
+    Full,
+    Idle,
+    LocalTime,
+    Members,
+    NewerThan,
+    NoPager,
+    OlderThan,
+    OptionalSessionIds,
+    Output,
+    Raw,
+    SessionId,
+    ToFile,
+    TranscriptOutput,
+    UsedWithin,
+    Watch,
+)
+from agentctl.cli.paging import read_pages
+from agentctl.cli.run_streams import RECONNECT_DELAYS, RunWatch, WatchedRun, follow_streams
+from agentctl.cli.show import columns
+from agentctl.cli.show.output import (
+    choose_view,
+    resolve_format,
+    show_list,
+    show_page,
+    show_record,
+    write_bytes,
+)
+from agentctl.cli.show.pager import Pager, write_at_once
+from agentctl.cli.show.progress import Counter, showing_progress
+from agentctl.cli.show.terminal import note
+from agentctl.cli.show.transcript.pages import (
+    create_look,
+    create_page,
+    is_transcript,
+    print_transcript,
+    resolve_transcript_format,
+)
+from agentctl.cli.show.watched_list import check_watch
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import Forbidden, TooManyRequests, Unavailable, UsageError
+from agentctl.light_dataclass import dataclass
+from agentctl.records.kinds import Record, component_of_run
+from agentctl.records.runs import FINAL_STATUSES
+from agentctl.records.sessions import ExportFormat, SessionView
+from agentctl.requests import (
+    DEFAULT_LOCATOR,
+    FIRST_RUNS,
+    MAXIMUM_LIMIT,
+    Page,
+    RunView,
+    SessionFilter,
+    SessionLocator,
+    SessionRunsQuery,
+)
+from agentctl.transcripts.model import build_drawn_run
+from agentctl.transcripts.runs import Causes, SessionRuns, read_members
+
+if TYPE_CHECKING:
+    from agentctl.cli.show.transcript.live import LiveTranscript
+    from agentctl.cli.show.transcript.pages import TranscriptPage
+    from agentctl.records.document import Document
+    from agentctl.records.sessions import SessionPage
+
+LAST_USED = SessionFilter(page=Page(sort_by="updated_at"))
+
+DEFAULT_LAST_RUNS = 20
+"""Runs of a transcript."""
+
+POLL_SECONDS = 1.0
+"""Seconds between two looks for new runs."""
+
+
+@with_target(
+    reads_databases=True,
+    order=(
+        "type", "component_id", "user_id", "session_name", "search", "status",
+        "older_than", "newer_than", "idle", "used_within", "metadata", "tag", "error",
+        "limit", "page", "cursor", "sort_by", "sort_order", "all_pages", "db_id", "table", ...,
+    ),
+)  # fmt: skip
+async def list_sessions(
+    target: Target,
+    filter: SessionFilter = LAST_USED,
+    older_than: OlderThan = None,
+    newer_than: NewerThan = None,
+    idle: Idle = None,
+    used_within: UsedWithin = None,
+    all_pages: AllPages = False,
+    watch: Watch = False,
+    every: Every = None,
+    output: Output = None,
+    fields: Fields = None,
+) -> None:
+    """List sessions, most recently used first.
+
+    With --search those whose messages, answers or name have all words, newest first; `refu*` finds
+    words that begin with refu.
+    """
+    output_format = resolve_format(output)
+    check_watch(watch, every, output_format)
+
+    async def read(filter: SessionFilter) -> Document[SessionPage]:
+        # With --watch an age is that of each read.
+        dated = replace(
+            filter,
+            created_after=microseconds_ago("--newer-than", newer_than),
+            created_before=microseconds_ago("--older-than", older_than),
+            updated_after=microseconds_ago("--used-within", used_within),
+            updated_before=microseconds_ago("--idle", idle),
+        )
+        return await target.operations.get_sessions(dated)
+
+    def show(document: Document[Any], *args: Any, **options: Any) -> None:
+        show_page(document, *args, **options)
+        meta = document.value["meta"]
+        if meta.get("searched") == "page" and meta["total_pages"] > 1:
+            pages = f"page {meta['page']} of {meta['total_pages']}"
+            note(f"only {pages} was searched for the name; --all searches every page")
+        if filter.search is not None and not document.value["data"]:
+            # Only `doctor` counts sessions that are not indexed: the count is slow.
+            place = "" if target.local is not None else " on the server"
+            note(
+                "no session matches; runs that ended before search was enabled are found after"
+                f" `agentctl db index`{place}"
+            )
+        if target.product is not None:
+            for session in document.value["data"]:
+                if session.get("problem"):
+                    note(f"session {session['session_id']} cannot be read: {session['problem']}")
+
+    listed, shown = filter, columns.SESSIONS
+    if filter.search is not None:
+        listed = replace(filter, page=replace(filter.page, sort_by="created_at"))
+        shown = columns.FOUND_SESSIONS
+    view = ListView(shown, output_format, "session_id", fields)
+    if watch:
+        await watch_filtered(target, read, listed, view, every)
+        return
+    await show_filtered(target, read, listed, view, all_pages=all_pages, show=show)
+
+
+@with_target(reads_databases=True)
+async def get_session(
+    target: Target,
+    session_id: SessionId,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            "--last",
+            metavar="NUMBER",
+            min=1,
+            help=f"Number of runs to show, counted from the end (default: {DEFAULT_LAST_RUNS})",
+        ),
+    ] = None,
+    all: Annotated[bool, typer.Option("--all", help="Show all runs")] = False,
+    full: Full = False,
+    members: Members = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with live and new runs until Ctrl-C")
+    ] = False,
+    raw: Raw = False,
+    local_time: LocalTime = False,
+    no_pager: NoPager = False,
+    where: SessionLocator = DEFAULT_LOCATOR,
+    output: TranscriptOutput = None,
+    fields: Fields = None,
+) -> None:
+    """Show one session as a transcript.
+
+    The formats json, jsonl and tsv are the record of the session. Ctrl-C during --follow leaves the
+    runs alive.
+    """
+    options = {"--last": last is not None, "--all": all, "--full": full, "--members": members}
+    options |= {"--follow": follow, "--raw": raw, "--local-time": local_time}
+    output_format = resolve_transcript_format(output, fields, options)
+    is_drawn = fields is None and is_transcript(output_format)
+    view: SessionView = "summary" if is_drawn else "full"
+    document = await target.operations.get_session_by_id(session_id, where, view=view)
+    if not is_drawn:
+        show_record(document, columns.SESSION, output_format, id_field="session_id", fields=fields)
+        return
+    look = create_look(
+        full=full, members=members, raw=raw, local_time=local_time, form=output_format
+    )
+    number = None if all else last or DEFAULT_LAST_RUNS
+    if follow:
+        page = create_page(output_format, look, write_at_once)
+        await _follow_session(target, document.value, where, page, number, look.run_view)
+        return
+    with Pager(wanted=not no_pager) as pager:
+        page = create_page(output_format, look, pager.write)
+        await print_transcript(
+            target.operations, document.value, where, page, number, look.run_view
+        )
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A session that is followed.
+
+    Attributes:
+        form: the form in which runs are read.
+        page: receives the runs.
+        after: the last run that was shown; None for none.
+        number: the number of the next run.
+        is_broken: True if the events of a run that is partly drawn cannot be read.
+    """
+
+    target: Target
+    session_id: str
+    where: SessionLocator
+    form: RunView
+    page: TranscriptPage
+    after: str | None
+    number: int
+    is_broken: bool = False
+
+    async def show_new_runs(self) -> None:
+        """Show the runs after the last one, each until its end."""
+        runs = SessionRuns(self.target.operations, self.session_id, self.where, self.form)
+        async for run in runs.read(self.after):
+            await self._show_run(run)
+            self.after, self.number = str(run["run_id"]), self.number + 1
+
+    async def _show_run(self, run: Record) -> None:
+        from agentctl.cli.show.transcript.draw import INDENT, Printer
+        from agentctl.cli.show.transcript.live import LiveTranscript
+
+        if run["status"] not in FINAL_STATUSES:
+            if isinstance(self.page, Printer):
+                self.page.start_run(run, self.number)
+                kind, _ = component_of_run(run)
+                lines = LiveTranscript(self.page, kind, str(run["run_id"]), indent=INDENT)
+                await self._follow_events(run, lines)
+                self.page.end_run(build_drawn_run(await self._wait_for_end(run)))
+                return
+            run = await self._wait_for_end(run)
+        children = await read_members(self.target.operations, run, self.where, self.form)
+        drawn = build_drawn_run(run, children)
+        await Causes(self.target.operations, self.where.db_id).add_to(drawn)
+        self.page.print_run(drawn, self.number)
+
+    async def _follow_events(self, run: Record, lines: LiveTranscript) -> None:
+        run_id, component = str(run["run_id"]), component_of_run(dict(run))
+        watched = WatchedRun(
+            self.target, run_id, component, self.session_id, self.where.db_id, by_component=False
+        )
+        try:
+            await follow_streams(RunWatch(watched, "text", -1, dict(run), lines))
+        except Unavailable:
+            self.is_broken = True
+            raise
+        except Forbidden as refused:
+            note(f"run {run_id} is shown when it has ended: {refused.detail}")
+            lines.conclude(await self._wait_for_end(run))
+        finally:
+            lines.flush()
+
+    async def _wait_for_end(self, run: Record) -> Record:
+        import asyncio
+
+        operations, run_id = self.target.operations, str(run["run_id"])
+        while True:
+            document = await operations.get_session_run(
+                self.session_id, run_id, self.where, form=self.form
+            )
+            record = document.value
+            if record["status"] in FINAL_STATUSES:
+                return record
+            async with showing_progress(f"waiting for the end of run {run_id}"):
+                await asyncio.sleep(POLL_SECONDS)
+
+
+async def _follow_session(
+    target: Target,
+    session: Record,
+    where: SessionLocator,
+    page: TranscriptPage,
+    last: int | None,
+    form: RunView,
+) -> None:
+    """Print a session and its newest `last` runs, None: all; then its live and new runs.
+
+    It ends with an interrupt. The runs go on.
+
+    Raises:
+        RunFailed: a local run has no worker.
+        NotFound: the session was deleted.
+        Unavailable: the server does not answer for a while.
+    """
+    import asyncio
+
+    session_id = str(session["session_id"])
+    runs = SessionRuns(target.operations, session_id, where, form)
+    part = await runs.find_last(last, session)
+    page.print_session(session, part.describe())
+    followed = _Followed(target, session_id, where, form, page, part.after, part.first)
+    delays = iter(RECONNECT_DELAYS)
+    try:
+        while True:
+            try:
+                await followed.show_new_runs()
+                delays = iter(RECONNECT_DELAYS)
+                async with showing_progress("waiting for the next run, Ctrl-C ends this"):
+                    await asyncio.sleep(POLL_SECONDS)
+            except (Unavailable, TooManyRequests) as failure:
+                delay = next(delays, None)
+                if target.local is not None or delay is None or followed.is_broken:
+                    raise
+                note(f"{failure.detail}; trying again in {delay:g} s")
+                await asyncio.sleep(delay)
+    except asyncio.CancelledError:
+        note(f"interrupted: session {session_id} and its runs go on")
+        raise
+
+
+@with_target(
+    reads_databases=True,
+    without=("order",),
+    order=("session_id", "limit", "after", "all_pages", ...),
+)
+async def list_session_runs(
+    target: Target,
+    session_id: SessionId,
+    query: SessionRunsQuery = FIRST_RUNS,
+    all_pages: AllPages = False,
+    output: Output = None,
+    fields: Fields = None,
+) -> None:
+    """List the runs of a session, oldest first."""
+    output_format = resolve_format(output)
+    query = replace(query, form=choose_view(output_format, fields))
+    if all_pages:
+        from agentctl.records.document import build_document
+
+        async def read(after: str | None) -> Document[Any]:
+            part = replace(query, limit=MAXIMUM_LIMIT, after=after)
+            runs: Any = (await target.operations.get_session_runs(session_id, part)).value
+            following = runs[-1]["run_id"] if len(runs) == MAXIMUM_LIMIT else None
+            return build_document({"data": runs, "meta": {"next_cursor": following}})
+
+        view = ListView(columns.RUNS_OF_SESSION, output_format, "run_id", fields)
+        await show_every_page(target, read, view, start=query.after, flag="--after", is_array=True)
+        return
+    document = await target.operations.get_session_runs(session_id, query)
+    show_list(document, columns.RUNS_OF_SESSION, output_format, id_field="run_id", fields=fields)
+    if output_format != "json" and len(document.value) == query.limit:
+        note(f"showing {query.limit} runs; next page: --after {document.value[-1]['run_id']}")
+
+
+@with_target(reads_databases=True)
+async def export_sessions(
+    target: Target,
+    session_ids: OptionalSessionIds = None,
+    all: Annotated[
+        bool, typer.Option("--all", help="Export every session that matches the filters")
+    ] = False,
+    file_format: Annotated[
+        ExportFormat, typer.Option("--format", metavar="FORM", help="jsonl, json or markdown")
+    ] = "jsonl",
+    to_file: ToFile = None,
+    where: SessionLocator = DEFAULT_LOCATOR,
+) -> None:
+    """Export sessions with all their runs.
+
+    jsonl has a line for each session, `{"session": …, "runs": […]}`, json is an array of these, and
+    markdown is a transcript. A file is written completely or not at all.
+    """
+    if bool(session_ids) is all:
+        raise UsageError("give a SESSION_ID, or --all", hint="--all takes filters such as --user")
+    counter = Counter("sessions exported", len(session_ids) if session_ids else None)
+    async with aclosing(_find_sessions(target, session_ids, where)) as sessions:
+        if to_file is None or str(to_file) == "-":
+            await _write_sessions(target, sessions, file_format, write_bytes, counter)
+            return
+        with creating_file(to_file) as file:
+            async with showing_progress(counter):
+                await _write_sessions(target, sessions, file_format, file.write, counter)
+    note(f"wrote {counter.done} sessions to {to_file}")
+
+
+async def _find_sessions(
+    target: Target, session_ids: list[str] | None, where: SessionLocator
+) -> AsyncGenerator[tuple[str, SessionLocator]]:
+    for session_id in session_ids or ():
+        yield session_id, where
+    if session_ids:
+        return
+
+    def read(cursor: str | None) -> Awaitable[Document[SessionPage]]:
+        page = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="created_at", sort_order="asc")
+        return target.operations.get_sessions(SessionFilter(where, page=page))
+
+    async for rows in read_pages(read):
+        for row in rows:
+            yield row["session_id"], replace(where, user_id=row.get("user_id"))
+
+
+async def _write_sessions(
+    target: Target,
+    sessions: AsyncGenerator[tuple[str, SessionLocator]],
+    file_format: ExportFormat,
+    write: Callable[[bytes], object],
+    counter: Counter,
+) -> None:
+    is_array = file_format == "json"
+    one: ExportFormat = "jsonl" if is_array else file_format
+    before = b"[" if is_array else b""
+    async for session_id, where in sessions:
+        async for part in target.operations.export_session(session_id, where, format=one):
+            write(before + (part.removesuffix(b"\n") if is_array else part))
+            before = b""
+        before = b",\n" if is_array else b""
+        counter.done += 1
+    if is_array:
+        write(b"]\n" if counter.done else b"[]\n")
