@@ -17,14 +17,14 @@ from agentctl.cli.show.event_lines import (
     EventLines,
     create_event_lines,
     with_activity,
+    write_event,
 )
-from agentctl.cli.show.output import Format, write_json
+from agentctl.cli.show.output import Format
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target
 from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, TooManyRequests, Unavailable
 from agentctl.light_dataclass import dataclass
-from agentctl.records.events import parse_event
 from agentctl.records.kinds import ComponentRef
 from agentctl.records.phase import describe_wait
 from agentctl.records.runs import FINAL_STATUSES
@@ -179,10 +179,7 @@ class RunWatch:
         if event.seq <= self.last:
             return
         self.last, self.known = event.seq, True
-        if self.output_format == "jsonl":
-            write_json(event.data)
-        reader = self.lines if self.output_format in TEXT_FORMATS else self.output
-        reader.take(parse_event(event.name, event.data, event.seq))
+        write_event(event, self.output_format, self.lines)
 
     def note(self, text: str) -> None:
         """Write a note. A block that is not complete is drawn below it."""

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from agentctl.cli.io import current_io
 from agentctl.cli.show.answer import RunOutput
-from agentctl.cli.show.output import Format, write_text
+from agentctl.cli.show.output import Format, write_json, write_text
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import display_width, note_dim
 from agentctl.records.events import Event, EventKind, find_event_kind, parse_event
 from agentctl.records.kinds import ComponentKind, Record
 
 if TYPE_CHECKING:
+    from agentctl.cli.show.transcript.live import LiveTranscript
     from agentctl.cli.show.transcript.screen import ScreenAnswer
     from agentctl.requests import StreamEvent
 
@@ -51,7 +52,10 @@ class EventLines:
         self._partial_lines: dict[str, tuple[str, str]] = {}
 
     def take(self, event: Event) -> None:
-        """Write one event."""
+        """Write one event. The first one names the run, unless it is known."""
+        if not self.output.run_id:
+            self.output.take(event)
+            return
         own = event.run_id == self.output.run_id
         name = "" if own else event.component_name
         if event.kind is EventKind.CONTENT:
@@ -131,6 +135,14 @@ def create_event_lines(
 
     answer = ScreenAnswer()
     return EventLines(RunOutput(kind, write=answer.add, run_id=run_id, whole=whole), answer)
+
+
+def write_event(event: StreamEvent, form: Format, lines: EventLines | LiveTranscript) -> None:
+    """Write an event of a stream: its JSON, or what `lines` writes about it."""
+    if form == "jsonl":
+        write_json(event.data)
+    reader = lines if form in TEXT_FORMATS else lines.output
+    reader.take(parse_event(event.name, event.data, event.seq))
 
 
 def describe_event(event: Event) -> str | None:

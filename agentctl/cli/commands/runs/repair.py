@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ import typer
 from agentctl.cli.commands.runs.start import (
     Background,
     KeyOption,
-    NewRun,
+    RunStart,
     StreamOption,
     choose_stream,
     show_new_run,
@@ -67,21 +68,13 @@ async def retry_run(
     output_format = resolve_format(output)
     stream = choose_stream(stream, output_format, background=background)
     component = await _find_origin(target, run_id, db, "retry_run")
-    operations = target.operations
-
-    def build(confirm: str | None) -> NewRun:
-        request = RetryRequest(
-            background=background, confirm=confirm, idempotency_key=idempotency_key
-        )
-        return NewRun(
-            component=component,
-            stream=lambda: operations.stream_retried_run(*component, run_id, request),
-            wait=lambda: operations.retry_run(*component, run_id, request),
-            background=background,
-            has_key=idempotency_key is not None,
-        )
-
-    await _show_repeat(target, build, output_format, stream=stream, yes=yes)
+    new = RunStart(
+        component,
+        RetryRequest(background=background, idempotency_key=idempotency_key),
+        stream=partial(target.operations.stream_retried_run, *component, run_id),
+        wait=partial(target.operations.retry_run, *component, run_id),
+    )
+    await _show_repeat(target, new, output_format, stream=stream, yes=yes)
 
 
 @with_target(needs_server=("background",))
@@ -123,31 +116,24 @@ async def fork_run(
         look = target.command(f"runs get {run_id} --messages")
         raise UsageError("no message given to fork at", hint=f"give --at N; the numbers: {look}")
     stream = choose_stream(stream, output_format, background=background)
-    text = None if message is None else read_text_or_stdin(message, "message")
+    request = ForkRequest(
+        at=at,
+        message=None if message is None else read_text_or_stdin(message, "message"),
+        agent_id=agent,
+        team_id=team,
+        session_id=session,
+        background=background,
+        idempotency_key=idempotency_key,
+    )
     chosen = resolve_component(agent, team, None)
     component = await _find_origin(target, run_id, db, "fork_run")
-    operations = target.operations
-
-    def build(confirm: str | None) -> NewRun:
-        request = ForkRequest(
-            at=at,
-            message=text,
-            agent_id=agent,
-            team_id=team,
-            session_id=session,
-            background=background,
-            confirm=confirm,
-            idempotency_key=idempotency_key,
-        )
-        return NewRun(
-            component=chosen or component,
-            stream=lambda: operations.stream_forked_run(*component, run_id, request),
-            wait=lambda: operations.fork_run(*component, run_id, request),
-            background=background,
-            has_key=idempotency_key is not None,
-        )
-
-    await _show_repeat(target, build, output_format, stream=stream, yes=yes)
+    new = RunStart(
+        chosen or component,
+        request,
+        stream=partial(target.operations.stream_forked_run, *component, run_id),
+        wait=partial(target.operations.fork_run, *component, run_id),
+    )
+    await _show_repeat(target, new, output_format, stream=stream, yes=yes)
 
 
 async def _find_origin(target: Target, run_id: str, db: str | None, operation: str) -> ComponentRef:
@@ -167,25 +153,16 @@ async def _find_origin(target: Target, run_id: str, db: str | None, operation: s
 
 
 async def _show_repeat(
-    target: Target,
-    build: Callable[[str | None], NewRun],
-    output_format: Format,
-    *,
-    stream: bool,
-    yes: bool,
+    target: Target, new: RunStart, output_format: Format, *, stream: bool, yes: bool
 ) -> None:
     """Start a run that repeats another one, and show its output.
 
     What it may repeat is shown on stderr, and confirmed first.
 
-    Args:
-        build: returns the run to start for the hash of a plan, None for no confirmation.
-
     Raises:
         UsageError: there is no terminal to ask at, and not `yes`.
         ConfirmationDeclined: the answer was not yes.
     """
-    new = build(None)
     try:
         await show_new_run(target, new, output_format, stream=stream)
         return
@@ -195,7 +172,8 @@ async def _show_repeat(
     for line in _describe_plan(plan, part):
         note(line)
     confirm(f"Start the {plan['kind']}?", yes=yes)
-    await show_new_run(target, build(str(plan["confirm"])), output_format, stream=stream)
+    confirmed = replace(new, request=replace(new.request, confirm=str(plan["confirm"])))
+    await show_new_run(target, confirmed, output_format, stream=stream)
 
 
 def _describe_plan(plan: Mapping[str, Any], part: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,14 +28,13 @@ from agentctl.cli.options import (
 )
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import RunOutput, read_run_end, report_run_end
-from agentctl.cli.show.event_lines import EventLines, create_event_lines, with_activity
-from agentctl.cli.show.output import Format, resolve_format, show_record, write_json, write_text
+from agentctl.cli.show.event_lines import create_event_lines, with_activity, write_event
+from agentctl.cli.show.output import Format, resolve_format, show_record, write_text
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, Conflict, Unavailable, UsageError
 from agentctl.light_dataclass import dataclass
-from agentctl.records.events import parse_event
 from agentctl.records.kinds import ComponentRef
 from agentctl.records.strict import parse_json
 from agentctl.requests import CancelRequest, RunRequest
@@ -158,13 +158,11 @@ async def start_run(
         client_tools=_parse_tools("--client-tools", client_tools),
     )
     stream = choose_stream(stream, output_format, background=background)
-    operations = target.operations
-    new = NewRun(
-        component=component,
-        stream=lambda: operations.stream_run(*component, request),
-        wait=lambda: operations.create_run(*component, request),
-        background=background,
-        has_key=idempotency_key is not None,
+    new = RunStart(
+        component,
+        request,
+        stream=partial(target.operations.stream_run, *component),
+        wait=partial(target.operations.create_run, *component),
     )
     with _adding_hint(target, session):
         await show_new_run(target, new, output_format, stream=stream)
@@ -216,22 +214,21 @@ def _parse_pairs(option: str, texts: list[str] | None) -> dict[str, Any] | None:
     return pairs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRun:
+@dataclass(frozen=True, slots=True)
+class RunStart:
     """A run to start.
 
     Attributes:
         component: the component that executes it.
-        stream: starts it and returns its events.
-        wait: starts it and returns its record.
-        has_key: True if the request has an idempotency key.
+        request: a `RunRequest`, `RetryRequest` or `ForkRequest`.
+        stream: starts it for the request and returns its events.
+        wait: starts it for the request and returns its record.
     """
 
     component: ComponentRef
-    stream: Callable[[], AsyncIterator[StreamEvent]]
-    wait: Callable[[], Awaitable[Document[RunRecord]]]
-    background: bool
-    has_key: bool
+    request: Any
+    stream: Callable[[Any], AsyncIterator[StreamEvent]]
+    wait: Callable[[Any], Awaitable[Document[RunRecord]]]
 
 
 def choose_stream(stream: bool | None, output_format: Format, *, background: bool) -> bool:
@@ -252,22 +249,31 @@ def choose_stream(stream: bool | None, output_format: Format, *, background: boo
     return stream
 
 
-async def show_new_run(target: Target, new: NewRun, output_format: Format, *, stream: bool) -> None:
+async def show_new_run(
+    target: Target, new: RunStart, output_format: Format, *, stream: bool
+) -> None:
     """Start a run and show its output, see `runs start`."""
     await (_stream_run if stream else _wait_for_run)(target, new, output_format)
 
 
-async def _stream_run(target: Target, new: NewRun, output_format: Format) -> None:
+async def _stream_run(target: Target, new: RunStart, output_format: Format) -> None:
     import asyncio
 
     component = new.component
     lines = create_event_lines(component[0], output_format)
     run_output = lines.output
-    stream = new.stream()
+    stream = new.stream(new.request)
     asking = RunQuestions(target, component, output_format)
     try:
         while True:
-            await _show_stream(target, stream, new, output_format, lines)
+            events = with_activity(stream, component[1], lambda: lines.in_line)
+            # Close the stream at once on an interrupt: the server then detects the disconnect.
+            async with contextlib.aclosing(events):
+                async for event in events:
+                    is_first = not run_output.run_id
+                    write_event(event, output_format, lines)
+                    if is_first:
+                        _note_started(target, new, run_output.run_id, run_output.session_id)
             if run_output.asked is None:
                 break
             lines.flush()
@@ -287,36 +293,15 @@ async def _stream_run(target: Target, new: NewRun, output_format: Format) -> Non
     report_run_end(target, run_output.run_id, end, run_output.seconds)
 
 
-async def _show_stream(
-    target: Target,
-    stream: AsyncIterator[StreamEvent],
-    new: NewRun,
-    output_format: Format,
-    lines: EventLines,
-) -> None:
-    run_output = lines.output
-    events = with_activity(stream, new.component[1], lambda: lines.in_line)
-    # Close the stream at once on an interrupt: the server then detects the disconnect.
-    async with contextlib.aclosing(events):
-        async for event in events:
-            if output_format == "jsonl":
-                write_json(event.data)
-            is_first = not run_output.run_id
-            reader = run_output if is_first or output_format == "jsonl" else lines
-            reader.take(parse_event(event.name, event.data, event.seq))
-            if is_first:
-                _note_started(target, new, run_output.run_id, run_output.session_id)
-
-
-async def _cancel_interrupted(target: Target, new: NewRun, run_output: RunOutput) -> None:
+async def _cancel_interrupted(target: Target, new: RunStart, run_output: RunOutput) -> None:
     run_id = run_output.run_id
     if not run_id:
         return
     look = target.get_run_command(run_id, run_output.session_id)
-    if new.background:
+    if new.request.background:
         target.report_done(f"run {run_id} continues")
         return
-    if new.has_key:
+    if new.request.idempotency_key is not None:
         # On a server the run continues; a local run of this process ends with it.
         note(f"interrupted: check the run with: {look}")
         return
@@ -328,12 +313,12 @@ async def _cancel_interrupted(target: Target, new: NewRun, run_output: RunOutput
         note(f"interrupted: run {run_id} may continue; check it with: {look}")
 
 
-async def _wait_for_run(target: Target, new: NewRun, output_format: Format) -> None:
+async def _wait_for_run(target: Target, new: RunStart, output_format: Format) -> None:
     import asyncio
 
     try:
         async with showing_progress("waiting for the run, Ctrl-C cancels it"):
-            document = await new.wait()
+            document = await new.wait(new.request)
     except asyncio.CancelledError:
         look = target.command("runs list --limit 3")
         note(f"interrupted: check the run with: {look}")
@@ -342,7 +327,7 @@ async def _wait_for_run(target: Target, new: NewRun, output_format: Format) -> N
     run_id = run["run_id"]
     _note_started(target, new, run_id, run["session_id"])
     asking = RunQuestions(target, new.component, output_format)
-    while run["status"] == "PAUSED" and not new.background and asking.may_ask:
+    while run["status"] == "PAUSED" and not new.request.background and asking.may_ask:
         try:
             # The record of agentctl has no arguments: no one is asked about a call unseen.
             shown = [each for each in run["approvals"] if "arguments" in each]
@@ -353,17 +338,17 @@ async def _wait_for_run(target: Target, new: NewRun, output_format: Format) -> N
             note(f"interrupted: check the run with: {target.get_run_command(run_id, None)}")
             raise
         run = document.value
-    if output_format in ("table", "wide", "tsv") and not new.background:
+    if output_format in ("table", "wide", "tsv") and not new.request.background:
         content = run.get("content")
         write_text(f"{content}\n" if content else "")
     else:
         show_record(document, columns.RUN, output_format, id_field="run_id")
     if run["status"] == "PAUSED":
         raise build_waiting(target, run_id, run["approvals"])
-    if not new.background:
+    if not new.request.background:
         report_run_end(target, run_id, run)
 
 
-def _note_started(target: Target, new: NewRun, run_id: str, session_id: str) -> None:
-    started = "started run" if not new.has_key else "with this key: run"
+def _note_started(target: Target, new: RunStart, run_id: str, session_id: str) -> None:
+    started = "started run" if new.request.idempotency_key is None else "with this key: run"
     target.report_done(f"{started} {run_id} of session {session_id}")
