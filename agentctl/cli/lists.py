@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentctl.cli.io import current_io
-from agentctl.cli.paging import Row, walk_pages
+from agentctl.cli.paging import Row, walk_pages, with_page
 from agentctl.cli.show.fields import ColumnChoice
 from agentctl.cli.show.list_writer import ListWriter
 from agentctl.cli.show.output import Format, show_page
@@ -59,9 +58,9 @@ async def show_filtered(
     page: Any = getattr(filter, "page", filter)
     if all_pages:
         created = {"sort_by": "created_at"} if hasattr(page, "sort_by") else {}
-        whole = _with_page(filter, limit=MAXIMUM_LIMIT, **created)
+        whole = with_page(filter, limit=MAXIMUM_LIMIT, **created)
         await show_every_page(
-            target, lambda cursor: read(_with_page(whole, cursor=cursor)), view, start=page.cursor
+            target, lambda cursor: read(with_page(whole, cursor=cursor)), view, start=page.cursor
         )
         return
     document = await read_page(target, read, filter)
@@ -129,7 +128,7 @@ async def read_page(target: Target, read: Read[F], filter: F) -> Document[Any]:
     found, reached = list[Row](rows), meta["next_cursor"]
 
     def read_rest(cursor: str | None) -> Awaitable[Document[Any]]:
-        return read(_with_page(filter, cursor=cursor, limit=page.limit - len(found)))
+        return read(with_page(filter, cursor=cursor, limit=page.limit - len(found)))
 
     async with showing_progress("searching"):
         async for more, cursor in walk_pages(read_rest, reached):
@@ -158,12 +157,3 @@ async def watch_filtered(
             seconds or DEFAULT_SECONDS,
         )
     )
-
-
-def _with_page(filter: F, **changes: Any) -> F:
-    """Return a filter with another page."""
-    values: Any = filter
-    page = getattr(values, "page", None)
-    if page is not None:
-        changes = {"page": replace(page, **changes)}
-    return cast(F, replace(values, **changes))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agentctl.errors import InvalidResponse
 
@@ -14,14 +15,28 @@ MAXIMUM_ROWS = 1_000_000
 """Rows of one list that a command keeps in memory."""
 
 Row = dict[str, Any]
+F = TypeVar("F")
 
 
 async def read_pages(
-    read: Callable[[str | None], Awaitable[Document[Any]]],
+    read: Callable[[F], Awaitable[Document[Any]]], filter: F
 ) -> AsyncGenerator[list[Row]]:
-    """Yield the rows of each page; the arguments and errors are those of `walk_pages`."""
-    async for rows, _ in walk_pages(read):
+    """Yield the rows of each page that matches a filter.
+
+    Raises:
+        InvalidResponse: see `walk_pages`.
+    """
+    async for rows, _ in walk_pages(lambda cursor: read(with_page(filter, cursor=cursor))):
         yield rows
+
+
+def with_page(filter: F, **changes: Any) -> F:
+    """Return a filter with another page."""
+    values: Any = filter
+    page = getattr(values, "page", None)
+    if page is not None:
+        changes = {"page": replace(page, **changes)}
+    return cast(F, replace(values, **changes))
 
 
 async def walk_pages(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,6 @@ from agentctl.transcripts.model import parse_time
 
 if TYPE_CHECKING:
     from agentctl.operations import Operations
-    from agentctl.records.document import Document
-    from agentctl.records.runs import RunPage
 
 ENDED_SECONDS = 60.0
 """Seconds for which an ended run stays on the screen."""
@@ -100,18 +98,19 @@ class RunFeed:
             AgentctlError: the runs cannot be read; the previous ones stay.
         """
         first = self._counted_from is None
-        page = (await self._read_page(None, live=False)).value["data"]
+        read = self.operations.get_runs
+        page = (await read(self._select(live=False))).value["data"]
         newest: dict[str, Run] = {run["run_id"]: dict(run) for run in page}
         is_whole = len(page) < MAXIMUM_LIMIT
         has_gap = not is_whole and self._newest.isdisjoint(newest)
         older = {run_id: run for run_id, run in self.runs.items() if run_id not in newest}
         live: dict[str, Run] = {}
         if not is_whole and (first or has_gap or any(map(is_live, older.values()))):
-            rows = read_pages(lambda cursor: self._read_page(cursor, live=True))
+            rows = read_pages(read, self._select(live=True))
             live = {run["run_id"]: run async for runs in rows for run in runs}
         if not is_whole and (first or has_gap or any(map(is_paused, older.values()))):
-            paused = replace(self.filter, status="PAUSED")
-            rows_paused = (await self._read_page(None, live=False, filter=paused)).value["data"]
+            paused = replace(self._select(live=False), status="PAUSED")
+            rows_paused = (await read(paused)).value["data"]
             live |= {run["run_id"]: dict(run) for run in rows_paused}
         gone = [
             run_id for run_id, run in older.items() if run_id not in live and not is_settled(run)
@@ -146,12 +145,9 @@ class RunFeed:
             return
         self._totals = totals
 
-    def _read_page(
-        self, cursor: str | None, *, live: bool, filter: RunFilter | None = None
-    ) -> Awaitable[Document[RunPage]]:
-        page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-        wanted = replace(filter or self.filter, live=live, form=SUMMARY_VIEW, page=page)
-        return self.operations.get_runs(wanted)
+    def _select(self, *, live: bool) -> RunFilter:
+        page = Page(limit=MAXIMUM_LIMIT)
+        return replace(self.filter, live=live, form=SUMMARY_VIEW, page=page)
 
     async def _read_each(self, run_ids: list[str]) -> dict[str, Run]:
         async def read(run_id: str) -> Run:

@@ -152,8 +152,8 @@ def test_export_leaves_out_a_session_that_is_deleted_meanwhile(
     )
     read_pages = users.read_pages
 
-    async def read_and_delete(read: Any) -> AsyncIterator[list[Any]]:
-        async for rows in read_pages(read):
+    async def read_and_delete(read: Any, filter: Any) -> AsyncIterator[list[Any]]:
+        async for rows in read_pages(read, filter):
             if rows and "session_name" in rows[0]:
                 in_database(config, "DELETE FROM sessions")
             yield rows

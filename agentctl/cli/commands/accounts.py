@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,7 +26,7 @@ from agentctl.requests import MAXIMUM_LIMIT, Page
 from agentctl.requests.accounts import MAXIMUM_ACCOUNT_DAYS, AccountFilter, Grant, NewAccount
 
 if TYPE_CHECKING:
-    from agentctl.records.document import Document
+    pass
 
 app = CommandApp(
     help="Create, list and revoke service accounts.",
@@ -221,10 +221,7 @@ async def _resolve_account_id(target: Target, name: str) -> str:
 
 
 async def _find_accounts(target: Target, name: str | None) -> AsyncIterator[Record]:
-    def read(cursor: str | None) -> Awaitable[Document[Any]]:
-        page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-        return target.operations.list_service_accounts(AccountFilter(name, page))
-
-    async for rows in read_pages(read):
+    wanted = AccountFilter(name, Page(limit=MAXIMUM_LIMIT))
+    async for rows in read_pages(target.operations.list_service_accounts, wanted):
         for record in rows:
             yield record

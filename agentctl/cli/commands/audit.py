@@ -8,12 +8,12 @@ interrupted export lacks only the oldest entries.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -48,8 +48,6 @@ app = CommandApp(
     help="Search, follow, export and verify the audit log.",
     epilog="Example: agentctl audit list --outcome denied --since 1d",
 )
-
-F = TypeVar("F", AuditFilter, AuditHeadFilter)
 
 _COUNT = Column("count", read=lambda entry: entry["count"] if entry.get("count", 1) > 1 else None)
 """The count of an entry that represents several requests."""
@@ -97,15 +95,6 @@ _VERIFICATION = [
     *plain_columns("verified", "heads", "entries", "expired", "unsigned", "last_signed_at"),
     Column("findings", lambda report: len(report["findings"])),
 ]
-
-
-def _read_pages(
-    read: Callable[[F], Awaitable[Document[Any]]], filter: F
-) -> AsyncGenerator[list[Row]]:
-    """Yield the rows of each page of entries or heads, newest first."""
-    return read_pages(
-        lambda cursor: read(filter if cursor is None else replace(filter, cursor=cursor))
-    )
 
 
 def _show_page(
@@ -193,7 +182,7 @@ async def tail_audit(
 
 
 async def _newest_number(target: Target) -> int:
-    async with aclosing(_read_pages(target.operations.get_audit, AuditFilter(limit=1))) as pages:
+    async with aclosing(read_pages(target.operations.get_audit, AuditFilter(limit=1))) as pages:
         async for rows in pages:
             return int(rows[0]["seq"]) if rows else 0
     return 0
@@ -201,7 +190,7 @@ async def _newest_number(target: Target) -> int:
 
 async def _last_rows(target: Target, filter: AuditFilter, lines: int, last: int) -> list[Row]:
     entries: list[Row] = []
-    async with aclosing(_read_pages(target.operations.get_audit, filter)) as pages:
+    async with aclosing(read_pages(target.operations.get_audit, filter)) as pages:
         async for rows in pages:
             entries += [row for row in rows if row["seq"] <= last]
             if len(entries) >= lines:
@@ -212,7 +201,7 @@ async def _last_rows(target: Target, filter: AuditFilter, lines: int, last: int)
 async def _rows_after(target: Target, last: int) -> list[Row]:
     entries: list[Row] = []
     async with aclosing(
-        _read_pages(target.operations.get_audit, AuditFilter(limit=PAGE_SIZE))
+        read_pages(target.operations.get_audit, AuditFilter(limit=PAGE_SIZE))
     ) as pages:
         async for rows in pages:
             new = [row for row in rows if row["seq"] > last]
@@ -284,7 +273,7 @@ async def _dump_entries(
 ) -> AsyncGenerator[bytes]:
     import orjson
 
-    async for rows in _read_pages(target.operations.get_audit, filter):
+    async for rows in read_pages(target.operations.get_audit, filter):
         if rows:
             yield b"\n".join(map(orjson.dumps, rows))
         counter.done += len(rows)
@@ -346,7 +335,7 @@ async def verify_audit(
 async def _read_heads(target: Target) -> list[str]:
     rows: list[Row] = []
     newest = AuditHeadFilter(limit=MAXIMUM_LIMIT)
-    async with aclosing(_read_pages(target.operations.get_audit_heads, newest)) as pages:
+    async with aclosing(read_pages(target.operations.get_audit_heads, newest)) as pages:
         async for page in pages:
             rows += page
             check_row_count(rows)
@@ -355,7 +344,7 @@ async def _read_heads(target: Target) -> list[str]:
 
 async def _read_entries(target: Target, counter: Counter) -> AsyncGenerator[Row]:
     async with aclosing(
-        _read_pages(target.operations.get_audit, AuditFilter(limit=MAXIMUM_LIMIT))
+        read_pages(target.operations.get_audit, AuditFilter(limit=MAXIMUM_LIMIT))
     ) as pages:
         async for page in pages:
             for row in page:

@@ -260,11 +260,8 @@ async def import_memories(
 
 async def _read_memories(target: Target, user_id: str | None) -> AsyncGenerator[Record]:
     page = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
-    async for rows in read_pages(
-        lambda cursor: target.operations.get_memories(
-            MemoryFilter(user_id, page=replace(page, cursor=cursor))
-        )
-    ):
+    wanted = MemoryFilter(user_id, page=page)
+    async for rows in read_pages(target.operations.get_memories, wanted):
         for memory in rows:
             yield memory
 

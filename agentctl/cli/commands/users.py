@@ -6,7 +6,7 @@ An erasure is done in parts, so it can be interrupted and repeated.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from agentctl.requests.personal_data import Erasure, PersonalPart, PersonalRowsF
 if TYPE_CHECKING:
     from zipfile import ZipFile
 
+    from agentctl.records.document import Document
     from agentctl.records.personal_data import PersonalDataRecord
 
 app = CommandApp(
@@ -59,6 +60,9 @@ databases/<id>/decisions.jsonl    decisions of the person about runs of other us
 databases/<id>/deliveries.jsonl   events about runs of the person that were sent to webhooks
 databases/<id>/usage.jsonl        tokens, cost and times by day, component and model
 """
+
+PARTS: tuple[PersonalPart, ...] = ("decisions", "deliveries", "usage")
+"""Kinds of rows that are exported of each database."""
 
 NAMED_SESSIONS = 10
 """Maximum number of held sessions in the command of the hint."""
@@ -126,16 +130,25 @@ async def _write_archive(
             manifest.append(await _write_member(archive, name, lines, counter))
 
         await write("README.txt", _one_text(_README))
-        await write("memories.jsonl", _read_memories(target, user))
-        first, *_ = (database["db_id"] for database in data["databases"])
-        await write("audit.jsonl", _read_part(target, user, "audit", first))
-        for db_id in (database["db_id"] for database in data["databases"]):
+
+        async def write_list(
+            name: str, read: Callable[[Any], Awaitable[Document[Any]]], wanted: object
+        ) -> None:
+            await write(name, _dump_rows(read_pages(read, wanted)))
+
+        call, page = target.operations, _OLDEST_FIRST
+        ids = [database["db_id"] for database in data["databases"]]
+        await write_list("memories.jsonl", call.get_memories, MemoryFilter(user, page=page))
+        audit = PersonalRowsFilter(user, "audit", ids[0])
+        await write_list("audit.jsonl", call.get_user_rows, audit)
+        for db_id in ids:
             folder = f"databases/{db_id}"
-            await write(f"{folder}/sessions.jsonl", _read_sessions(target, user, db_id))
-            await write(f"{folder}/approvals.jsonl", _read_approvals(target, user, db_id))
-            parts: tuple[PersonalPart, ...] = ("decisions", "deliveries", "usage")
-            for name in parts:
-                await write(f"{folder}/{name}.jsonl", _read_part(target, user, name, db_id))
+            await write(f"{folder}/sessions.jsonl", _export_sessions(target, user, db_id))
+            approvals = ApprovalFilter(user_id=user, db_id=db_id, page=page)
+            await write_list(f"{folder}/approvals.jsonl", call.get_approvals, approvals)
+            for part in PARTS:
+                rows = PersonalRowsFilter(user, part, db_id)
+                await write_list(f"{folder}/{part}.jsonl", call.get_user_rows, rows)
         head = {
             "format": FORMAT,
             "user_id": user,
@@ -192,7 +205,7 @@ async def _one_text(text: str) -> AsyncGenerator[tuple[bytes, int]]:
     yield text.encode(), 0
 
 
-async def _dump_pages(
+async def _dump_rows(
     pages: AsyncGenerator[list[dict[str, Any]]],
 ) -> AsyncGenerator[tuple[bytes, int]]:
     import orjson
@@ -203,47 +216,12 @@ async def _dump_pages(
                 yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE), 1
 
 
-def _read_memories(target: Target, user: str) -> AsyncGenerator[tuple[bytes, int]]:
-    return _dump_pages(
-        read_pages(
-            lambda cursor: target.operations.get_memories(
-                MemoryFilter(user, page=replace(_OLDEST_FIRST, cursor=cursor))
-            )
-        )
-    )
-
-
-def _read_approvals(target: Target, user: str, db_id: str) -> AsyncGenerator[tuple[bytes, int]]:
-    return _dump_pages(
-        read_pages(
-            lambda cursor: target.operations.get_approvals(
-                ApprovalFilter(
-                    user_id=user, db_id=db_id, page=replace(_OLDEST_FIRST, cursor=cursor)
-                )
-            )
-        )
-    )
-
-
-def _read_part(
-    target: Target, user: str, part: PersonalPart, db_id: str
-) -> AsyncGenerator[tuple[bytes, int]]:
-    first = PersonalRowsFilter(user, part, db_id)
-    return _dump_pages(
-        read_pages(lambda cursor: target.operations.get_user_rows(replace(first, cursor=cursor)))
-    )
-
-
-async def _read_sessions(
+async def _export_sessions(
     target: Target, user: str, db_id: str
 ) -> AsyncGenerator[tuple[bytes, int]]:
     where = SessionLocator(user_id=user, db_id=db_id)
-    pages = read_pages(
-        lambda cursor: target.operations.get_sessions(
-            SessionFilter(where, page=replace(_OLDEST_FIRST, cursor=cursor))
-        )
-    )
-    async with aclosing(pages):
+    wanted = SessionFilter(where, page=_OLDEST_FIRST)
+    async with aclosing(read_pages(target.operations.get_sessions, wanted)) as pages:
         async for rows in pages:
             for row in rows:
                 end = b""
@@ -313,7 +291,6 @@ async def erase_user(
 
 
 async def _erase(target: Target, erasure: Erasure) -> dict[str, Any]:
-    from dataclasses import replace
 
     erased: dict[tuple[str, str], dict[str, Any]] = {}
     files: list[Any] = []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,12 +16,11 @@ from agentctl.cli.show.output import resolve_format, show_list, show_record, wri
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Unavailable, UsageError
-from agentctl.records.kinds import Record
 from agentctl.requests import MAXIMUM_LIMIT, Page
 from agentctl.requests.webhooks import DeliveryFilter
 
 if TYPE_CHECKING:
-    from agentctl.records.document import Document
+    pass
 
 app = CommandApp(
     help="List and test webhooks, and deliver their events again.",
@@ -154,16 +151,11 @@ async def redeliver(
 
 async def _list_dead(target: Target, webhook: str | None, since: str | None) -> list[str]:
     after = microseconds_ago("--since", since)
-    base = DeliveryFilter(
+    wanted = DeliveryFilter(
         state="dead", webhook_id=webhook, created_after=after, page=Page(limit=MAXIMUM_LIMIT)
     )
-
-    def read(cursor: str | None) -> Awaitable[Document[Any]]:
-        page = replace(base.page, cursor=cursor)
-        return target.operations.get_webhook_deliveries(replace(base, page=page))
-
-    rows: list[Record] = [row async for page in read_pages(read) for row in page]
-    return [str(row["delivery_id"]) for row in rows]
+    pages = read_pages(target.operations.get_webhook_deliveries, wanted)
+    return [str(row["delivery_id"]) async for rows in pages for row in rows]
 
 
 @app.command("enable", epilog="Example: agentctl webhooks enable ops")

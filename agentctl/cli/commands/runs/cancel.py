@@ -7,7 +7,7 @@ run that does not stop delays no other request.
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -55,7 +55,7 @@ from agentctl.requests import (
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
-    from agentctl.records.runs import CancelRecord, RunPage
+    from agentctl.records.runs import CancelRecord
 
 DEFAULT_WAIT_SECONDS = 10.0
 """Default of --wait (docs/contract.md "Command line")."""
@@ -303,13 +303,9 @@ async def _select_runs(target: Target, filter: RunFilter) -> tuple[list[Run], in
     """
     runs: list[Run] = []
     counter = Counter("runs found")
-
-    def read(cursor: str | None) -> Awaitable[Document[RunPage]]:
-        part = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-        return target.operations.get_runs(replace(filter, page=part, form=SUMMARY_VIEW))
-
+    every = replace(filter, page=Page(limit=MAXIMUM_LIMIT), form=SUMMARY_VIEW)
     async with showing_progress(counter):
-        async for rows in read_pages(read):
+        async for rows in read_pages(target.operations.get_runs, every):
             runs += rows
             check_row_count(runs)
             counter.done = len(runs)

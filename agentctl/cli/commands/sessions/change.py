@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter as Tally
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated
 
 import typer
 
@@ -276,30 +276,18 @@ async def prune_sessions(
     show_record(removed.build_record(files), _PRUNED, output_format, id_field="sessions")
 
 
-async def _read_units(target: Target, filter: IdleFilter) -> AsyncGenerator[list[Any]]:
-    def read(cursor: str | None) -> Any:
-        return target.operations.get_idle_sessions(replace(filter, cursor=cursor))
-
-    async with aclosing(read_pages(read)) as pages:
-        async for rows in pages:
-            yield rows
-
-
 async def _count(target: Target, filter: IdleFilter) -> PruneTotals:
     totals, counter = PruneTotals(), Counter("idle sessions counted")
-    async with showing_progress(counter), aclosing(_read_units(target, filter)) as units:
+    units = read_pages(target.operations.get_idle_sessions, filter)
+    async with showing_progress(counter), aclosing(units):
         async for rows in units:
-            _add_idle(totals, rows)
+            for row in rows:
+                if row["state"] == "idle":
+                    totals.add(row)
+                else:
+                    totals.left[row["state"]] += 1
             counter.done = totals.sessions
     return totals
-
-
-def _add_idle(totals: PruneTotals, rows: Sequence[Record]) -> None:
-    for row in rows:
-        if row["state"] == "idle":
-            totals.add(row)
-        else:
-            totals.left[row["state"]] += 1
 
 
 async def _prune(
@@ -311,7 +299,8 @@ async def _prune(
 ) -> None:
     counter = Counter("sessions removed", total)
     where = SessionLocator(db_id=filter.db_id)
-    async with showing_progress(counter), aclosing(_read_units(target, filter)) as units:
+    units = read_pages(target.operations.get_idle_sessions, filter)
+    async with showing_progress(counter), aclosing(units):
         async for rows in units:
             idle = {row["session_id"]: row for row in rows if row["state"] == "idle"}
             removed.left.update(row["state"] for row in rows if row["state"] != "idle")

@@ -6,7 +6,7 @@ the same time are shown one after the other, in their order in the session.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -408,12 +408,8 @@ async def _find_sessions(
         yield session_id, where
     if session_ids:
         return
-
-    def read(cursor: str | None) -> Awaitable[Document[SessionPage]]:
-        page = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="created_at", sort_order="asc")
-        return target.operations.get_sessions(SessionFilter(where, page=page))
-
-    async for rows in read_pages(read):
+    page = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
+    async for rows in read_pages(target.operations.get_sessions, SessionFilter(where, page=page)):
         for row in rows:
             yield row["session_id"], replace(where, user_id=row.get("user_id"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -35,8 +35,7 @@ from agentctl.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, RunFilter
 from agentctl.transcripts.model import parse_time
 
 if TYPE_CHECKING:
-    from agentctl.records.document import Document
-    from agentctl.records.runs import RunPage
+    pass
 
 Grouping = Literal["component", "user", "day", "hour", "session"]
 
@@ -137,14 +136,11 @@ async def show_statistics(
 
 
 async def _sum_runs(target: Target, run_filter: RunFilter, by: Grouping) -> dict[str, Totals]:
-    def read(cursor: str | None) -> Awaitable[Document[RunPage]]:
-        page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-        return target.operations.get_runs(replace(run_filter, page=page, form=SUMMARY_VIEW))
-
+    every = replace(run_filter, page=Page(limit=MAXIMUM_LIMIT), form=SUMMARY_VIEW)
     groups: dict[str, Totals] = {}
     counter = Counter("runs read")
     async with showing_progress(counter):
-        async for runs in read_pages(read):
+        async for runs in read_pages(target.operations.get_runs, every):
             for run in runs:
                 groups.setdefault(_find_group(run, by), Totals(by == "component")).add(run)
             counter.done += len(runs)
