@@ -14,6 +14,7 @@ from agentctl.cli.show.output import CommonFormat, Format
 from agentctl.declarations import Option, Query, find_declared
 from agentctl.errors import InvalidConfiguration, UsageError
 from agentctl.extensions import name_products
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.records.strict import parse_json
 
@@ -239,25 +240,34 @@ def check_list_options(context: typer.Context) -> None:
         )
 
 
-def resolve_component(
-    agent: str | None, team: str | None, workflow: str | None
-) -> ComponentRef | None:
-    """Return the component that the options name, None without one.
+@dataclass(frozen=True, slots=True)
+class ComponentChoice:
+    """The options that name a component, of which a command takes at most one."""
 
-    Raises:
-        UsageError: more than one option is given.
-    """
-    values: dict[ComponentKind, str | None] = {"agent": agent, "team": team, "workflow": workflow}
-    components = [(kind, value) for kind, value in values.items() if value is not None]
-    if len(components) > 1:
-        raise UsageError("--agent, --team and --workflow exclude each other")
-    return components[0] if components else None
+    agent: AgentId = None
+    team: TeamId = None
+    workflow: WorkflowId = None
+
+    def resolve(self) -> ComponentRef | None:
+        """Return the component that an option names, None without one.
+
+        Raises:
+            UsageError: more than one option is given.
+        """
+        kinds: tuple[ComponentKind, ...] = ("agent", "team", "workflow")
+        chosen = [(kind, value) for kind in kinds if (value := getattr(self, kind)) is not None]
+        if len(chosen) > 1:
+            raise UsageError("--agent, --team and --workflow exclude each other")
+        return chosen[0] if chosen else None
+
+
+NO_CHOICE = ComponentChoice()
 
 
 def select_component(
     filter: requests.RunFilter, component: ComponentRef | None
 ) -> requests.RunFilter:
-    """Return the filter for the runs of a component, of which `resolve_component` has the name.
+    """Return the filter for the runs of a component, of which `ComponentChoice` has the name.
 
     Raises:
         UsageError: the filter names a type or a component, too.

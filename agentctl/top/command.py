@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentctl.cli.io import current_io
-from agentctl.cli.options import AgentId, TeamId, UserId, WorkflowId, resolve_component
+from agentctl.cli.options import NO_CHOICE, ComponentChoice, UserId
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, UsageError
 from agentctl.requests import RunFilter
@@ -24,9 +24,7 @@ LOCAL_SECONDS, REMOTE_SECONDS = 1.0, 2.0
 @with_target()
 async def show_top(
     target: Target,
-    agent: AgentId = None,
-    team: TeamId = None,
-    workflow: WorkflowId = None,
+    choice: ComponentChoice = NO_CHOICE,
     user: UserId = None,
     every: Annotated[
         float | None,
@@ -49,7 +47,7 @@ async def show_top(
     if not (io.stdin_is_terminal and io.out_is_terminal):
         raise UsageError("top needs a terminal", hint="elsewhere use: agentctl runs list --live")
     seconds = every or (LOCAL_SECONDS if target.local is not None else REMOTE_SECONDS)
-    kind, component_id = resolve_component(agent, team, workflow) or (None, None)
+    kind, component_id = choice.resolve() or (None, None)
     wanted = RunFilter(component_type=kind, component_id=component_id, user_id=user)
     caller, reason = await _describe_caller(target)
     app = create_app(

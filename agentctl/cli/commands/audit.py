@@ -155,7 +155,8 @@ async def tail_audit(
     import asyncio
 
     output_format = resolve_format(output)
-    last = await _newest_number(target)
+    newest = (await target.operations.get_audit(AuditFilter(limit=1))).value["data"]
+    last = int(newest[0]["seq"]) if newest else 0
     if output_format == "tsv":
         write_line("\t".join(column.name for column in _ENTRIES.tsv))
     known = {
@@ -179,13 +180,6 @@ async def tail_audit(
         if rows:
             last = max(last, rows[-1]["seq"])
             known = {row["seq"] for row in rows}
-
-
-async def _newest_number(target: Target) -> int:
-    async with aclosing(read_pages(target.operations.get_audit, AuditFilter(limit=1))) as pages:
-        async for rows in pages:
-            return int(rows[0]["seq"]) if rows else 0
-    return 0
 
 
 async def _last_rows(target: Target, filter: AuditFilter, lines: int, last: int) -> list[Row]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, cast, get_args
 
 import typer
 
-from agentctl.cli.options import AgentId, Fields, Output, TeamId, WorkflowId, resolve_component
+from agentctl.cli.options import NO_CHOICE, ComponentChoice, Fields, Output
 from agentctl.cli.show.bars import draw_bar, draw_parts
 from agentctl.cli.show.columns import format_distance
 from agentctl.cli.show.output import Format, resolve_format, show_list, write_json, write_line
@@ -55,9 +55,7 @@ async def show_usage(
     step: Annotated[
         Step | None, typer.Option("--step", metavar="STEP", help="With --plot: hour or day")
     ] = None,
-    agent: AgentId = None,
-    team: TeamId = None,
-    workflow: WorkflowId = None,
+    choice: ComponentChoice = NO_CHOICE,
     output: Output = None,
     fields: Fields = None,
 ) -> None:
@@ -67,7 +65,7 @@ async def show_usage(
     without tokens whose price is not known; see the guide to usage.
     """
     matching = filter
-    if component := resolve_component(agent, team, workflow):
+    if component := choice.resolve():
         if filter.component_type is not None or filter.component_id is not None:
             raise UsageError("--agent, --team and --workflow exclude --type and --component")
         matching = replace(filter, component_type=component[0], component_id=component[1])

@@ -16,16 +16,14 @@ import typer
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.options import (
-    AgentId,
+    NO_CHOICE,
+    ComponentChoice,
     NewerThan,
     OlderThan,
     OptionalRunIds,
     Output,
     SessionOption,
-    TeamId,
-    WorkflowId,
     Yes,
-    resolve_component,
     select_component,
 )
 from agentctl.cli.paging import check_row_count, read_pages
@@ -111,9 +109,7 @@ async def cancel_runs(
     all: Annotated[
         bool, typer.Option("--all", help="Cancel every live run that matches the filters")
     ] = False,
-    agent: AgentId = None,
-    team: TeamId = None,
-    workflow: WorkflowId = None,
+    choice: ComponentChoice = NO_CHOICE,
     session: SessionOption = None,
     status: LiveStatus = None,
     older_than: OlderThan = None,
@@ -134,7 +130,7 @@ async def cancel_runs(
     and --agent, --team or --workflow a run is cancelled by id without reading it first.
     """
     output_format = resolve_format(output)
-    component = resolve_component(agent, team, workflow)
+    component = choice.resolve()
     request = CancelRequest(session, wait, reason)
     if all and run_ids:
         raise UsageError("--all and RUN_ID exclude each other")

@@ -22,13 +22,13 @@ from agentctl.cli.ids import ShortId
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import (
     AgentId,
+    ComponentChoice,
     DbId,
     Output,
     RunId,
     TeamId,
     Yes,
     build_id_option,
-    resolve_component,
 )
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import Format, resolve_format, show_list
@@ -125,7 +125,7 @@ async def fork_run(
         background=background,
         idempotency_key=idempotency_key,
     )
-    chosen = resolve_component(agent, team, None)
+    chosen = ComponentChoice(agent, team).resolve()
     component = await _find_origin(target, run_id, db, "fork_run")
     new = RunStart(
         chosen or component,

@@ -20,8 +20,9 @@ from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.ids import ShortId
 from agentctl.cli.lists import ListView, show_filtered, watch_filtered
 from agentctl.cli.options import (
-    AgentId,
+    NO_CHOICE,
     AllPages,
+    ComponentChoice,
     DbId,
     Every,
     Fields,
@@ -36,12 +37,9 @@ from agentctl.cli.options import (
     RunId,
     RunIds,
     SessionOption,
-    TeamId,
     TranscriptOutput,
     Watch,
-    WorkflowId,
     build_id_option,
-    resolve_component,
     select_component,
 )
 from agentctl.cli.run_streams import RunWatch, WatchedRun, follow_streams
@@ -96,9 +94,7 @@ LAST_POLL_SECONDS = 2.0
 async def list_runs(
     target: Target,
     filter: RunFilter,
-    agent: AgentId = None,
-    team: TeamId = None,
-    workflow: WorkflowId = None,
+    choice: ComponentChoice = NO_CHOICE,
     older_than: OlderThan = None,
     newer_than: NewerThan = None,
     all_pages: AllPages = False,
@@ -114,7 +110,7 @@ async def list_runs(
         raise UsageError("--live and --status exclude each other")
     # The record of a run can be large, and tables have none of its texts.
     matching = replace(filter, form=choose_view(output_format, fields))
-    matching = select_component(matching, resolve_component(agent, team, workflow))
+    matching = select_component(matching, choice.resolve())
 
     async def read(filter: RunFilter) -> Document[RunPage]:
         # With --watch an age is that of each read.
@@ -208,9 +204,7 @@ async def watch_run(
         int | None,
         typer.Option("--after", metavar="NUMBER", min=0, help="Resume after this event number"),
     ] = None,
-    agent: AgentId = None,
-    team: TeamId = None,
-    workflow: WorkflowId = None,
+    choice: ComponentChoice = NO_CHOICE,
     session: SessionOption = None,
     db: DbId = None,
     output: Output = None,
@@ -223,7 +217,7 @@ async def watch_run(
     import asyncio
 
     output_format = resolve_format(output)
-    component = resolve_component(agent, team, workflow)
+    component = choice.resolve()
     by_component = component is not None and session is not None
     watched = WatchedRun(target, run_id, component, session, db, by_component)
     watch = await _start_watch(watched, output_format, -1 if after is None else after)
@@ -271,9 +265,7 @@ async def wait_for_runs(
             help="Seconds to wait for the runs to end (default: no limit)",
         ),
     ] = None,
-    agent: AgentId = None,
-    team: TeamId = None,
-    workflow: WorkflowId = None,
+    choice: ComponentChoice = NO_CHOICE,
     session: SessionOption = None,
     db: DbId = None,
     output: Output = None,
@@ -288,7 +280,7 @@ async def wait_for_runs(
     form = choose_view(output_format, None)
     deadline = None if wait is None else time.monotonic() + wait
     counter = Counter("runs have ended", len(run_ids))
-    component = resolve_component(agent, team, workflow)
+    component = choice.resolve()
     by_component = component is not None and session is not None
 
     async def wait_for(run_id: str) -> RunRecord:

@@ -17,15 +17,7 @@ import typer
 from agentctl.cli.approvals import build_waiting, read_value
 from agentctl.cli.commands.runs.decide import RunQuestions
 from agentctl.cli.io import read_text_or_stdin
-from agentctl.cli.options import (
-    AgentId,
-    Output,
-    SessionOption,
-    TeamId,
-    WorkflowId,
-    parse_object,
-    resolve_component,
-)
+from agentctl.cli.options import NO_CHOICE, ComponentChoice, Output, SessionOption, parse_object
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import RunOutput, read_run_end, report_run_end
 from agentctl.cli.show.event_lines import create_event_lines, with_activity, write_event
@@ -114,9 +106,7 @@ async def start_run(
     target: Target,
     message: Message = None,
     input: InputObject = None,
-    agent: AgentId = None,
-    team: TeamId = None,
-    workflow: WorkflowId = None,
+    choice: ComponentChoice = NO_CHOICE,
     session: SessionOption = None,
     user: Annotated[
         str | None,
@@ -138,7 +128,7 @@ async def start_run(
     run ends as ERROR or is cancelled, 9 if it waits for a decision.
     """
     output_format = resolve_format(output)
-    component = resolve_component(agent, team, workflow)
+    component = choice.resolve()
     if component is None:
         raise UsageError("no component given", hint="give --agent, --team or --workflow ID")
     if message is None and input is None:

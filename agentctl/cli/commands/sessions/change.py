@@ -21,15 +21,13 @@ from agentctl.cli.durations import parse_days
 from agentctl.cli.export_folder import ExportFolder
 from agentctl.cli.io import current_io
 from agentctl.cli.options import (
-    AgentId,
+    NO_CHOICE,
+    ComponentChoice,
     DbId,
     Output,
     SessionId,
     SessionIds,
-    TeamId,
-    WorkflowId,
     Yes,
-    resolve_component,
 )
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show import columns
@@ -224,9 +222,7 @@ async def prune_sessions(
             "--idle", metavar="DAYS", help="Time since the last use of a session, such as 90d"
         ),
     ],
-    agent: AgentId = None,
-    team: TeamId = None,
-    workflow: WorkflowId = None,
+    choice: ComponentChoice = NO_CHOICE,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be removed, remove nothing")
     ] = False,
@@ -249,15 +245,15 @@ async def prune_sessions(
     can be interrupted and repeated. Only administrators can remove sessions in this way.
     """
     output_format = resolve_format(output)
-    kind, component_id = resolve_component(agent, team, workflow) or (None, None)
-    choice = IdleFilter(parse_days(idle), kind, component_id, db)
+    kind, component_id = choice.resolve() or (None, None)
+    wanted = IdleFilter(parse_days(idle), kind, component_id, db)
     if dry_run and export is not None:
         raise UsageError("--dry-run and --export exclude each other")
     found = PruneTotals()
     if dry_run or not yes:
         if not dry_run:
             check_confirmable(yes=yes)
-        found = await _count(target, choice)
+        found = await _count(target, wanted)
         if dry_run:
             show_record(found.build_record(), _PRUNED, output_format, id_field="sessions")
             note("nothing was removed")
@@ -268,7 +264,7 @@ async def prune_sessions(
     folder = None if export is None else ExportFolder(export, target.operations)
     removed = PruneTotals()
     try:
-        await _prune(target, choice, folder, removed, found.sessions or None)
+        await _prune(target, wanted, folder, removed, found.sessions or None)
     except BaseException:
         note(f"{removed.sessions} sessions were removed")
         raise

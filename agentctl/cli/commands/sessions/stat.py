@@ -10,17 +10,15 @@ import typer
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.options import (
-    AgentId,
+    NO_CHOICE,
+    ComponentChoice,
     DbId,
     Fields,
     NewerThan,
     OlderThan,
     Output,
     SessionFilterOption,
-    TeamId,
     UserId,
-    WorkflowId,
-    resolve_component,
 )
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.bars import draw_bar
@@ -88,9 +86,7 @@ async def show_statistics(
         Grouping,
         typer.Option("--by", metavar="FIELD", help="component, user, session, day or hour"),
     ] = "component",
-    agent: AgentId = None,
-    team: TeamId = None,
-    workflow: WorkflowId = None,
+    choice: ComponentChoice = NO_CHOICE,
     user: UserId = None,
     session: SessionFilterOption = None,
     older_than: OlderThan = None,
@@ -116,7 +112,7 @@ async def show_statistics(
     cost is that of the prices given; without them there is none.
     """
     output_format = resolve_format(output)
-    kind, component_id = resolve_component(agent, team, workflow) or (None, None)
+    kind, component_id = choice.resolve() or (None, None)
     run_filter = RunFilter(
         component_type=kind,
         component_id=component_id,
