@@ -17,6 +17,7 @@ from agentctl.cli.show.output import Format, show_record
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target
 from agentctl.errors import AgentctlError, Conflict, NotFound, UsageError, WaitsForDecision
+from agentctl.records.approvals import VERBS, Verb
 from agentctl.records.phase import describe_wait
 from agentctl.records.strict import parse_json
 from agentctl.requests import MAXIMUM_LIMIT, MINIMUM_ID_PREFIX, SUMMARY_VIEW, Page
@@ -173,14 +174,14 @@ def read_value(option: str, text: str) -> str:
         raise UsageError(f"{option}: the file {text[1:]} cannot be read as text") from None
 
 
-def check_decidable(approval: ApprovalRecord, kinds: Sequence[str], target: Target) -> None:
+def check_decidable(approval: ApprovalRecord, verb: Verb, target: Target) -> None:
     """Refuse a command that does not fit the kind of an approval.
 
     Raises:
         UsageError: it is of another kind.
     """
     kind = approval["kind"]
-    if kind not in kinds:
+    if verb not in VERBS[kind]:
         fitting = f"approvals {COMMANDS[kind]} {approval['approval_id']}"
         raise UsageError(
             f"the approval is of the kind {kind}", hint=f"use: {target.command(fitting)}"

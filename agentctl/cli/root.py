@@ -37,7 +37,7 @@ _COMMANDS = {
         "List, show, measure, export, import, rename, summarize, hold, prune and delete sessions",
     ),
     "runs": ("runs:app", "Start, follow, list, cancel, repeat and repair runs"),
-    "approvals": ("approvals.group:app", "List what paused runs wait for, and decide about it"),
+    "approvals": ("approvals:app", "List what paused runs wait for, and decide about it"),
     "usage": (
         "usage:show_usage",
         "Show tokens and cost of the runs that ended, by day, user, component or model",

@@ -38,6 +38,9 @@ VERBS: dict[ApprovalKind, tuple[Verb, ...]] = {
 }
 """The decisions that each kind of approval takes."""
 
+VALUES: dict[Verb, str] = {"approve": "arguments", "answer": "answer", "complete": "result"}
+"""The value that a decision can have: edited arguments, the answer, or the result of the call."""
+
 MAXIMUM_NOTE_LENGTH = 500
 """Characters of the note of a decision."""
 

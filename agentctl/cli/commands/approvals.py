@@ -1,0 +1,368 @@
+"""`agentctl approvals`: list what paused runs wait for, and decide about it.
+
+The commands that decide are one function with a verb, `_decide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from agentctl.cli.approvals import (
+    COMMANDS,
+    ApprovalId,
+    Note,
+    SeenHash,
+    check_decidable,
+    confirm_call,
+    find_approval,
+    parse_value,
+    read_value,
+    send_decision,
+)
+from agentctl.cli.files import create_file
+from agentctl.cli.help import CommandApp
+from agentctl.cli.io import read_file_or_stdin
+from agentctl.cli.lists import ListView, show_filtered
+from agentctl.cli.options import AllPages, DbId, Fields, Output, ToFile, Yes, parse_object
+from agentctl.cli.questions import ask_value
+from agentctl.cli.show.approvals import APPROVAL, APPROVALS, describe_call, list_fields
+from agentctl.cli.show.output import (
+    Format,
+    resolve_format,
+    show_record,
+    write_json,
+    write_line,
+    write_value,
+)
+from agentctl.cli.show.progress import showing_progress
+from agentctl.cli.show.table import plain_columns
+from agentctl.cli.show.terminal import check_confirmable
+from agentctl.cli.show.terminal import note as write_note
+from agentctl.cli.show.watched_list import DEFAULT_SECONDS, read_again
+from agentctl.cli.target import Target, with_target
+from agentctl.errors import AgentctlError, UsageError
+from agentctl.records.approvals import VALUES, Verb
+from agentctl.requests import MAXIMUM_LIMIT, Page
+from agentctl.requests.approvals import ApprovalFilter, NewDecision
+
+if TYPE_CHECKING:
+    from agentctl.records.approvals import ApprovalPage, ApprovalRecord
+    from agentctl.records.document import Document
+
+app = CommandApp(
+    help="List what paused runs wait for, and decide about it.",
+    epilog="Example: agentctl approvals list --status pending",
+)
+
+
+def _command(words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add a command to the group, with the words of its example, which begin with its name."""
+    return app.command(words.partition(" ")[0], epilog=f"Example: agentctl approvals {words}")
+
+
+@_command("list --status pending")
+@with_target(
+    without=("sort_by",),
+    order=(
+        "status", "execution", "kind", "policy", "component_type", "component_id", "tool_name",
+        "run_id", "session_id", "user_id", "limit", "page", "cursor", "sort_order", "all_pages",
+        "db_id", ...,
+    ),
+)  # fmt: skip
+async def list_approvals(
+    target: Target,
+    filter: ApprovalFilter,
+    all_pages: AllPages = False,
+    output: Output = None,
+    fields: Fields = None,
+) -> None:
+    """List approvals, newest first."""
+    view = ListView(APPROVALS, resolve_format(output), "approval_id", fields)
+    read = target.operations.get_approvals
+    await show_filtered(target, read, filter, view, all_pages=all_pages)
+
+
+@_command("get APPROVAL_ID")
+@with_target()
+async def get_approval(
+    target: Target,
+    approval_id: ApprovalId,
+    db: DbId = None,
+    output: Output = None,
+    fields: Fields = None,
+) -> None:
+    """Show an approval, in a table with a line for each argument of its call."""
+    output_format = resolve_format(output)
+    found = await find_approval(target, approval_id, db)
+    document = await target.operations.get_approval(
+        found["component_type"], found["component_id"], found["approval_id"]
+    )
+    is_table = output_format in ("table", "wide") and fields is None
+    columns = list_fields(dict(document.value)) if is_table else APPROVAL
+    show_record(document, columns, output_format, id_field="approval_id", fields=fields)
+
+
+@_command('approve APPROVAL_ID --note "checked with Ada"')
+@with_target()
+async def approve_call(
+    target: Target,
+    approval_id: ApprovalId,
+    hash: SeenHash = None,
+    yes: Yes = False,
+    arguments: Annotated[
+        str | None,
+        typer.Option(
+            "--arguments",
+            metavar="JSON",
+            help="JSON object: the arguments to call with instead (- reads stdin, @FILE a file)",
+        ),
+    ] = None,
+    note: Note = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Approve a call: show it, ask, and let its run go on.
+
+    The decision counts for the call that was shown: for its hash. Exit code 6 if the approval was
+    decided already.
+    """
+    await _decide(
+        target, "approve", approval_id, db, resolve_format(output), note, arguments, hash, yes
+    )
+
+
+@_command('reject APPROVAL_ID --note "too much"')
+@with_target()
+async def reject_call(
+    target: Target,
+    approval_id: ApprovalId,
+    note: Note = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Reject a call or a question. The agent reads the note, and its run goes on."""
+    await _decide(target, "reject", approval_id, db, resolve_format(output), note)
+
+
+@_command("answer APPROVAL_ID --answer left")
+@with_target()
+async def answer_question(
+    target: Target,
+    approval_id: ApprovalId,
+    answer: Annotated[
+        str | None,
+        typer.Option(
+            "--answer",
+            metavar="VALUE",
+            help="The answer, JSON or text (- reads stdin, @FILE a file); without it a terminal"
+            " asks",
+        ),
+    ] = None,
+    note: Note = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Answer the question of a run, which then goes on."""
+    output_format = resolve_format(output)
+    hint = "pass --answer VALUE"
+    check_confirmable(yes=answer is not None, what="an answer is", hint=hint)
+    await _decide(target, "answer", approval_id, db, output_format, note, answer)
+
+
+@_command('complete APPROVAL_ID --result "the file is open"')
+@with_target()
+async def complete_call(
+    target: Target,
+    approval_id: ApprovalId,
+    result: Annotated[
+        str | None,
+        typer.Option(
+            "--result",
+            metavar="VALUE",
+            help="The result of the call, JSON or text (- reads stdin, @FILE a file)",
+        ),
+    ] = None,
+    fail: Annotated[
+        bool, typer.Option("--fail", help="The call failed; --note has the reason")
+    ] = False,
+    note: Note = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Report the result of a call that the caller makes, or whose server died."""
+    output_format = resolve_format(output)
+    if (result is None) == (not fail):
+        raise UsageError("give --result VALUE, or --fail with --note TEXT")
+    verb: Verb = "fail" if fail else "complete"
+    await _decide(target, verb, approval_id, db, output_format, note, result)
+
+
+@_command("retry APPROVAL_ID")
+@with_target()
+async def retry_call(
+    target: Target,
+    approval_id: ApprovalId,
+    hash: SeenHash = None,
+    yes: Yes = False,
+    note: Note = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Make a call again whose server died. It may have been made before."""
+    output_format = resolve_format(output)
+    await _decide(target, "retry", approval_id, db, output_format, note, None, hash, yes)
+
+
+async def _decide(
+    target: Target,
+    verb: Verb,
+    approval_id: str,
+    db: str | None,
+    output_format: Format,
+    note: str | None,
+    given: str | None = None,
+    seen_hash: str | None = None,
+    yes: bool = False,
+) -> None:
+    """Decide about an approval and report it.
+
+    Args:
+        given: the option with the value of the verb: the arguments, the answer or the result.
+        seen_hash, yes: see `confirm_call`; for the verbs that are bound to a call.
+    """
+    name = VALUES.get(verb, "")
+    text = None if given is None else read_value(f"--{name}", given)
+    value = parse_object("--arguments", text) if verb == "approve" else None
+    approval = await find_approval(target, approval_id, db)
+    check_decidable(approval, verb, target)
+    if verb in _QUESTIONS:
+        question = _QUESTIONS[verb].format(approval["tool_name"], target.place)
+        confirm_call(target, approval, question, seen_hash=seen_hash, yes=yes, edited=value)
+    elif text is not None:
+        value = parse_value(text, approval["schema"] if verb == "answer" else None)
+    elif verb == "answer" and approval["status"] == "pending":
+        for line in describe_call(dict(approval)):
+            write_note(line)
+        value = ask_value("answer", approval["schema"])
+    seen = approval["arguments_hash"] if verb in _QUESTIONS else None
+    fields = {name: value} if name else {}
+    decision = NewDecision(verb, seen, note=note, **fields)
+    await send_decision(target, approval, decision, output_format)
+
+
+_QUESTIONS: dict[Verb, str] = {
+    "approve": "Approve this call of {}, {}?",
+    "retry": "Call {} again, {}? It may have been called before",
+}
+
+
+@_command("receipt APPROVAL_ID --to-file receipt.jwt")
+@with_target()
+async def get_receipt(
+    target: Target,
+    approval_id: ApprovalId,
+    to_file: ToFile = None,
+    db: DbId = None,
+    output: Output = None,
+) -> None:
+    """Print the receipt of a decided approval: who decided, which call, what followed.
+
+    The receipt is signed. Others verify it with the public key of the server, without the server:
+    with `approvals verify-receipt`, or any library for JWS.
+    """
+    output_format = resolve_format(output)
+    found = await find_approval(target, approval_id, db)
+    document = await target.operations.get_receipt(
+        found["component_type"], found["component_id"], found["approval_id"]
+    )
+    if to_file is not None and str(to_file) != "-":
+        create_file(to_file, f"{document.value['receipt']}\n".encode())
+        write_note(f"wrote the receipt to {to_file}")
+    elif output_format == "json":
+        write_json(document.raw)
+    else:
+        write_line(document.value["receipt"])
+
+
+@_command("verify-receipt receipt.jwt --key keys/audit.pub.pem")
+def verify_receipt(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File of the receipt (- is stdin)")],
+    key: Annotated[
+        Path, typer.Option("--key", metavar="FILE", help="Public key of the server, in PEM")
+    ],
+    output: Output = None,
+    fields: Fields = None,
+) -> None:
+    """Verify a receipt and show its content. Exit code 1 if it is not valid."""
+    from agentctl.auth.statements import load_verification_keys, verify_statement
+
+    output_format = resolve_format(output)
+    keys = load_verification_keys(key)
+    receipt = read_file_or_stdin(str(file)).decode("ascii", "replace")
+    content = verify_statement(receipt.strip(), "approval-receipt", keys)
+    columns = plain_columns(*content)
+    show_record(content, columns, output_format, id_field="approval_id", fields=fields)
+
+
+@_command("watch --component clerk")
+@with_target(
+    without=("status", "execution", "limit", "page", "cursor", "sort_order", "sort_by"),
+    order=(
+        "kind", "component_type", "component_id", "tool_name", "run_id", "session_id", "user_id",
+        "db_id", ...,
+    ),
+)  # fmt: skip
+async def watch_approvals(
+    target: Target,
+    filter: ApprovalFilter,
+    every: Annotated[
+        float,
+        typer.Option(
+            "--every", metavar="SECONDS", min=0.1, max=86_400, help="Seconds between two reads"
+        ),
+    ] = DEFAULT_SECONDS,
+    output: Output = None,
+) -> None:
+    """Show pending approvals, and each new one as it comes, until Ctrl-C.
+
+    With -o jsonl each one is a line of JSON, for scripts.
+    """
+    output_format = resolve_format(output)
+    page = Page(limit=MAXIMUM_LIMIT, sort_order="desc")
+    matching = replace(filter, status="pending", page=page)
+
+    async def read() -> Document[ApprovalPage]:
+        return await target.operations.get_approvals(matching)
+
+    seen: set[str] = set()
+    if output_format == "tsv":
+        write_line("\t".join(column.name for column in APPROVAL))
+    async with showing_progress("waiting for the next approval, Ctrl-C ends this"):
+        async for document in read_again(target, read, every):
+            if isinstance(document, AgentctlError):
+                write_note(f"{document.detail}; retrying every {every:g} s")
+                continue
+            rows = document.value["data"]
+            for row in reversed(rows):
+                if row["approval_id"] not in seen:
+                    _show(target, row, output_format)
+            seen = {row["approval_id"] for row in rows}
+
+
+def _show(target: Target, approval: ApprovalRecord, output_format: Format) -> None:
+    if output_format == "tsv":
+        write_line("\t".join(column.cell(dict(approval)) for column in APPROVAL))
+    elif output_format == "name":
+        write_line(approval["approval_id"])
+    elif output_format in ("json", "jsonl"):
+        write_value(approval)
+    else:
+        for line in describe_call(dict(approval)):
+            write_line(line)
+        words = f"approvals {COMMANDS[approval['kind']]} {approval['approval_id']}"
+        write_note(f"  decide with: {target.command(words)}")

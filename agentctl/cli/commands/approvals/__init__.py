@@ -1,1 +1,0 @@
-"""`agentctl approvals`: one module for each command."""
