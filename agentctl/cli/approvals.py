@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +20,7 @@ from agentctl.records.approvals import VERBS, Verb
 from agentctl.records.phase import describe_wait
 from agentctl.records.strict import parse_json
 from agentctl.requests import MAXIMUM_LIMIT, MINIMUM_ID_PREFIX, SUMMARY_VIEW, Page
-from agentctl.requests.approvals import ApprovalFilter, DecisionRequest, NewDecision
+from agentctl.requests.approvals import ApprovalFilter, Ruling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,20 +111,16 @@ def confirm_call(
     confirm(question, yes=is_confirmed)
 
 
-async def send_decision(
-    target: Target, approval: ApprovalRecord, decision: NewDecision, output_format: Format
+async def send_ruling(
+    target: Target, approval: ApprovalRecord, ruling: Ruling, output_format: Format
 ) -> None:
     """Decide about an approval and report it.
 
     Raises:
         AgentctlError: the decision is refused.
     """
-    fields = {name: value for name, value in asdict(decision).items() if value is not None}
     document = await target.operations.decide_approval(
-        approval["component_type"],
-        approval["component_id"],
-        approval["approval_id"],
-        DecisionRequest(**fields),
+        approval["component_type"], approval["component_id"], approval["approval_id"], ruling
     )
     decided = document.value
     if output_format not in ("table", "wide"):

@@ -25,7 +25,7 @@ from agentctl.requests import (
     RunView,
     StreamEvent,
 )
-from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, DecisionRequest
+from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, IdempotencyKey, Ruling
 from agentctl.requests.repeats import ForkRequest, RetryRequest
 
 ComponentId = Annotated[str, Path("Id of the component")]
@@ -257,13 +257,20 @@ class RunDeclarations:
         without this server. A pending approval is a conflict.
         """
 
-    @component_operation("decide_approval", "POST", f"{_APPROVAL}/decide", errors=(409,))
+    @component_operation(
+        "decide_approval",
+        "POST",
+        f"{_APPROVAL}/decide",
+        errors=(409,),
+        without=("approval_id", "tool_call_id"),
+    )
     async def decide_approval(
         self,
         kind: ComponentKind,
         component_id: ComponentId,
         approval_id: ApprovalId,
-        request: DecisionRequest,
+        ruling: Ruling,
+        idempotency_key: IdempotencyKey = None,
     ) -> Document[ApprovalRecord]:
         """Decide about an approval of a component.
 

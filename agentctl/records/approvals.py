@@ -38,6 +38,9 @@ VERBS: dict[ApprovalKind, tuple[Verb, ...]] = {
 }
 """The decisions that each kind of approval takes."""
 
+BOUND_VERBS: tuple[Verb, ...] = ("approve", "retry")
+"""The decisions that let a call be made. They name the hash of the call that was shown."""
+
 VALUES: dict[Verb, str] = {"approve": "arguments", "answer": "answer", "complete": "result"}
 """The value that a decision can have: edited arguments, the answer, or the result of the call."""
 

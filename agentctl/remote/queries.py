@@ -13,7 +13,7 @@ from agentctl.records.times import ParsedTimestamp, format_rfc3339
 from agentctl.remote.connection import Request, build_path
 from agentctl.requests import BEFORE_FIRST_EVENT, DELETION_WAIT
 from agentctl.requests.accounts import Grant
-from agentctl.requests.approvals import RunDecision
+from agentctl.requests.approvals import Ruling
 
 if TYPE_CHECKING:
     from inspect import Parameter
@@ -148,7 +148,7 @@ def _query_pairs(parameter: Parameter, value: Any) -> Pairs:
 def _body_value(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_body_value(item) for item in value]
-    if isinstance(value, RunDecision):
+    if isinstance(value, Ruling):
         return body_of(value)
     return dataclasses.asdict(value) if isinstance(value, Grant) else value
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any
 
 from agentctl.declarations import Header, Option, Query
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import (
+    BOUND_VERBS,
+    VALUES,
     ApprovalExecution,
     ApprovalKind,
     ApprovalPolicy,
@@ -98,7 +101,7 @@ class ApprovalFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class NewDecision:
+class Ruling:
     """A decision about an approval (docs/contract.md "Approvals").
 
     Attributes:
@@ -109,6 +112,7 @@ class NewDecision:
         note: a remark; the model reads the one of a rejection.
         answer: the answer to a question, a JSON value.
         result: the result of a call that the caller made, or knows, a JSON value.
+        approval_id, tool_call_id: one of them names the approval among those of a run.
     """
 
     decision: Verb
@@ -117,21 +121,24 @@ class NewDecision:
     note: str | None = None
     answer: Any = None
     result: Any = None
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionRequest(NewDecision):
-    """A decision about the approval that the path names."""
-
-    idempotency_key: IdempotencyKey = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunDecision(NewDecision):
-    """A decision about one approval of a run, named by its id or by that of its tool call."""
-
     approval_id: str | None = None
     tool_call_id: str | None = None
+
+
+def build_ruling(
+    asked: Mapping[str, Any], verb: Verb, value: Any = None, note: str | None = None
+) -> Ruling:
+    """Return the ruling of a person about an approval as it was shown.
+
+    A ruling that lets a call be made is bound to the shown call by its hash.
+
+    Args:
+        asked: the approval: its record, or the part with its id and hash.
+        value: of the verbs that have one (`VALUES`): edited arguments, the answer or the result.
+    """
+    shown = asked["arguments_hash"] if verb in BOUND_VERBS else None
+    values = {VALUES[verb]: value} if verb in VALUES else {}
+    return Ruling(verb, shown, note=note, approval_id=asked["approval_id"], **values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +148,7 @@ class ContinueRequest:
     `dependencies` is given to the code of the run, as that of `RunRequest`; it is not stored.
     """
 
-    decisions: tuple[RunDecision, ...] = ()
+    decisions: tuple[Ruling, ...] = ()
     background: bool = False
     dependencies: dict[str, Any] | None = None
     idempotency_key: IdempotencyKey = None

@@ -24,7 +24,7 @@ from agentctl.records.approvals import (
 )
 from agentctl.records.times import now
 from agentctl.records.validation import check_json, check_text
-from agentctl.requests.approvals import NewDecision
+from agentctl.requests.approvals import Ruling
 from agentctl.runs.facts import publish_decision
 from agentctl.runs.results import to_json
 from agentctl.runs.waiting import release_if_decided
@@ -91,7 +91,7 @@ def check_pending(row: ApprovalRow) -> None:
         raise errors.Conflict("The approval has expired")
 
 
-async def build_change(row: ApprovalRow, decision: NewDecision, actor: str) -> DecisionChange:
+async def build_change(row: ApprovalRow, decision: Ruling, actor: str) -> DecisionChange:
     """Check a decision about an approval and return its new values.
 
     Raises:
@@ -137,7 +137,7 @@ async def build_change(row: ApprovalRow, decision: NewDecision, actor: str) -> D
     return change
 
 
-def _check_fields(decision: NewDecision) -> None:
+def _check_fields(decision: Ruling) -> None:
     expected = {"arguments": "approve", "answer": "answer", "result": "complete"}
     for name, verb in expected.items():
         value = getattr(decision, name)

@@ -14,7 +14,7 @@ from agentctl.records.kinds import KINDS
 from agentctl.records.value_types import compile_type
 from agentctl.requests import RunRequest
 from agentctl.requests.accounts import Grant
-from agentctl.requests.approvals import ContinueRequest, RunDecision
+from agentctl.requests.approvals import ContinueRequest, Ruling
 from agentctl.requests.repeats import ForkRequest, RetryRequest
 from agentctl.server.bodies import RequestBody
 from agentctl.server.body_types.accounts import ExplainBody, NewAccountBody
@@ -141,7 +141,7 @@ def build_repeat_request(kind: type[R], body: Mapping[str, Any], key: str | None
 def build_continue_request(body: Mapping[str, Any], idempotency_key: str | None) -> ContinueRequest:
     """Build the request that continues a run from its body, a checked `ContinueBody`."""
     return ContinueRequest(
-        decisions=tuple(RunDecision(**decision) for decision in body.get("decisions") or ()),
+        decisions=tuple(Ruling(**decision) for decision in body.get("decisions") or ()),
         background=body.get("background", False),
         dependencies=body.get("dependencies"),
         idempotency_key=idempotency_key,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from typing import Any
 
 import orjson
 
@@ -20,14 +21,7 @@ from agentctl.records.runs import FoundTurn, RunRecord
 from agentctl.records.times import format_rfc3339, now
 from agentctl.records.validation import check_texts
 from agentctl.requests import BEFORE_FIRST_EVENT, StreamEvent
-from agentctl.requests.approvals import (
-    MAXIMUM_DECISIONS,
-    ApprovalFilter,
-    ContinueRequest,
-    DecisionRequest,
-    NewDecision,
-    RunDecision,
-)
+from agentctl.requests.approvals import MAXIMUM_DECISIONS, ApprovalFilter, ContinueRequest, Ruling
 from agentctl.runs.admission import Idempotency, IdempotentReplay, claim_key
 from agentctl.runs.decisions import Decided, build_change, check_approver, write_decisions
 from agentctl.runs.event_format import UNRECORDED_EVENTS
@@ -225,7 +219,12 @@ class ApprovalOperations(OperationFamily):
         raise errors.NotFound("Approval not found")
 
     async def decide_approval(
-        self, kind: ComponentKind, component_id: str, approval_id: str, request: DecisionRequest
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        approval_id: str,
+        ruling: Ruling,
+        idempotency_key: str | None = None,
     ) -> Document[ApprovalRecord]:
         """Decide about an approval; the last decision lets its run continue.
 
@@ -240,9 +239,12 @@ class ApprovalOperations(OperationFamily):
         async with self.audit(operation_ids(kind).decide_approval, **path) as call:
             database, row = await self._find(kind, component_id, approval_id)
             check_approver(row, self._names(), own=self.hosting.settings.approvals.own)
-            identity = self._build_identity([kind, component_id, approval_id], request)
+            said = replace(ruling, approval_id=None, tool_call_id=None)
+            identity = self._build_identity(
+                [kind, component_id, approval_id], asdict(said), idempotency_key
+            )
             if not await find_repeated(database, identity):
-                change = await self._build_change(row, request)
+                change = await self._build_change(row, ruling)
                 decided = await self._write(
                     call, database, row.root_run_id, [(approval_id, change)], identity
                 )
@@ -258,14 +260,12 @@ class ApprovalOperations(OperationFamily):
         return frozenset({self.principal.actor, self.principal.identity})
 
     def _build_identity(
-        self, place: Sequence[str], request: DecisionRequest | ContinueRequest
+        self, place: Sequence[str], request: dict[str, Any], key: str | None
     ) -> Idempotency | None:
-        fields = {name: value for name, value in asdict(request).items() if value is not None}
-        return build_idempotency(
-            self.principal, fields.pop("idempotency_key", None), [*place, fields]
-        )
+        fields = {name: value for name, value in request.items() if value is not None}
+        return build_idempotency(self.principal, key, [*place, fields])
 
-    async def _build_change(self, row: ApprovalRow, decision: NewDecision) -> DecisionChange:
+    async def _build_change(self, row: ApprovalRow, decision: Ruling) -> DecisionChange:
         limits = self.hosting.settings.limits
         dump_checked_json("arguments", decision.arguments, limits.state_bytes)
         dump_checked_json("answer", decision.answer, limits.state_bytes)
@@ -359,7 +359,10 @@ class ApprovalOperations(OperationFamily):
             dependencies = dump_checked_json(
                 "dependencies", request.dependencies, self.hosting.settings.limits.state_bytes
             )
-            identity = self._build_identity([kind, component_id, run_id], request)
+            given = asdict(request)
+            identity = self._build_identity(
+                [kind, component_id, run_id], given, given.pop("idempotency_key")
+            )
             rows = await database.read(approvals.list_of_root(run_id))
             if await find_repeated(database, identity):
                 call.omit_entry()
@@ -428,12 +431,12 @@ class ApprovalOperations(OperationFamily):
 
 
 def _match_decisions(
-    rows: Sequence[ApprovalRow], decisions: Sequence[RunDecision]
-) -> list[tuple[ApprovalRow, RunDecision]]:
+    rows: Sequence[ApprovalRow], decisions: Sequence[Ruling]
+) -> list[tuple[ApprovalRow, Ruling]]:
     """Return the approval of each decision of the user of a run."""
     if len(decisions) > MAXIMUM_DECISIONS:
         raise errors.ValidationFailed(f"decisions must be at most {MAXIMUM_DECISIONS}")
-    matched: dict[str, tuple[ApprovalRow, RunDecision]] = {}
+    matched: dict[str, tuple[ApprovalRow, Ruling]] = {}
     for decision in decisions:
         row = _find_named(rows, decision)
         if row.approval_id in matched:
@@ -444,7 +447,7 @@ def _match_decisions(
     return list(matched.values())
 
 
-def _find_named(rows: Sequence[ApprovalRow], decision: RunDecision) -> ApprovalRow:
+def _find_named(rows: Sequence[ApprovalRow], decision: Ruling) -> ApprovalRow:
     if (decision.approval_id is None) == (decision.tool_call_id is None):
         raise errors.ValidationFailed("A decision must have approval_id or tool_call_id")
     if decision.approval_id is not None:

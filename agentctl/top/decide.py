@@ -18,7 +18,7 @@ from agentctl.errors import AgentctlError, Forbidden, NotFound
 from agentctl.records.approvals import VERBS, Verb
 from agentctl.records.kinds import component_of_run
 from agentctl.records.text import escape_controls
-from agentctl.requests.approvals import ContinueRequest, DecisionRequest, RunDecision
+from agentctl.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.top.feed import Run
 from agentctl.transcripts.model import clean_line
 
@@ -120,15 +120,13 @@ class DecideScreen(ModalScreen[None]):
 
     async def _decide(self, approval: Mapping[str, Any], verb: Verb) -> None:
         text = self.query_one("#note", Input).value.strip()
-        fields: dict[str, Any] = {"note": text or None}
-        if verb == "approve":
-            fields["arguments_hash"] = approval["arguments_hash"]
-        elif verb in ("answer", "complete"):
-            name = "answer" if verb == "answer" else "result"
+        if verb in ("answer", "complete"):
             schema = approval["schema"] if verb == "answer" else None
-            fields = {name: parse_value(text, schema)}
+            ruling = build_ruling(approval, verb, parse_value(text, schema))
+        else:
+            ruling = build_ruling(approval, verb, note=text or None)
         try:
-            await self._send(approval, verb, fields)
+            await self._send(approval, ruling)
         except AgentctlError as failure:
             self._write("#problem", clean_line(failure.detail))
             return
@@ -136,21 +134,16 @@ class DecideScreen(ModalScreen[None]):
         self._write("#problem", "")
         await self._show_next()
 
-    async def _send(
-        self, approval: Mapping[str, Any], verb: Verb, fields: Mapping[str, Any]
-    ) -> None:
-        operations, approval_id = self._target.operations, approval["approval_id"]
-        component = approval["component_type"], approval["component_id"]
+    async def _send(self, approval: Mapping[str, Any], ruling: Ruling) -> None:
+        operations = self._target.operations
+        place = approval["component_type"], approval["component_id"], approval["approval_id"]
         try:
-            await operations.decide_approval(
-                *component, approval_id, DecisionRequest(verb, **fields)
-            )
+            await operations.decide_approval(*place, ruling)
         except (Forbidden, NotFound):
             if approval["policy"] != "user":
                 raise
             # The caller is no approver, but may be the user of the run.
-            decision = RunDecision(verb, approval_id=approval_id, **fields)
-            request = ContinueRequest((decision,), background=True)
+            request = ContinueRequest((ruling,), background=True)
             run_id = str(approval["root_run_id"])
             root = (await operations.get_run(run_id)).value
             await operations.continue_run(*component_of_run(dict(root)), run_id, request)

@@ -12,12 +12,7 @@ from agentctl.auth.principal import Principal, local_principal
 from agentctl.errors import Conflict, FourEyes
 from agentctl.operations import Operations
 from agentctl.requests import RunRequest
-from agentctl.requests.approvals import (
-    ApprovalFilter,
-    ContinueRequest,
-    DecisionRequest,
-    RunDecision,
-)
+from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.requests.personal_data import Erasure
 from agentctl.service.service import Service, ServiceOperations
 from tests.approvals.conftest import AGENTS
@@ -44,7 +39,7 @@ async def start(operations: Operations, words: str) -> Any:
 
 def build(run: Any, **more: Any) -> ContinueRequest:
     decisions = tuple(
-        RunDecision("approve", each["arguments_hash"], approval_id=each["approval_id"])
+        Ruling("approve", each["arguments_hash"], approval_id=each["approval_id"])
         for each in run["approvals"]
     )
     return ContinueRequest(decisions, **more)
@@ -54,7 +49,7 @@ async def approve(operations: Operations, run: Any) -> Any:
     (approval,) = (await operations.get_approvals(ApprovalFilter(run_id=run["run_id"]))).value[
         "data"
     ]
-    request = DecisionRequest("approve", approval["arguments_hash"])
+    request = Ruling("approve", approval["arguments_hash"])
     decided = await operations.decide_approval("agent", "payer", approval["approval_id"], request)
     return decided.value
 
@@ -115,7 +110,7 @@ async def test_call_of_a_removed_agent_is_rejected_and_not_approved(alone: Deplo
             await approve(command(service, "eve"), run)
         (approval,) = run["approvals"]
         decided = await command(service, "eve").decide_approval(
-            "agent", "payer", approval["approval_id"], DecisionRequest("reject")
+            "agent", "payer", approval["approval_id"], Ruling("reject")
         )
         assert decided.value["status"] == "rejected"
 
@@ -133,7 +128,7 @@ async def test_expired_approval_is_not_decided(alone: Deployment) -> None:
         run = await start(command(service), "other")
 
         async def is_refused() -> bool:
-            request = DecisionRequest("reject", note="x" * 501)  # invalid until it has expired
+            request = Ruling("reject", note="x" * 501)  # invalid until it has expired
             (approval,) = run["approvals"]
             with pytest.raises(Exception, match=r"expired|note must be") as refused:
                 await command(service, "eve").decide_approval(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.requests.approvals import ApprovalFilter, DecisionRequest
+from agentctl.requests.approvals import ApprovalFilter, Ruling
 from agentctl.runs.restored import RESTORED_QUESTION
 from agentctl.service.databases import back_up
 from agentctl.service.restores import restore
@@ -29,7 +29,7 @@ async def list_approvals(service: Service, run: Any, status: str | None = None) 
 
 
 async def decide(service: Service, approval: Any, verb: Any, **fields: Any) -> None:
-    request = DecisionRequest(verb, approval["arguments_hash"], **fields)
+    request = Ruling(verb, approval["arguments_hash"], **fields)
     await command(service).decide_approval("agent", "payer", approval["approval_id"], request)
 
 
@@ -94,7 +94,7 @@ async def test_retry_that_was_decided_before_the_restore_is_asked_about_again(
                 " 'unknown', 0, 1)"
             ).execute(run_id=run["run_id"], call_id=lost["tool_call_id"])
         )
-        request = DecisionRequest("retry", lost["arguments_hash"])
+        request = Ruling("retry", lost["arguments_hash"])
         eve = command(service, "eve")
         await eve.decide_approval("agent", "payer", lost["approval_id"], request)
         (step,) = await database.read(steps.list_of_run(run["run_id"]))

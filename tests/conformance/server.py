@@ -15,7 +15,7 @@ from agentctl.operations import Operations
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote.client import RemoteOperations
 from agentctl.requests import RunRequest
-from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, RunDecision
+from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from tests.conformance.table import KINDS
 from tests.deployment import Deployment, create_deployment
 
@@ -86,7 +86,7 @@ async def decide(operations: Operations, run: dict[str, Any], **decision: Any) -
     (asked,) = page.value["data"]
     assert (asked["tool_name"], asked["arguments"]) == ("pay", PAYMENT)
     shown = asked["arguments_hash"] if decision["decision"] == "approve" else None
-    chosen = RunDecision(approval_id=asked["approval_id"], arguments_hash=shown, **decision)
+    chosen = Ruling(approval_id=asked["approval_id"], arguments_hash=shown, **decision)
     request = ContinueRequest((chosen,))
     component = run["agent_id"]
     return dict((await operations.continue_run("agent", component, run["run_id"], request)).value)

@@ -7,12 +7,7 @@ from typing import Any
 
 from agentctl.operations import Operations
 from agentctl.requests import Page, RunRequest, StreamEvent
-from agentctl.requests.approvals import (
-    ApprovalFilter,
-    ContinueRequest,
-    DecisionRequest,
-    RunDecision,
-)
+from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from tests.contract.backends import (
     Backends,
     OperationCall,
@@ -50,9 +45,11 @@ async def decide_story(user: Operations, approver: Operations) -> list[Outcome]:
     call, question, tool = (await approver.get_approvals(wanted)).value["data"]
     seen = call["arguments_hash"]
 
-    def decide(approval: Any, *fields: Any, **more: Any) -> OperationCall:
-        request = DecisionRequest(*fields, **more)
-        return lambda p: p.decide_approval("agent", "payer", approval["approval_id"], request)
+    def decide(
+        approval: Any, *fields: Any, idempotency_key: str | None = None, **more: Any
+    ) -> OperationCall:
+        place, ruling = ("agent", "payer", approval["approval_id"]), Ruling(*fields, **more)
+        return lambda p: p.decide_approval(*place, ruling, idempotency_key)
 
     calls: list[OperationCall] = [
         lambda p: p.get_approvals(wanted),
@@ -107,7 +104,7 @@ async def continue_story(user: Operations, approver: Operations) -> list[Outcome
 
     def build(asked: list[Any], **more: Any) -> ContinueRequest:
         decisions = tuple(
-            RunDecision("approve", each["arguments_hash"], approval_id=each["approval_id"])
+            Ruling("approve", each["arguments_hash"], approval_id=each["approval_id"])
             for each in asked
         )
         return ContinueRequest(decisions, **more)
@@ -116,7 +113,7 @@ async def continue_story(user: Operations, approver: Operations) -> list[Outcome
     await do(lambda p: p.continue_run("agent", "payer", first, ContinueRequest()))
     await do(lambda p: p.continue_run("agent", "payer", ABSENT, ContinueRequest()))
     await do(lambda p: p.continue_run("agent", "nobody", first, ContinueRequest()))
-    named_twice = (RunDecision("approve"), RunDecision("approve"))
+    named_twice = (Ruling("approve"), Ruling("approve"))
     await do(lambda p: p.continue_run("agent", "payer", first, ContinueRequest(named_twice)))
     await do(lambda p: p.continue_run("agent", "payer", first, build(asked, dependencies={"a": 1})))
     again = (await user.get_run(first)).value["approvals"][1:]

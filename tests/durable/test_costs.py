@@ -9,7 +9,7 @@ import pytest
 
 from agentctl.auth.principal import local_principal
 from agentctl.requests import RunRequest
-from agentctl.requests.approvals import ContinueRequest, RunDecision
+from agentctl.requests.approvals import ContinueRequest, Ruling
 from agentctl.service.service import Service
 from agentctl.store.database import Sql, Steps, Work
 from tests.gated.site import Site, answer, call
@@ -79,7 +79,7 @@ async def test_end_of_an_approved_call_is_one_transaction(site: Site) -> None:
 
         database.write = observe  # type: ignore[method-assign]
         (asked,) = run["approvals"]
-        decision = RunDecision("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
+        decision = Ruling("approve", asked["arguments_hash"], approval_id=asked["approval_id"])
         request = ContinueRequest((decision,))
         ended = (await operations.continue_run("agent", "lasting", run["run_id"], request)).value
     assert ended["status"] == "COMPLETED"

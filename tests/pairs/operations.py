@@ -11,7 +11,7 @@ from typing import Any
 from agentctl import errors
 from agentctl.records.kinds import ComponentKind
 from agentctl.requests import CancelRequest, RunRequest
-from agentctl.requests.approvals import DecisionRequest
+from agentctl.requests.approvals import Ruling
 from agentctl.requests.personal_data import Erasure
 from agentctl.requests.repeats import ForkRequest, RetryRequest
 from agentctl.runs.decisions import expire_approvals, write_decisions
@@ -104,7 +104,7 @@ class Place:
         return roots[-1]
 
     async def decide_row(self, server: Server, row: Row, verb: Any, **fields: Any) -> None:
-        request = DecisionRequest(verb, arguments_hash=row["arguments_hash"], **fields)
+        request = Ruling(verb, arguments_hash=row["arguments_hash"], **fields)
         place = row["component_type"], row["component_id"], row["approval_id"]
         # A response that is lost may have been a decision.
         grants = verb in ("approve", "retry")

@@ -33,7 +33,7 @@ from agentctl.requests import (
     SessionPatch,
 )
 from agentctl.requests.accounts import AccountFilter, Grant, NewAccount
-from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, DecisionRequest
+from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.requests.memories import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.requests.personal_data import Erasure, PersonalRowsFilter
@@ -201,7 +201,7 @@ def approval_rows_of_component(kind: ComponentKind, name: str) -> Iterator[Row]:
     yield Row(
         ids.decide_approval,
         f"POST {approval}/decide",
-        lambda p: p.decide_approval(kind, name, ABSENT_RUN, DecisionRequest("approve")),
+        lambda p: p.decide_approval(kind, name, ABSENT_RUN, Ruling("approve")),
         {"decision": "approve"},
     )
     yield Row(

@@ -28,12 +28,7 @@ from agentctl.requests import (
     SessionRunsQuery,
 )
 from agentctl.requests.accounts import AccountFilter, Grant, NewAccount
-from agentctl.requests.approvals import (
-    ApprovalFilter,
-    ContinueRequest,
-    DecisionRequest,
-    RunDecision,
-)
+from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.requests.memories import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 from agentctl.requests.personal_data import Erasure, PersonalRowsFilter
@@ -239,12 +234,12 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         "POST", "/teams/t/runs/r/cancel?session_id=s&wait=0&reason=no%20more", None,
     ),
     (
-        lambda o: o.decide_approval("team", "t", "a", DecisionRequest("reject")),
+        lambda o: o.decide_approval("team", "t", "a", Ruling("reject")),
         "POST", "/teams/t/approvals/a/decide", {"decision": "reject"},
     ),
     (
         lambda o: o.decide_approval(
-            "agent", "x", ODD, DecisionRequest("approve", "h", {"a": 1}, "n", [2], {"b": 3}, "key")
+            "agent", "x", ODD, Ruling("approve", "h", {"a": 1}, "n", [2], {"b": 3}), "key"
         ),
         "POST", f"/agents/x/approvals/{ODD_QUOTED}/decide",
         {"decision": "approve", "arguments_hash": "h", "arguments": {"a": 1}, "note": "n",
@@ -258,8 +253,8 @@ WRITES: list[tuple[Call, str, str, dict[str, Any] | None]] = [
         lambda o: o.continue_run(
             "agent", "x", "r",
             ContinueRequest(
-                (RunDecision("reject", approval_id="a"),
-                 RunDecision("answer", answer=1, tool_call_id="c")),
+                (Ruling("reject", approval_id="a"),
+                 Ruling("answer", answer=1, tool_call_id="c")),
                 True, {"d": 4}, "key",
             ),
         ),

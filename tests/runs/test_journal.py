@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.requests.approvals import NewDecision
+from agentctl.requests.approvals import Ruling
 from agentctl.runs.decisions import build_change, write_decisions
 from agentctl.runs.journal import RunJournal
 from agentctl.runtime.journal import JournaledCall
@@ -198,7 +198,7 @@ async def test_answer_about_a_lost_step_is_stored_in_it(
         assert await bench.lose() == "PAUSED"
         (asked,) = await bench.database.read(approvals.list_of_run("root"))
         assert (asked.kind, asked.status) == ("outcome", "pending")
-        decision = NewDecision(verb, asked.arguments_hash, **fields)
+        decision = Ruling(verb, asked.arguments_hash, **fields)
         change = await build_change(asked, decision, "boss")
         decisions = [(asked.approval_id, change)]
         decided = await bench.database.write(

@@ -11,7 +11,7 @@ import pytest
 from agentctl import errors
 from agentctl.records.times import now
 from agentctl.requests import CancelRequest, ResumeRequest, RunFilter, RunRequest
-from agentctl.requests.approvals import NewDecision
+from agentctl.requests.approvals import Ruling
 from agentctl.runs import finish, legs
 from agentctl.runs.counters import RunCounters
 from agentctl.runs.decisions import build_change, check_pending, expire_approvals, write_decisions
@@ -94,7 +94,7 @@ async def approval_of(service: Service, run_id: str) -> ApprovalRow:
 
 async def decide(service: Service, run_id: str, verb: Any, **fields: Any) -> bool:
     row = await approval_of(service, run_id)
-    decision = NewDecision(verb, row.arguments_hash, **fields)
+    decision = Ruling(verb, row.arguments_hash, **fields)
     change = await build_change(row, decision, "boss")
     work = write_decisions(
         database_of(service).outbox, row.root_run_id, [(row.approval_id, change)]

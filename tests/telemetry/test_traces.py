@@ -17,7 +17,7 @@ from agentctl.records.trace_context import (
     parse_traceparent,
 )
 from agentctl.requests import CancelRequest, RunRequest
-from agentctl.requests.approvals import DecisionRequest
+from agentctl.requests.approvals import Ruling
 from agentctl.runs.recovery import recover_runs
 from agentctl.runtime.events import ToolCallStarted
 from agentctl.service.service import Service, ServiceOperations
@@ -301,7 +301,7 @@ async def test_later_legs_are_traces_with_a_link(
         paused = await run(operations, "agent", "gated", '{"a": 1, "b": 2}')
         caller_trace.set(None)
         asked = paused["approvals"][0]
-        decision = DecisionRequest("approve", asked["arguments_hash"])
+        decision = Ruling("approve", asked["arguments_hash"])
         await operations.decide_approval("agent", "gated", asked["approval_id"], decision)
         database = service.hosting.databases["main"]
         await service.hosting.engine.continue_run(database, paused["run_id"])

@@ -22,7 +22,7 @@ from agentctl.cli.approvals import (
     find_approval,
     parse_value,
     read_value,
-    send_decision,
+    send_ruling,
 )
 from agentctl.cli.files import create_file
 from agentctl.cli.help import CommandApp
@@ -48,7 +48,7 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, UsageError
 from agentctl.records.approvals import VALUES, Verb
 from agentctl.requests import MAXIMUM_LIMIT, Page
-from agentctl.requests.approvals import ApprovalFilter, NewDecision
+from agentctl.requests.approvals import ApprovalFilter, build_ruling
 
 if TYPE_CHECKING:
     from agentctl.records.approvals import ApprovalPage, ApprovalRecord
@@ -235,8 +235,7 @@ async def _decide(
         given: the option with the value of the verb: the arguments, the answer or the result.
         seen_hash, yes: see `confirm_call`; for the verbs that are bound to a call.
     """
-    name = VALUES.get(verb, "")
-    text = None if given is None else read_value(f"--{name}", given)
+    text = None if given is None else read_value(f"--{VALUES[verb]}", given)
     value = parse_object("--arguments", text) if verb == "approve" else None
     approval = await find_approval(target, approval_id, db)
     check_decidable(approval, verb, target)
@@ -249,10 +248,7 @@ async def _decide(
         for line in describe_call(dict(approval)):
             write_note(line)
         value = ask_value("answer", approval["schema"])
-    seen = approval["arguments_hash"] if verb in _QUESTIONS else None
-    fields = {name: value} if name else {}
-    decision = NewDecision(verb, seen, note=note, **fields)
-    await send_decision(target, approval, decision, output_format)
+    await send_ruling(target, approval, build_ruling(approval, verb, value, note), output_format)
 
 
 _QUESTIONS: dict[Verb, str] = {

@@ -20,7 +20,7 @@ from agentctl.interop.agentos.values import (
 )
 from agentctl.records.approvals import ApprovalKind, ApprovalRecord, hash_call
 from agentctl.records.kinds import KINDS, ComponentKind, Record
-from agentctl.requests.approvals import RunDecision
+from agentctl.requests.approvals import Ruling
 
 FIELDS: dict[ComponentKind, str] = {
     "agent": "tools",
@@ -78,7 +78,7 @@ def find_returned(run: Record, kind: ComponentKind) -> list[Built]:
     return given
 
 
-def apply_decisions(run: Record, decisions: Iterable[RunDecision]) -> None:
+def apply_decisions(run: Record, decisions: Iterable[Ruling]) -> None:
     """Set decisions on the calls of a paused run.
 
     Raises:
@@ -96,7 +96,7 @@ def apply_decisions(run: Record, decisions: Iterable[RunDecision]) -> None:
                 _apply(given, decision)
 
 
-def _apply(given: Built, decision: RunDecision) -> None:
+def _apply(given: Built, decision: Ruling) -> None:
     match decision.decision:
         case "approve":
             given["confirmed"] = True

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, replace
 from typing import Any
 
 import orjson
 
 from agentctl.errors import Conflict, FourEyes, NotFound, ValidationFailed
 from agentctl.interop.agui.input import Answer, RunInput, ToolResult
-from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, ApprovalRecord
-from agentctl.requests.approvals import RunDecision
+from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, VERBS, ApprovalRecord
+from agentctl.requests.approvals import Ruling, build_ruling
 
 Asked = Mapping[str, Any]
 """An approval of a pause: of its event with the id of its run, or its record."""
@@ -64,7 +65,7 @@ def _describe_answer(asked: Asked) -> tuple[str, dict[str, Any]]:
         case "input":
             return "input_required", asked["schema"] or {}
         case "outcome":
-            outcomes = {"type": "string", "enum": ["complete", "fail", "retry"]}
+            outcomes = {"type": "string", "enum": [*VERBS["outcome"]]}
             properties: dict[str, Any] = {"outcome": outcomes, "result": {}, "note": _NOTE}
             required = ["outcome"]
             reason = "agentctl:outcome"
@@ -121,7 +122,7 @@ class Continuation:
     def __init__(self, given: RunInput, known: Sequence[ApprovalRecord]) -> None:
         by_id = {asked["approval_id"]: asked for asked in known}
         named: list[ApprovalRecord] = []
-        self.decisions: list[RunDecision] = []
+        self.decisions: list[Ruling] = []
         self.decided: set[str] = set()
         for answer in given.answers:
             asked = by_id.get(answer.interrupt_id)
@@ -153,7 +154,8 @@ class Continuation:
             raise ValidationFailed("resume and messages answer several runs: answer one at a time")
         (self.run_id,) = runs
         self._check_complete(named, known)
-        values = [self.run_id, *map(_to_values, self.decisions)]
+        said = ([named_id, *values] for *values, named_id, _ in map(astuple, self.decisions))
+        values = [self.run_id, *said]
         self.key = f"agui:{hashlib.sha256(orjson.dumps(values)).hexdigest()}"
 
     def _check_complete(
@@ -174,29 +176,17 @@ class Continuation:
             )
 
 
-def _to_values(decision: RunDecision) -> list[Any]:
-    return [
-        decision.approval_id,
-        decision.decision,
-        decision.arguments_hash,
-        decision.arguments,
-        decision.note,
-        decision.answer,
-        decision.result,
-    ]
-
-
-def _build_decision(asked: ApprovalRecord, answer: Answer) -> RunDecision:
-    """Return the decision of an answer.
+def _build_decision(asked: ApprovalRecord, answer: Answer) -> Ruling:
+    """Return the ruling of an answer.
 
     The hash of the page is that of the call that its user has seen. Without one the decision counts
     for the call that is stored.
     """
-    approval_id, payload = asked["approval_id"], answer.payload
+    payload = answer.payload
     if answer.is_cancelled and asked["kind"] != "outcome":
-        return RunDecision("reject", approval_id=approval_id)
+        return build_ruling(asked, "reject")
     if asked["kind"] == "input":
-        return RunDecision("answer", approval_id=approval_id, answer=payload)
+        return build_ruling(asked, "answer", payload)
     if asked["kind"] == "approval" and isinstance(payload, bool):
         payload = {"approved": payload}
     if not isinstance(payload, dict):
@@ -211,26 +201,19 @@ def _build_decision(asked: ApprovalRecord, answer: Answer) -> RunDecision:
         raise ValidationFailed(f"{answer.at}.payload.editedArgs must be an object")
     shown = asked["arguments_hash"] if seen is None else seen
     if asked["kind"] == "outcome":
-        outcome = payload.get("outcome")
-        if outcome not in ("complete", "fail", "retry"):
+        verb: Any = payload.get("outcome")
+        value = payload.get("result")
+        if verb not in VERBS["outcome"]:
             raise ValidationFailed(f"{answer.at}.payload.outcome must be complete, fail or retry")
-        result = payload.get("result") if outcome == "complete" else None
-        return RunDecision(
-            outcome, arguments_hash=shown, note=note, result=result, approval_id=approval_id
-        )
-    if payload.get("approved") is True:
-        return RunDecision(
-            "approve", arguments_hash=shown, arguments=edited, note=note, approval_id=approval_id
-        )
-    if payload.get("approved") is not False:
-        raise ValidationFailed(f"{answer.at}.payload.approved must be true or false")
-    return RunDecision("reject", arguments_hash=shown, note=note, approval_id=approval_id)
+    else:
+        verb, value = "approve" if payload.get("approved") is True else "reject", edited
+        if not isinstance(payload.get("approved"), bool):
+            raise ValidationFailed(f"{answer.at}.payload.approved must be true or false")
+    return replace(build_ruling(asked, verb, value, note), arguments_hash=shown)
 
 
-def _build_completion(asked: ApprovalRecord, result: ToolResult) -> RunDecision:
+def _build_completion(asked: ApprovalRecord, result: ToolResult) -> Ruling:
     if result.error is None:
-        return RunDecision("complete", approval_id=asked["approval_id"], result=result.content)
+        return build_ruling(asked, "complete", result.content)
     note = result.error or result.content
-    return RunDecision(
-        "fail", approval_id=asked["approval_id"], note=note[:MAXIMUM_NOTE_LENGTH] or None
-    )
+    return build_ruling(asked, "fail", note=note[:MAXIMUM_NOTE_LENGTH] or None)

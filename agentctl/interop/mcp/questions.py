@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from agentctl.errors import NotFound
 from agentctl.light_dataclass import dataclass
+from agentctl.records.approvals import VERBS
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.strict import parse_json
-from agentctl.requests.approvals import RunDecision
+from agentctl.requests.approvals import Ruling, build_ruling
 
 MAXIMUM_TEXT = 20_000
 """Characters of a question: a call is shown whole, or not at all."""
@@ -78,8 +81,8 @@ class PausedRun:
         return Question(question_id, {"message": text, "requestedSchema": schema})
 
 
-def read_answer(question_id: str, answer: Mapping[str, Any]) -> tuple[PausedRun, RunDecision]:
-    """Return the run and the decision of an answer. All but an answer is a rejection.
+def read_answer(question_id: str, answer: Mapping[str, Any]) -> tuple[PausedRun, Ruling]:
+    """Return the run and the ruling of an answer. All but an answer is a rejection.
 
     Args:
         answer: the result of the question, with `action` and `content`.
@@ -93,59 +96,39 @@ def read_answer(question_id: str, answer: Mapping[str, Any]) -> tuple[PausedRun,
         raise NotFound("There is no such question")
     component_id, run_id, approval_id, form, arguments_hash = names
     run = PausedRun(kind, component_id, run_id)
+    rule = partial(build_ruling, {"approval_id": approval_id, "arguments_hash": arguments_hash})
     content = answer.get("content")
-    if answer.get("action") == "accept" and isinstance(content, Mapping):
-        match form:
-            case "approval":
-                note = str(content.get("note") or "") or None
-                if content.get("decision") == "approve":
-                    decision = RunDecision("approve", arguments_hash, note=note)
-                else:
-                    decision = RunDecision("reject", note=note)
-            case "external":
-                decision = RunDecision("complete", result=content.get("result"))
-            case "object":
-                decision = RunDecision("answer", answer=dict(content))
-            case "json":
-                decision = RunDecision("answer", answer=_parse_answer(content.get("answer")))
-            case _:
-                decision = RunDecision("answer", answer=content.get("answer"))
-    else:
-        decision = _build_rejection(form, _NOTES.get(str(answer.get("action")), _NOTES["decline"]))
-    return run, _with_approval(decision, approval_id)
+    if answer.get("action") != "accept" or not isinstance(content, Mapping):
+        note = _NOTES.get(str(answer.get("action")), _NOTES["decline"])
+        return run, rule("fail" if form == "external" else "reject", note=note)
+    match form:
+        case "approval":
+            is_approved = content.get("decision") == "approve"
+            note = str(content.get("note") or "")
+            return run, rule("approve" if is_approved else "reject", note=note or None)
+        case "external":
+            return run, rule("complete", content.get("result"))
+        case "object":
+            return run, rule("answer", dict(content))
+        case "json":
+            return run, rule("answer", _parse_answer(content.get("answer")))
+    return run, rule("answer", content.get("answer"))
 
 
-def reject(question_id: str, note: str) -> tuple[PausedRun, RunDecision]:
-    """Return the run, and the decision of a question whose answer is not valid.
+def reject(question_id: str, note: str) -> tuple[PausedRun, Ruling]:
+    """Return the run, and the ruling about a question whose answer is not valid.
 
     Raises:
         NotFound: the id is not that of a question.
     """
-    run, decision = read_answer(question_id, {"action": "decline"})
-    rejection = RunDecision(decision.decision, note=note)
-    assert decision.approval_id is not None
-    return run, _with_approval(rejection, decision.approval_id)
+    run, ruling = read_answer(question_id, {"action": "decline"})
+    return run, replace(ruling, note=note)
 
 
 _NOTES = {
     "decline": "The user declined",
     "cancel": "The user closed the question without an answer",
 }
-
-
-def _build_rejection(form: str, note: str) -> RunDecision:
-    return RunDecision("fail" if form == "external" else "reject", note=note)
-
-
-def _with_approval(decision: RunDecision, approval_id: str) -> RunDecision:
-    return RunDecision(
-        decision.decision,
-        decision.arguments_hash,
-        note=decision.note,
-        answer=decision.answer,
-        result=decision.result,
-        approval_id=approval_id,
-    )
 
 
 def _parse_answer(text: Any) -> Any:
@@ -162,7 +145,7 @@ def _build_form(properties: Mapping[str, Any], *required: str) -> dict[str, Any]
 
 
 def _build_decision_form() -> dict[str, Any]:
-    choices = {**_TEXT, "title": "Decision", "enum": ["approve", "reject"]}
+    choices = {**_TEXT, "title": "Decision", "enum": [*VERBS["approval"]]}
     return _build_form({"decision": choices, "note": _NOTE}, "decision")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import orjson
@@ -28,7 +28,7 @@ from agentctl.requests import (
     RunRequest,
     StreamEvent,
 )
-from agentctl.requests.approvals import ContinueRequest, RunDecision
+from agentctl.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.runs.tasks import build_unread_outcome, read_after_change
 from agentctl.server.answers import (
@@ -123,12 +123,12 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
     run_id, found = await _find_run(call, requested)
     run = (await operations.read_turn(run_id, found)).value
     pending = await operations.list_pending(run_id, found)
-    hashes = {each["approval_id"]: each["arguments_hash"] for each in pending}
+    asked = {each["approval_id"]: each for each in pending}
     results = turn.messages.results
     decided = sum(each["status"] != "pending" for each in run["approvals"])
     start = LegStart(1 + decided + len(results), run["metrics"])
     request = ContinueRequest(
-        decisions=tuple(_build_decision(result, hashes) for result in results),
+        decisions=tuple(_build_ruling(result, asked) for result in results),
         background=turn.background,
         idempotency_key=requested.key,
     )
@@ -186,14 +186,13 @@ async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
     return run_id, found
 
 
-def _build_decision(result: CallResult, hashes: dict[str, str]) -> RunDecision:
-    if result.result is not None:
-        return RunDecision("complete", result=result.result, approval_id=result.approval_id)
-    if not result.is_approved:
-        return RunDecision("reject", note=result.note, approval_id=result.approval_id)
+def _build_ruling(result: CallResult, pending: Mapping[str, Mapping[str, Any]]) -> Ruling:
     # An approval never changes, so its id names the call that the caller has seen.
-    shown = hashes.get(result.approval_id)
-    return RunDecision("approve", shown, note=result.note, approval_id=result.approval_id)
+    decided = {"approval_id": result.approval_id, "arguments_hash": None}
+    asked = pending.get(result.approval_id, decided)
+    if result.result is not None:
+        return build_ruling(asked, "complete", result.result)
+    return build_ruling(asked, "approve" if result.is_approved else "reject", note=result.note)
 
 
 async def _announce_pause(run_id: str, found: FoundTurn, created_at: int) -> Portions:

@@ -18,7 +18,7 @@ from agentctl.cli.show.terminal import ask, may_ask, note
 from agentctl.cli.target import Target
 from agentctl.errors import ConfirmationDeclined, ValidationFailed
 from agentctl.records.kinds import ComponentRef
-from agentctl.requests.approvals import ContinueRequest, RunDecision
+from agentctl.requests.approvals import ContinueRequest, Ruling, build_ruling
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -43,7 +43,7 @@ class RunQuestions:
         self._asked: set[str] = set()
         self.may_ask = output_format in TEXT_FORMATS and may_ask()
 
-    async def ask(self, run_id: str, known: Sequence[Mapping[str, Any]]) -> tuple[RunDecision, ...]:
+    async def ask(self, run_id: str, known: Sequence[Mapping[str, Any]]) -> tuple[Ruling, ...]:
         """Ask about the approvals of a run.
 
         Args:
@@ -68,7 +68,7 @@ class RunQuestions:
         return tuple(decisions)
 
     async def stream(
-        self, run_id: str, decisions: tuple[RunDecision, ...]
+        self, run_id: str, decisions: tuple[Ruling, ...]
     ) -> AsyncIterator[StreamEvent]:
         """Yield the events after the decisions; none if the run still waits."""
         operations = self._target.operations
@@ -79,9 +79,7 @@ class RunQuestions:
                 async for event in events:
                     yield event
 
-    async def continue_run(
-        self, run_id: str, decisions: tuple[RunDecision, ...]
-    ) -> Document[RunRecord]:
+    async def continue_run(self, run_id: str, decisions: tuple[Ruling, ...]) -> Document[RunRecord]:
         """Return the record of the run after its next leg, or of the run that still waits."""
         operations = self._target.operations
         with self._asking_again(decisions):
@@ -92,7 +90,7 @@ class RunQuestions:
         return await read(*self._component, run_id)
 
     @contextlib.contextmanager
-    def _asking_again(self, decisions: Sequence[RunDecision]) -> Iterator[None]:
+    def _asking_again(self, decisions: Sequence[Ruling]) -> Iterator[None]:
         try:
             yield
         except ValidationFailed as failure:
@@ -100,8 +98,7 @@ class RunQuestions:
             self._asked -= {each.approval_id for each in decisions if each.approval_id}
 
 
-def _ask_about(approval: Mapping[str, Any]) -> RunDecision | None:
-    approval_id = approval["approval_id"]
+def _ask_about(approval: Mapping[str, Any]) -> Ruling | None:
     for line in describe_call(approval):
         note(line)
     match approval["kind"]:
@@ -111,26 +108,24 @@ def _ask_about(approval: Mapping[str, Any]) -> RunDecision | None:
             note("Ctrl-D at the beginning of a line: later")
             with contextlib.suppress(ConfirmationDeclined):
                 value = ask_value("answer", approval.get("schema"))
-                return RunDecision("answer", answer=value, approval_id=approval_id)
+                return build_ruling(approval, "answer", value)
         case "external":
             text = ask(f"result of {approval['tool_name']}, JSON or text (empty: later): ")
             if text:
-                result = parse_value(text, None)
-                return RunDecision("complete", result=result, approval_id=approval_id)
+                return build_ruling(approval, "complete", parse_value(text, None))
     return None
 
 
-def _ask_about_call(approval: Mapping[str, Any]) -> RunDecision | None:
-    seen, approval_id = approval["arguments_hash"], approval["approval_id"]
+def _ask_about_call(approval: Mapping[str, Any]) -> Ruling | None:
     edited: Mapping[str, Any] | None = None
     while True:
         match (ask(_CHOICES) or "later").lower():
             case "y" | "yes":
                 arguments = None if edited is None else dict(edited)
-                return RunDecision("approve", seen, arguments, approval_id=approval_id)
+                return build_ruling(approval, "approve", arguments)
             case "n" | "no":
                 words = ask("Note for the agent (empty: none): ") or None
-                return RunDecision("reject", note=words, approval_id=approval_id)
+                return build_ruling(approval, "reject", note=words)
             case "e" | "edit":
                 before = approval["arguments"] if edited is None else edited
                 try:

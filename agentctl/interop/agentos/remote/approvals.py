@@ -23,7 +23,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.remote.connection import Request, build_path, fill_template
 from agentctl.remote.queries import build_query
-from agentctl.requests.approvals import ApprovalFilter, DecisionRequest
+from agentctl.requests.approvals import ApprovalFilter, Ruling
 
 _KINDS = {name: kind for kind, name in PAUSE_TYPES.items()}
 
@@ -86,7 +86,12 @@ class AgentOSApprovals(AgentOSRuns):
         return read_approval(await self.read_object(Request("GET", path)))
 
     async def decide_approval(
-        self, kind: ComponentKind, component_id: str, approval_id: str, request: DecisionRequest
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        approval_id: str,
+        ruling: Ruling,
+        idempotency_key: str | None = None,
     ) -> Document[Any]:
         """Resolve an approval, and continue its run, which waits for that on AgentOS.
 
@@ -95,14 +100,14 @@ class AgentOSApprovals(AgentOSRuns):
             Conflict: the approval was decided, or the call is another one.
             AgentctlError: the decision is stored, but the run cannot be continued by the caller.
         """
-        if request.arguments is not None:
+        if ruling.arguments is not None:
             raise self.build_missing_error("approvals with edited arguments")
         shown = await self._read_approval(approval_id)
-        if request.arguments_hash not in (None, shown["arguments_hash"]):
+        if ruling.arguments_hash not in (None, shown["arguments_hash"]):
             raise errors.Conflict("arguments_hash is that of another call: read it again")
-        given = {"note": request.note, "values": request.answer, "result": request.result}
+        given = {"note": ruling.note, "values": ruling.answer, "result": ruling.result}
         data = {name: value for name, value in given.items() if value is not None}
-        status = "rejected" if request.decision in ("reject", "fail") else "approved"
+        status = "rejected" if ruling.decision in ("reject", "fail") else "approved"
         body: dict[str, Any] = {"status": status}
         if data:
             body["resolution_data"] = data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Required
 
 from starlette.responses import Response
@@ -11,13 +12,17 @@ from agentctl.declarations import Path, Query
 from agentctl.errors import Conflict, ValidationFailed
 from agentctl.interop.agentos.server.bodies import Endpoints
 from agentctl.interop.agentos.server.operation import list_rows
-from agentctl.interop.agentos.server.pauses import decide, write_approval_type, write_requirement
+from agentctl.interop.agentos.server.pauses import (
+    read_ruling,
+    write_approval_type,
+    write_requirement,
+)
 from agentctl.interop.agentos.values import Built, to_seconds
 from agentctl.interop.agentos.waiting import PAUSE_TYPES
 from agentctl.records.approvals import ApprovalRecord, ApprovalStatus
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.requests import Page, PageNumber, UserId
-from agentctl.requests.approvals import ApprovalFilter, DecisionRequest
+from agentctl.requests.approvals import ApprovalFilter
 from agentctl.server.answers import json_response
 from agentctl.server.bodies import Field, RequestBody
 from agentctl.server.state import Call
@@ -118,16 +123,16 @@ class ApprovalEndpoints(Endpoints):
             raise Conflict(f"Approval is already '{found['status']}' and cannot be resolved")
         values = data.get("values")
         confirmed = body["status"] == "approved"
-        decided = decide(
+        ruling = read_ruling(
             found, confirmed, values if isinstance(values, dict) else {}, data.get("result"), note
         )
-        if decided is None:
+        if ruling is None:
             missing = "values" if found["kind"] == "input" else "result"
             raise ValidationFailed(f"resolution_data.{missing} is required for this approval")
         if seen is not None:
-            decided["arguments_hash"] = seen
+            ruling = replace(ruling, arguments_hash=seen)
         document = await operations.decide_approval(
-            found["component_type"], found["component_id"], approval_id, DecisionRequest(**decided)
+            found["component_type"], found["component_id"], approval_id, ruling
         )
         return json_response(self._write(document.value))
 

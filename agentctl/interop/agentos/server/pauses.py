@@ -7,7 +7,7 @@ them. Here a client only decides: a call is made with the arguments that were st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from agentctl.errors import BadRequest, Conflict, FourEyes, NotFound, TooLarge
 from agentctl.interop.agentos.mapping import write_tool
@@ -15,11 +15,11 @@ from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.values import Built, read_object, read_objects, read_text, to_seconds
 from agentctl.interop.agentos.waiting import FIELD_TYPES
 from agentctl.light_dataclass import dataclass
-from agentctl.records.approvals import ApprovalRecord, Verb, hash_call
+from agentctl.records.approvals import ApprovalRecord, hash_call
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.strict import NotStrict, parse_json
 from agentctl.records.validation import check_json
-from agentctl.requests.approvals import RunDecision
+from agentctl.requests.approvals import Ruling, build_ruling
 from agentctl.runtime.bounds import MAXIMUM_VALUES, has_too_many_values
 
 NEEDS_APPROVER = "This run requires admin approval before it can be continued"
@@ -259,9 +259,7 @@ def _read_entry(field: str, given: Built) -> list[Entry]:
     return [Entry(call_id, approval_id, tool_name, arguments, confirmed, note, values, result)]
 
 
-def match_decisions(
-    entries: Iterable[Entry], approvals: Sequence[ApprovalRecord]
-) -> list[RunDecision]:
+def match_decisions(entries: Iterable[Entry], approvals: Sequence[ApprovalRecord]) -> list[Ruling]:
     """Return the decisions of the user of a run that a client's calls express.
 
     Calls that wait for nothing are ignored, because clients send all calls of a run.
@@ -304,7 +302,7 @@ def _find_asked(entry: Entry, approvals: Sequence[ApprovalRecord]) -> ApprovalRe
     return found[-1] if found else None
 
 
-def _build_decision(entry: Entry, asked: ApprovalRecord) -> RunDecision | None:
+def _build_decision(entry: Entry, asked: ApprovalRecord) -> Ruling | None:
     call = asked["run_id"], asked["tool_call_id"], asked["tool_name"]
     check_json("tool_args", entry.arguments)
     if entry.tool_name not in (None, asked["tool_name"]):
@@ -316,20 +314,17 @@ def _build_decision(entry: Entry, asked: ApprovalRecord) -> RunDecision | None:
             f"tool_args of {entry.call_id} are not those of the call that waits: a call is made as"
             " it was shown"
         )
-    decided = decide(asked, entry.confirmed, entry.values, entry.result, entry.note)
-    if decided is None:
-        return None
-    return RunDecision(**decided, approval_id=asked["approval_id"])
+    return read_ruling(asked, entry.confirmed, entry.values, entry.result, entry.note)
 
 
-def decide(
+def read_ruling(
     asked: ApprovalRecord,
     confirmed: bool | None,
     values: Mapping[str, Any],
     result: Any,
     note: str | None,
-) -> dict[str, Any] | None:
-    """Return the fields of a decision about an approval; None if nothing is decided.
+) -> Ruling | None:
+    """Return the ruling of a client about an approval; None if nothing is decided.
 
     Args:
         confirmed: True to approve, False to reject.
@@ -340,26 +335,19 @@ def decide(
     Raises:
         Conflict: the outcome of a call whose server died, about which AgentOS has no question.
     """
-    kind = asked["kind"]
-    verb: Verb | None = None
-    fields: dict[str, Any] = {}
-    if kind == "approval" and confirmed is not None:
-        verb = "approve" if confirmed else "reject"
-        fields["arguments_hash"] = asked["arguments_hash"]
-    elif kind == "input" and confirmed is False:
-        verb = "reject"
-    elif kind == "input" and values:
-        properties = _find_properties(asked["schema"])
-        verb, fields["answer"] = "answer", dict(values) if properties else values.get(ANSWER)
-    elif kind == "external" and confirmed is False:
-        verb = "fail"
-    elif kind == "external" and result is not None:
-        verb, fields["result"] = "complete", result
-    elif kind == "outcome" and (confirmed is not None or result is not None):
+    kind, note = asked["kind"], note or None
+    if kind == "outcome" and (confirmed is not None or result is not None):
         raise Conflict(
             f"The server that made the call {asked['tool_call_id']} died: report what happened with"
             " agentctl approvals complete"
         )
-    if verb is None:
-        return None
-    return cast(dict[str, Any], {"decision": verb, "note": note or None, **fields})
+    if kind != "outcome" and confirmed is False:
+        return build_ruling(asked, "fail" if kind == "external" else "reject", note=note)
+    if kind == "approval" and confirmed:
+        return build_ruling(asked, "approve", note=note)
+    if kind == "input" and values:
+        answer = dict(values) if _find_properties(asked["schema"]) else values.get(ANSWER)
+        return build_ruling(asked, "answer", answer, note)
+    if kind == "external" and result is not None:
+        return build_ruling(asked, "complete", result, note)
+    return None
