@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
-from agentctl.errors import ValidationFailed
+from agentctl.errors import TooLarge, ValidationFailed
 from agentctl.records.ids import is_session_id
 from agentctl.records.text import is_storable
 
@@ -61,6 +61,28 @@ def check_json(name: str, value: object) -> None:
     """
     if problem := find_json_problem(value):
         raise ValidationFailed(f"{name} {problem}")
+
+
+def dump_checked_json(name: str, value: Any, limit: int | None = None) -> str | None:
+    """Return the JSON text of a value of a caller, None for None.
+
+    Args:
+        name: the field, for the error.
+        limit: maximum size in bytes; None for no limit.
+
+    Raises:
+        ValidationFailed: see `check_json`.
+        TooLarge: the text exceeds the limit.
+    """
+    import orjson
+
+    if value is None:
+        return None
+    check_json(name, value)
+    text = orjson.dumps(value)
+    if limit is not None and len(text) > limit:
+        raise TooLarge(f"{name} must be at most {limit} bytes of JSON")
+    return text.decode()
 
 
 def find_json_problem(value: object) -> str | None:

@@ -13,17 +13,21 @@ from typing import Any, cast
 import orjson
 
 from agentctl import errors
+from agentctl.config.settings import Limits
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import (
+    BOUND_VERBS,
     MAXIMUM_NOTE_LENGTH,
+    VALUES,
     VERBS,
     ApprovalKind,
     ApprovalStatus,
     Verb,
     hash_call,
 )
+from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
-from agentctl.records.validation import check_json, check_text
+from agentctl.records.validation import check_text, dump_checked_json
 from agentctl.requests.approvals import Ruling
 from agentctl.runs.facts import publish_decision
 from agentctl.runs.results import to_json
@@ -91,64 +95,77 @@ def check_pending(row: ApprovalRow) -> None:
         raise errors.Conflict("The approval has expired")
 
 
-async def build_change(row: ApprovalRow, decision: Ruling, actor: str) -> DecisionChange:
-    """Check a decision about an approval and return its new values.
+async def rule(
+    row: ApprovalRow,
+    ruling: Ruling,
+    actor: str,
+    limits: Limits,
+    can_call: Callable[[ComponentKind, str, str], bool],
+) -> DecisionChange:
+    """Check a ruling about an approval, and return the new values of the approval.
+
+    These are all checks of a ruling, but that of the person (`check_approver`). The write finds out
+    if another ruling was first.
+
+    Args:
+        can_call: returns False if a tool of a component does not exist any more.
 
     Raises:
-        Conflict: the approval was decided, or the hash is that of another call.
+        Conflict: the approval was decided, the hash is that of another call, or the tool is gone.
         ValidationFailed: the decision is not one of this kind, the hash is missing, or arguments or
             the answer do not match the schema.
+        TooLarge: a value is too large.
     """
+    arguments = dump_checked_json("arguments", ruling.arguments, limits.state_bytes)
+    answer = dump_checked_json("answer", ruling.answer, limits.state_bytes)
+    result = dump_checked_json("result", ruling.result, limits.tool_result_bytes)
     check_pending(row)
-    verbs = VERBS[cast(ApprovalKind, row.kind)]
-    if decision.decision not in verbs:
-        raise errors.ValidationFailed(
-            f"decision must be {' or '.join(verbs)}: the approval is of the kind {row.kind}"
-        )
-    _check_fields(decision)
-    if decision.decision in ("approve", "retry") and decision.arguments_hash is None:
-        raise errors.ValidationFailed(
-            "arguments_hash is required: the arguments_hash of the approval as it was shown"
-        )
-    if decision.arguments_hash not in (None, row.arguments_hash):
-        raise errors.Conflict(
-            "arguments_hash is that of another call: read the approval again, then decide"
-        )
-    at = now()
-    status: ApprovalStatus = _STATUSES[decision.decision]
-    change = DecisionChange(status=status, decided_at=at, decided_by=actor, note=decision.note)
-    match decision.decision:
-        case "approve" if decision.arguments is not None:
-            await _check_schema("arguments", decision.arguments, row.schema)
-            edited = hash_call(row.run_id, row.tool_call_id, row.tool_name, decision.arguments)
-            if edited == row.arguments_hash:
-                return change
-            text = orjson.dumps(decision.arguments).decode()
-            return change._replace(approved_arguments=text, approved_hash=edited)
+    _check_fields(row, ruling)
+    at, status = now(), _STATUSES[ruling.decision]
+    change = DecisionChange(status=status, decided_at=at, decided_by=actor, note=ruling.note)
+    match ruling.decision:
+        case "approve" if ruling.arguments is not None:
+            await _check_schema("arguments", ruling.arguments, row.schema)
+            edited = hash_call(row.run_id, row.tool_call_id, row.tool_name, ruling.arguments)
+            if edited != row.arguments_hash:
+                change = change._replace(approved_arguments=arguments, approved_hash=edited)
         case "answer":
-            await _check_schema("answer", decision.answer, row.schema)
-            return change._replace(answer=orjson.dumps(decision.answer).decode())
+            await _check_schema("answer", ruling.answer, row.schema)
+            change = change._replace(answer=answer or "null")
         case "complete":
-            result = orjson.dumps(decision.result).decode()
-            return change._replace(execution="done", result=result)
+            change = change._replace(execution="done", result=result or "null")
         case "fail":
-            result = orjson.dumps(decision.note or "The call failed").decode()
-            return change._replace(execution="failed", result=result)
+            reason = orjson.dumps(ruling.note or "The call failed").decode()
+            change = change._replace(execution="failed", result=reason)
+    kind = cast(ComponentKind, row.component_type)
+    if status == "approved" and not can_call(kind, row.component_id, row.tool_name):
+        raise errors.Conflict(
+            f"The tool {row.tool_name} does not exist any more: the call cannot be made"
+        )
     return change
 
 
-def _check_fields(decision: Ruling) -> None:
-    expected = {"arguments": "approve", "answer": "answer", "result": "complete"}
-    for name, verb in expected.items():
-        value = getattr(decision, name)
-        if value is not None and decision.decision != verb:
+def _check_fields(row: ApprovalRow, ruling: Ruling) -> None:
+    verbs = VERBS[cast(ApprovalKind, row.kind)]
+    if ruling.decision not in verbs:
+        raise errors.ValidationFailed(
+            f"decision must be {' or '.join(verbs)}: the approval is of the kind {row.kind}"
+        )
+    for verb, name in VALUES.items():
+        if getattr(ruling, name) is not None and ruling.decision != verb:
             raise errors.ValidationFailed(f"{name} is only for the decision {verb}")
-        if value is not None:
-            check_json(name, value)
-    if decision.note is not None:
-        check_text("note", decision.note)
-        if len(decision.note) > MAXIMUM_NOTE_LENGTH:
+    if ruling.note is not None:
+        check_text("note", ruling.note)
+        if len(ruling.note) > MAXIMUM_NOTE_LENGTH:
             raise errors.ValidationFailed(f"note must be at most {MAXIMUM_NOTE_LENGTH} characters")
+    if ruling.decision in BOUND_VERBS and ruling.arguments_hash is None:
+        raise errors.ValidationFailed(
+            "arguments_hash is required: the arguments_hash of the approval as it was shown"
+        )
+    if ruling.arguments_hash not in (None, row.arguments_hash):
+        raise errors.Conflict(
+            "arguments_hash is that of another call: read the approval again, then decide"
+        )
 
 
 async def _check_schema(name: str, value: Any, schema: str | None) -> None:

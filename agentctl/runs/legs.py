@@ -112,8 +112,6 @@ def build_approval(run: LiveRun, asked: NewApproval, at: int, settings: Approval
     return ApprovalRow(
         approval_id=new_id(),
         kind=asked.kind,
-        status="pending",
-        execution=None,
         policy=asked.policy,
         run_id=run.run_id,
         root_run_id=run.root.run_id,
@@ -126,21 +124,12 @@ def build_approval(run: LiveRun, asked: NewApproval, at: int, settings: Approval
         tool_name=asked.tool_name,
         idempotent=int(asked.idempotent),
         arguments_hash=hash_call(run.run_id, asked.tool_call_id, asked.tool_name, asked.arguments),
-        approved_hash=None,
         created_at=at,
         expires_at=at + expires * 1_000_000 if expires else None,
-        decided_at=None,
-        decided_by=None,
-        executing_at=None,
-        executed_at=None,
         request_id=run.spec.request_id,
-        note=None,
         question=asked.question,
         arguments=to_json(asked.arguments),
-        approved_arguments=None,
         schema=None if asked.schema is None else to_json(asked.schema),
-        answer=None,
-        result=None,
     )
 
 

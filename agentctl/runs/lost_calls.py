@@ -7,7 +7,6 @@ person reports what happened.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import orjson
 
@@ -53,27 +52,18 @@ def ask_about_lost_calls(rows: list[ApprovalRow]) -> Steps[list[ApprovalRow]]:
 
 def build_outcome_question(row: ApprovalRow, question: str, at: int) -> ApprovalRow:
     """Build the approval that asks what happened to an approved call."""
-    return replace(
-        row,
+    kept = (
+        "policy", "run_id", "root_run_id", "session_id", "component_type", "component_id",
+        "user_id", "started_by", "tool_call_id", "tool_name", "idempotent", "request_id",
+    )  # fmt: skip
+    return ApprovalRow(
         approval_id=new_id(),
         kind="outcome",
-        status="pending",
-        execution=None,
         arguments=row.approved_arguments or row.arguments,
         arguments_hash=row.approved_hash or row.arguments_hash,
-        approved_arguments=None,
-        approved_hash=None,
         question=question,
         created_at=at,
-        expires_at=None,
-        decided_at=None,
-        decided_by=None,
-        executing_at=None,
-        executed_at=None,
-        note=None,
-        schema=None,
-        answer=None,
-        result=None,
+        **{name: getattr(row, name) for name in kept},
     )
 
 
@@ -98,8 +88,6 @@ def ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
         ApprovalRow(
             approval_id=new_id(),
             kind="outcome",
-            status="pending",
-            execution=None,
             policy="user",
             run_id=run_id,
             root_run_id=root_id,
@@ -110,24 +98,12 @@ def ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
             started_by=spec.actor,
             tool_call_id=step.call_id or "",
             tool_name=step.name or "",
-            idempotent=0,
             arguments_hash=step.arguments_hash or "",
-            approved_hash=None,
             # The times differ, so that lists have them in the order of the steps.
             created_at=at + number,
-            expires_at=None,
-            decided_at=None,
-            decided_by=None,
-            executing_at=None,
-            executed_at=None,
             request_id=spec.request_id,
-            note=None,
             question=OUTCOME_QUESTION,
             arguments=to_json(arguments.get(step.call_id or "", {})),
-            approved_arguments=None,
-            schema=None,
-            answer=None,
-            result=None,
         )
         for number, step in enumerate(doubtful)
     ]

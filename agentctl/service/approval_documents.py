@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
 from agentctl.records.approvals import ApprovalRecord
 from agentctl.records.document import Document
 from agentctl.service.json_texts import dump, dump_time, join_object, stored_json
 from agentctl.store.repositories.approvals import ApprovalRow
 
+_JSON_TEXTS = frozenset({"arguments", "approved_arguments", "schema", "answer", "result"})
+_COLUMNS = {"approved_arguments_hash": "approved_hash"}
+
+
+def _choose_writer(name: str) -> Callable[[Any], bytes]:
+    if name in _JSON_TEXTS:
+        return stored_json
+    return dump_time if name.endswith("_at") else dump
+
+
+_FIELDS = [
+    (name, attrgetter(_COLUMNS.get(name, name)), _choose_writer(name))
+    for name in ApprovalRecord.__annotations__
+]
+
 
 def build_approval_document(row: ApprovalRow) -> bytes:
     """Build the record of an approval."""
-    return join_object(
-        {
-            "approval_id": dump(row.approval_id),
-            "kind": dump(row.kind),
-            "status": dump(row.status),
-            "execution": dump(row.execution),
-            "policy": dump(row.policy),
-            "run_id": dump(row.run_id),
-            "root_run_id": dump(row.root_run_id),
-            "session_id": dump(row.session_id),
-            "component_type": dump(row.component_type),
-            "component_id": dump(row.component_id),
-            "user_id": dump(row.user_id),
-            "tool_call_id": dump(row.tool_call_id),
-            "tool_name": dump(row.tool_name),
-            "arguments": stored_json(row.arguments),
-            "arguments_hash": dump(row.arguments_hash),
-            "approved_arguments": stored_json(row.approved_arguments),
-            "approved_arguments_hash": dump(row.approved_hash),
-            "question": dump(row.question),
-            "schema": stored_json(row.schema),
-            "answer": stored_json(row.answer),
-            "note": dump(row.note),
-            "result": stored_json(row.result),
-            "created_at": dump_time(row.created_at),
-            "expires_at": dump_time(row.expires_at),
-            "decided_at": dump_time(row.decided_at),
-            "decided_by": dump(row.decided_by),
-            "executing_at": dump_time(row.executing_at),
-            "executed_at": dump_time(row.executed_at),
-            "request_id": dump(row.request_id),
-        }
-    )
+    return join_object({name: write(read(row)) for name, read, write in _FIELDS})
 
 
 def build_approval_record(row: ApprovalRow) -> ApprovalRecord:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
-
-import orjson
 
 from agentctl import errors
 from agentctl.auth import policy
@@ -19,20 +17,19 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FoundTurn, RunRecord
 from agentctl.records.times import format_rfc3339, now
-from agentctl.records.validation import check_texts
+from agentctl.records.validation import check_texts, dump_checked_json
 from agentctl.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.requests.approvals import MAXIMUM_DECISIONS, ApprovalFilter, ContinueRequest, Ruling
 from agentctl.runs.admission import Idempotency, IdempotentReplay, claim_key
-from agentctl.runs.decisions import Decided, build_change, check_approver, write_decisions
+from agentctl.runs.decisions import Decided, check_approver, rule, write_decisions
 from agentctl.runs.event_format import UNRECORDED_EVENTS
-from agentctl.runs.follow import flatten, follow_run, wait_until_final
+from agentctl.runs.follow import flatten, wait_until_final
 from agentctl.runs.states import is_final
 from agentctl.runs.tasks import read_after_change
 from agentctl.service import documents, paging
 from agentctl.service.approval_documents import build_approval_document, build_approval_record
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import OperationFamily
-from agentctl.service.json_texts import dump_checked_json
 from agentctl.service.keyed_requests import build_idempotency, find_repeated, prepare_keyed_entry
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import Conditions, build_any
@@ -151,13 +148,12 @@ class ApprovalOperations(OperationFamily):
                 for the operation are those of other components.
         """
         ids = policy.allowed_ids(self.principal, operation)
-        for name in self.hosting.databases:
-            row = await self.hosting.databases[name].read(approvals.get(approval_id, EVERYONE))
-            if row is not None and (ids is None or row.component_id in ids):
-                kind: ComponentKind = row.component_type  # type: ignore[assignment]  # as stored
-                _, row = await self._find(kind, row.component_id, approval_id)
-                return build_approval_record(row)
-        raise errors.NotFound("Approval not found")
+        _, row = await self._search_row(
+            approval_id, EVERYONE, lambda row: ids is None or row.component_id in ids
+        )
+        kind: ComponentKind = row.component_type  # type: ignore[assignment]  # as stored
+        _, row = await self._find(kind, row.component_id, approval_id)
+        return build_approval_record(row)
 
     async def list_run_approvals(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
@@ -183,19 +179,13 @@ class ApprovalOperations(OperationFamily):
         Raises:
             NotFound: there is no such approval, or it is that of a run of another user.
         """
-        for database in self.hosting.databases.values():
-            row = await database.read(approvals.get(approval_id, self.lookups.visibility))
-            if row is not None:
-                record: ApprovalRecord = orjson.loads(build_approval_document(row))
-                return record
-        raise errors.NotFound("Approval not found")
+        _, row = await self._search_row(approval_id, self.lookups.visibility)
+        return build_approval_record(row)
 
     async def list_pending(self, run_id: str, found: FoundTurn) -> list[ApprovalRecord]:
         """Return what a turn and its members wait for, oldest first."""
         rows = await self.hosting.databases[found.db_id].read(approvals.list_of_root(run_id))
-        return [
-            orjson.loads(build_approval_document(row)) for row in rows if row.status == "pending"
-        ]
+        return [build_approval_record(row) for row in rows if row.status == "pending"]
 
     async def _find(
         self, kind: ComponentKind, component_id: str, approval_id: str
@@ -206,16 +196,33 @@ class ApprovalOperations(OperationFamily):
             NotFound: there is no such approval of this component, or it is not visible.
         """
         component = self.hosting.catalog.get(kind, component_id)
-        databases = self.hosting.databases
-        # A component that is not configured any more may have left approvals in any database.
-        names = list(databases) if component is None else [component.database]
         decided = self._decided_ids()
         sees_all = decided is None or component_id in decided
-        visibility = EVERYONE if sees_all else Visibility(False, self.principal.subject)
-        for name in names:
-            row = await databases[name].read(approvals.get(approval_id, visibility))
-            if row is not None and (row.component_type, row.component_id) == (kind, component_id):
-                return databases[name], row
+        return await self._search_row(
+            approval_id,
+            EVERYONE if sees_all else Visibility(False, self.principal.subject),
+            lambda row: (row.component_type, row.component_id) == (kind, component_id),
+            # A component that is not configured any more may have left approvals in any database.
+            None if component is None else component.database,
+        )
+
+    async def _search_row(
+        self,
+        approval_id: str,
+        visibility: Visibility,
+        fits: Callable[[ApprovalRow], bool] = lambda _: True,
+        name: str | None = None,
+    ) -> tuple[Database, ApprovalRow]:
+        """Return an approval and its database, of one database or of all.
+
+        Raises:
+            NotFound: there is none that is visible and fits.
+        """
+        databases = self.hosting.databases
+        for each in databases if name is None else (name,):
+            row = await databases[each].read(approvals.get(approval_id, visibility))
+            if row is not None and fits(row):
+                return databases[each], row
         raise errors.NotFound("Approval not found")
 
     async def decide_approval(
@@ -244,7 +251,7 @@ class ApprovalOperations(OperationFamily):
                 [kind, component_id, approval_id], asdict(said), idempotency_key
             )
             if not await find_repeated(database, identity):
-                change = await self._build_change(row, ruling)
+                change = await self._rule(row, ruling)
                 decided = await self._write(
                     call, database, row.root_run_id, [(approval_id, change)], identity
                 )
@@ -265,21 +272,10 @@ class ApprovalOperations(OperationFamily):
         fields = {name: value for name, value in request.items() if value is not None}
         return build_idempotency(self.principal, key, [*place, fields])
 
-    async def _build_change(self, row: ApprovalRow, decision: Ruling) -> DecisionChange:
-        limits = self.hosting.settings.limits
-        dump_checked_json("arguments", decision.arguments, limits.state_bytes)
-        dump_checked_json("answer", decision.answer, limits.state_bytes)
-        dump_checked_json("result", decision.result, limits.tool_result_bytes)
-        change = await build_change(row, decision, self.principal.actor)
-        if change.status == "approved" and not self.hosting.catalog.can_call(
-            row.component_type,  # type: ignore[arg-type]  # only kinds are stored
-            row.component_id,
-            row.tool_name,
-        ):
-            raise errors.Conflict(
-                f"The tool {row.tool_name} does not exist any more: the call cannot be made"
-            )
-        return change
+    async def _rule(self, row: ApprovalRow, ruling: Ruling) -> DecisionChange:
+        hosting = self.hosting
+        can_call = hosting.catalog.can_call
+        return await rule(row, ruling, self.principal.actor, hosting.settings.limits, can_call)
 
     async def _write(
         self,
@@ -372,7 +368,7 @@ class ApprovalOperations(OperationFamily):
                     f"The run is part of run {state.parent_run_id}: continue that one"
                 )
             changes = [
-                (row.approval_id, await self._build_change(row, decision))
+                (row.approval_id, await self._rule(row, decision))
                 for row, decision in _match_decisions(rows, request.decisions)
             ]
             if not changes and is_final(state.status):
@@ -400,15 +396,7 @@ class ApprovalOperations(OperationFamily):
 
     def follow_continuation(self, continued: ContinuedRun) -> AsyncGenerator[list[StreamEvent]]:
         """Yield the events of a run that continues, in portions."""
-        hosting = self.hosting
-        return follow_run(
-            hosting.engine,
-            continued.database,
-            hosting.changes,
-            continued.run_id,
-            continued.after,
-            is_started=True,
-        )
+        return self.follow(continued.database, continued.run_id, continued.after, is_started=True)
 
     async def read_continuation(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
@@ -11,7 +11,7 @@ from agentctl import errors
 from agentctl.records.approvals import ApprovalRecord
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
-from agentctl.service.approval_documents import build_approval_document
+from agentctl.service.approval_documents import build_approval_record
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, run_reads, sessions
@@ -47,7 +47,7 @@ class ConversationOperations(OperationFamily):
             and (state.component_type, state.component_id) == (kind, component_id)
         }
         return [
-            cast(ApprovalRecord, orjson.loads(build_approval_document(row)))
+            build_approval_record(row)
             for row in rows
             if row.root_run_id in own and row.session_id == session_id
         ]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 
 from agentctl.auth import policy
 from agentctl.auth.principal import Principal
 from agentctl.records.ids import new_id
 from agentctl.records.validation import check_text
+from agentctl.requests import StreamEvent
+from agentctl.runs.follow import follow_run
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.hosting import Hosting
 from agentctl.service.lookups import Lookups
+from agentctl.store.database import Database
 
 
 class OperationFamily:
@@ -52,6 +55,15 @@ class OperationFamily:
         policy.authorize(self.principal, operation, path_params)
         for name, text in path_params.items():
             check_text(name, text)
+
+    def follow(
+        self, database: Database, run_id: str, after: int, *, is_started: bool = False
+    ) -> AsyncGenerator[list[StreamEvent]]:
+        """Yield the events of a run in portions, see `follow_run`."""
+        hosting = self.hosting
+        return follow_run(
+            hosting.engine, database, hosting.changes, run_id, after, is_started=is_started
+        )
 
     async def record_refusal(
         self, operation: str, path_params: Mapping[str, str], error: Exception

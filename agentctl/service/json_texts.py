@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 import orjson
 
-from agentctl.errors import TooLarge, Unavailable
+from agentctl.errors import Unavailable
 from agentctl.records.times import format_rfc3339
-from agentctl.records.validation import check_json
 from agentctl.runs.states import is_final
 from agentctl.store.repositories.run_rows import LastRun, RunRow, RunState
 
@@ -43,26 +41,6 @@ def _member_label(key: str) -> bytes:
 def join_array(items: Iterable[bytes]) -> bytes:
     """Join documents into a JSON array."""
     return b"[" + b",".join(items) + b"]"
-
-
-def dump_checked_json(name: str, value: Any, limit: int | None = None) -> str | None:
-    """Return the JSON text of a value of a caller, None for None.
-
-    Args:
-        name: the field, for the error.
-        limit: maximum size in bytes; None for no limit.
-
-    Raises:
-        ValidationFailed: see `check_json`.
-        TooLarge: the text exceeds the limit.
-    """
-    if value is None:
-        return None
-    check_json(name, value)
-    text = orjson.dumps(value)
-    if limit is not None and len(text) > limit:
-        raise TooLarge(f"{name} must be at most {limit} bytes of JSON")
-    return text.decode()
 
 
 def dump(value: str | int | None) -> bytes:

@@ -22,7 +22,7 @@ from agentctl.requests import (
     RunFilter,
     StreamEvent,
 )
-from agentctl.runs.follow import flatten, follow_run
+from agentctl.runs.follow import flatten
 from agentctl.service import paging
 from agentctl.service.causes import read_run_causes
 from agentctl.service.family import OperationFamily
@@ -60,8 +60,7 @@ class RunPartOperations(OperationFamily):
                 kind, component_id, run_id, request.session_id
             )
             check_event_number(request.after)
-            hosting = self.hosting
-            return follow_run(hosting.engine, database, hosting.changes, run_id, request.after)
+            return self.follow(database, run_id, request.after)
 
     async def get_tool_call(
         self,

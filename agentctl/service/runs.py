@@ -15,7 +15,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
-from agentctl.records.validation import check_session_id, check_text
+from agentctl.records.validation import check_session_id, check_text, dump_checked_json
 from agentctl.requests import (
     BEFORE_FIRST_EVENT,
     FULL_VIEW,
@@ -32,7 +32,7 @@ from agentctl.requests import (
 from agentctl.runs.admission import Idempotency, Submission
 from agentctl.runs.cancel import LEAVE_SECONDS
 from agentctl.runs.engine import KeyedRun, QueuedRun, StartedRun
-from agentctl.runs.follow import flatten, follow_run, wait_for_leg, wait_until_final
+from agentctl.runs.follow import flatten, wait_for_leg, wait_until_final
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
 from agentctl.runs.tasks import read_after_change, retry_while_unavailable
@@ -41,7 +41,6 @@ from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.budgets import check_start
 from agentctl.service.family import OperationFamily
-from agentctl.service.json_texts import dump_checked_json
 from agentctl.service.keyed_requests import build_idempotency, prepare_keyed_entry
 from agentctl.service.run_input import build_neutral_messages, dump_request_tools, read_run_input
 from agentctl.service.run_parts import check_event_number
@@ -146,7 +145,7 @@ class RunOperations(OperationFamily):
             with _deleted_as_conflict():
                 await database.read(self.lookups.run_document(run.run_id))
         is_started = not isinstance(run, KeyedRun)
-        events = self._follow(database, run.run_id, BEFORE_FIRST_EVENT, is_started=is_started)
+        events = self.follow(database, run.run_id, BEFORE_FIRST_EVENT, is_started=is_started)
         if isinstance(run, QueuedRun):
             async with (
                 self._cancelling_on_leave(database, run.run_id, request),
@@ -193,15 +192,7 @@ class RunOperations(OperationFamily):
                 kind, component_id, run_id, request.session_id, "resume"
             )
             check_event_number(request.after)
-            return self._follow(database, run_id, request.after)
-
-    def _follow(
-        self, database: Database, run_id: str, after: int, *, is_started: bool = False
-    ) -> AsyncGenerator[list[StreamEvent]]:
-        hosting = self.hosting
-        return follow_run(
-            hosting.engine, database, hosting.changes, run_id, after, is_started=is_started
-        )
+            return self.follow(database, run_id, request.after)
 
     async def _wait_for_record(self, database: Database, run_id: str) -> Document[RunRecord]:
         await wait_until_final(self.hosting.engine, database, self.hosting.changes, run_id)

@@ -21,7 +21,7 @@ from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import FoundTurn, RunRecord
 from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage, SessionView
 from agentctl.records.times import now
-from agentctl.records.validation import check_session_id, check_text
+from agentctl.records.validation import check_session_id, check_text, dump_checked_json
 from agentctl.requests import (
     DEFAULT_LOCATOR,
     DELETION_WAIT,
@@ -139,8 +139,8 @@ class SessionOperations(OperationFamily):
                 component_name=name,
                 component_data=data,
                 session_name=_check_name(session.session_name),
-                session_state=json_texts.dump_checked_json("session_state", session.session_state),
-                metadata=json_texts.dump_checked_json("metadata", session.metadata),
+                session_state=dump_checked_json("session_state", session.session_state),
+                metadata=dump_checked_json("metadata", session.metadata),
             )
             call.add_resource("session", row.session_id)
             await call.write(database, _insert(database, row, self.hosting.settings.quotas))
@@ -247,7 +247,7 @@ class SessionOperations(OperationFamily):
             if name == "session_name":
                 changes[name] = _check_name(value)
             else:
-                changes[name] = json_texts.dump_checked_json(name, value)
+                changes[name] = dump_checked_json(name, value)
         row = yield from sessions.update(session_id, self.lookups.visibility, changes, now())
         if row is None:
             raise errors.NotFound("Session not found")

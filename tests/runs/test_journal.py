@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from agentctl.config.settings import Limits
 from agentctl.requests.approvals import Ruling
-from agentctl.runs.decisions import build_change, write_decisions
+from agentctl.runs.decisions import rule, write_decisions
 from agentctl.runs.journal import RunJournal
 from agentctl.runtime.journal import JournaledCall
 from agentctl.runtime.pauses import CallOutcome
@@ -199,7 +200,7 @@ async def test_answer_about_a_lost_step_is_stored_in_it(
         (asked,) = await bench.database.read(approvals.list_of_run("root"))
         assert (asked.kind, asked.status) == ("outcome", "pending")
         decision = Ruling(verb, asked.arguments_hash, **fields)
-        change = await build_change(asked, decision, "boss")
+        change = await rule(asked, decision, "boss", Limits(), lambda *_: True)
         decisions = [(asked.approval_id, change)]
         decided = await bench.database.write(
             write_decisions(bench.database.outbox, "root", decisions)

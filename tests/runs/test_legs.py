@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from agentctl import errors
+from agentctl.config.settings import Limits
 from agentctl.records.times import now
 from agentctl.requests import CancelRequest, ResumeRequest, RunFilter, RunRequest
 from agentctl.requests.approvals import Ruling
 from agentctl.runs import finish, legs
 from agentctl.runs.counters import RunCounters
-from agentctl.runs.decisions import build_change, check_pending, expire_approvals, write_decisions
+from agentctl.runs.decisions import check_pending, expire_approvals, rule, write_decisions
 from agentctl.runs.event_rows import decode_events
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.waiting import cancel_run
@@ -95,7 +96,7 @@ async def approval_of(service: Service, run_id: str) -> ApprovalRow:
 async def decide(service: Service, run_id: str, verb: Any, **fields: Any) -> bool:
     row = await approval_of(service, run_id)
     decision = Ruling(verb, row.arguments_hash, **fields)
-    change = await build_change(row, decision, "boss")
+    change = await rule(row, decision, "boss", Limits(), lambda *_: True)
     work = write_decisions(
         database_of(service).outbox, row.root_run_id, [(row.approval_id, change)]
     )

@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from agentctl.light_dataclass import dataclass
+from agentctl.records.approvals import ApprovalSummary
 from agentctl.records.times import format_rfc3339
 from agentctl.requests.approvals import ApprovalFilter
 from agentctl.store.database import (
@@ -39,8 +40,6 @@ class ApprovalRow:
 
     approval_id: str
     kind: str
-    status: str
-    execution: str | None
     policy: str
     run_id: str
     root_run_id: str
@@ -51,23 +50,25 @@ class ApprovalRow:
     started_by: str | None
     tool_call_id: str
     tool_name: str
-    idempotent: int
-    arguments_hash: str
-    approved_hash: str | None
-    created_at: int
-    expires_at: int | None
-    decided_at: int | None
-    decided_by: str | None
-    executing_at: int | None
-    executed_at: int | None
-    request_id: str | None
-    note: str | None
-    question: str | None
     arguments: str
-    approved_arguments: str | None
-    schema: str | None
-    answer: str | None
-    result: str | None
+    arguments_hash: str
+    created_at: int
+    idempotent: int = 0
+    request_id: str | None = None
+    question: str | None = None
+    schema: str | None = None
+    expires_at: int | None = None
+    status: str = "pending"
+    decided_at: int | None = None
+    decided_by: str | None = None
+    note: str | None = None
+    approved_arguments: str | None = None
+    approved_hash: str | None = None
+    answer: str | None = None
+    execution: str | None = None
+    executing_at: int | None = None
+    executed_at: int | None = None
+    result: str | None = None
 
 
 class Checkpoint(NamedTuple):
@@ -101,10 +102,7 @@ _GET = Sql(f"SELECT {_COLUMNS} FROM approvals WHERE approval_id = :approval_id A
 _OF_RUN = Sql(
     f"SELECT {_COLUMNS} FROM approvals WHERE run_id = :run_id ORDER BY created_at, approval_id"
 )
-_SUMMARY_NAMES = (
-    "approval_id", "run_id", "kind", "policy", "tool_call_id", "tool_name", "arguments_hash",
-    "status", "execution", "created_at", "decided_at", "decided_by", "note",
-)  # fmt: skip
+_SUMMARY_NAMES = tuple(ApprovalSummary.__annotations__)
 _SUMMARIES = Sql(
     f"SELECT created_at, root_run_id, {', '.join(_SUMMARY_NAMES)} FROM approvals"
     f" WHERE run_id IN ({ID_GROUP}) OR root_run_id IN ({ID_GROUP})"
