@@ -106,9 +106,20 @@ def confirm_call(
     hint = "pass --hash HASH, the one of the call that you have seen, or --yes"
     check_confirmable(yes=is_confirmed, hint=hint)
     if not is_confirmed or edited is not None:
-        for line in describe_call(dict(approval), edited):
-            note(line)
+        show_call(approval, edited)
     confirm(question, yes=is_confirmed)
+
+
+def show_call(approval: Mapping[str, Any], edited: Mapping[str, Any] | None = None) -> None:
+    """Write what an approval is about to stderr, see `describe_call`."""
+    for line in describe_call(dict(approval), edited):
+        note(line)
+
+
+def name_command(target: Target, approval: Mapping[str, Any]) -> str:
+    """Return the command line that decides about an approval."""
+    verb = COMMANDS[approval["kind"]]
+    return target.command(f"approvals {verb} {approval['approval_id']}")
 
 
 async def send_ruling(
@@ -177,9 +188,8 @@ def check_decidable(approval: ApprovalRecord, verb: Verb, target: Target) -> Non
     """
     kind = approval["kind"]
     if verb not in VERBS[kind]:
-        fitting = f"approvals {COMMANDS[kind]} {approval['approval_id']}"
         raise UsageError(
-            f"the approval is of the kind {kind}", hint=f"use: {target.command(fitting)}"
+            f"the approval is of the kind {kind}", hint=f"use: {name_command(target, approval)}"
         )
 
 
@@ -211,8 +221,7 @@ def build_waiting(
         if not needs_others:
             hint = "its client continues it: agentctl runs start asks at a terminal"
     elif len(pending) == 1:
-        command = f"approvals {COMMANDS[pending[0]['kind']]} {pending[0]['approval_id']}"
-        hint = f"decide with: {target.command(command)}"
+        hint = f"decide with: {name_command(target, pending[0])}"
     return WaitsForDecision(
         f"run {run_id} waits for {describe_wait(pending)}",
         cause="another person has to decide" if needs_others else None,

@@ -12,7 +12,7 @@ from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
-from agentctl.cli.approvals import COMMANDS, parse_value, read_pending
+from agentctl.cli.approvals import name_command, parse_value, read_pending
 from agentctl.cli.show.approvals import describe_call
 from agentctl.errors import AgentctlError, Forbidden, NotFound
 from agentctl.records.approvals import VERBS, Verb
@@ -110,8 +110,8 @@ class DecideScreen(ModalScreen[None]):
         self._show_buttons(VERBS[kind])
         self.query_one("#later").focus()
         if kind == "outcome":
-            words = f"approvals {COMMANDS[kind]} {self._approval['approval_id']}"
-            self._write("#problem", f"to call again: {self._target.command(words)}")
+            command = name_command(self._target, self._approval)
+            self._write("#problem", f"to call again: {command}")
 
     def _show_buttons(self, verbs: tuple[Verb, ...]) -> None:
         for button in self.query(Button):

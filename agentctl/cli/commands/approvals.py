@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentctl.cli.approvals import (
-    COMMANDS,
     ApprovalId,
     Note,
     SeenHash,
     check_decidable,
     confirm_call,
     find_approval,
+    name_command,
     parse_value,
     read_value,
     send_ruling,
+    show_call,
 )
 from agentctl.cli.files import create_file
 from agentctl.cli.help import CommandApp
@@ -245,8 +246,7 @@ async def _decide(
     elif text is not None:
         value = parse_value(text, approval["schema"] if verb == "answer" else None)
     elif verb == "answer" and approval["status"] == "pending":
-        for line in describe_call(dict(approval)):
-            write_note(line)
+        show_call(approval)
         value = ask_value("answer", approval["schema"])
     await send_ruling(target, approval, build_ruling(approval, verb, value, note), output_format)
 
@@ -360,5 +360,4 @@ def _show(target: Target, approval: ApprovalRecord, output_format: Format) -> No
     else:
         for line in describe_call(dict(approval)):
             write_line(line)
-        words = f"approvals {COMMANDS[approval['kind']]} {approval['approval_id']}"
-        write_note(f"  decide with: {target.command(words)}")
+        write_note(f"  decide with: {name_command(target, approval)}")

@@ -9,9 +9,8 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.approvals import build_waiting, parse_value, read_pending
+from agentctl.cli.approvals import build_waiting, parse_value, read_pending, show_call
 from agentctl.cli.questions import ask_value
-from agentctl.cli.show.approvals import describe_call
 from agentctl.cli.show.event_lines import TEXT_FORMATS
 from agentctl.cli.show.output import Format
 from agentctl.cli.show.terminal import ask, may_ask, note
@@ -99,8 +98,7 @@ class RunQuestions:
 
 
 def _ask_about(approval: Mapping[str, Any]) -> Ruling | None:
-    for line in describe_call(approval):
-        note(line)
+    show_call(approval)
     match approval["kind"]:
         case "approval":
             return _ask_about_call(approval)
@@ -136,7 +134,6 @@ def _ask_about_call(approval: Mapping[str, Any]) -> Ruling | None:
                     note("the arguments are a JSON object")
                     continue
                 edited = value
-                for line in describe_call(approval, edited):
-                    note(line)
+                show_call(approval, edited)
             case "l" | "later":
                 return None
