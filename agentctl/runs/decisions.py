@@ -14,7 +14,6 @@ import orjson
 
 from agentctl import errors
 from agentctl.config.settings import Limits
-from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import (
     BOUND_VERBS,
     MAXIMUM_NOTE_LENGTH,
@@ -52,19 +51,6 @@ _STATUSES: dict[Verb, ApprovalStatus] = {
     "complete": "answered",
     "fail": "answered",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """The outcome of stored decisions.
-
-    Attributes:
-        rows: the approvals after them.
-        continues: True if the root run may go on.
-    """
-
-    rows: list[ApprovalRow]
-    continues: bool
 
 
 def check_approver(row: ApprovalRow, names: Set[str], *, own: bool) -> None:
@@ -188,12 +174,15 @@ def write_decisions(
     root_run_id: str,
     changes: Sequence[tuple[str, DecisionChange]],
     extra_write: Callable[[], Work[None]] | None = None,
-) -> Steps[Decided]:
+) -> Steps[tuple[list[ApprovalRow], bool]]:
     """Store decisions about approvals of one root run, all or none.
 
     Args:
         changes: the id of each approval and its new values.
         extra_write: builds further writes for the transaction, such as the audit entry.
+
+    Returns:
+        The approvals after the decisions, and True if the root run may go on.
 
     Raises:
         Conflict: one of them was decided meanwhile.
@@ -213,7 +202,7 @@ def write_decisions(
         rows.append(row)
     if extra_write is not None:
         yield from extra_write()
-    return Decided(rows, (yield from release_if_decided(root_run_id)))
+    return rows, (yield from release_if_decided(root_run_id))
 
 
 @unit
@@ -257,15 +246,15 @@ async def expire_approvals(
     for row in due:
         change = DecisionChange(status="expired", decided_at=now(), decided_by=EXPIRY)
         try:
-            decided = await database.write(
+            decided, continues = await database.write(
                 write_decisions(database.outbox, row.root_run_id, [(row.approval_id, change)])
             )
         except errors.Conflict:
             continue
         database.outbox.wake()
         if count_decision is not None:
-            for expired in decided.rows:
+            for expired in decided:
                 count_decision(expired)
-        if decided.continues:
+        if continues:
             released.append(row.root_run_id)
     return released

@@ -15,7 +15,7 @@ from agentctl.records.times import format_rfc3339, now, whole_seconds
 from agentctl.runs.event_rows import Piece, RunIdentity, find_frame
 from agentctl.runs.states import Ending
 from agentctl.runtime.events import Content, RunEvent, ThinkingDelta
-from agentctl.runtime.pauses import Decision
+from agentctl.runtime.pauses import Decided
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE
@@ -82,7 +82,7 @@ def format_continued(
     run: RunIdentity,
     attempt: int,
     content: str,
-    decisions: Sequence[Decision],
+    decisions: Sequence[Decided],
     at: int | None = None,
 ) -> tuple[str, bytes]:
     """Return name and data of the event of a new leg.

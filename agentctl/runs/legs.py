@@ -29,7 +29,7 @@ from agentctl.runs.stream import Batch
 from agentctl.runs.waiting import lock_queue
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.journal import rebuild
-from agentctl.runtime.pauses import Decision, Leg, NewApproval
+from agentctl.runtime.pauses import Ask, Decided, Leg
 from agentctl.runtime.session_state import StateChanges
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Steps, unit
@@ -105,7 +105,7 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
     return PreparedPause(values, rows, checkpoint, event, batch)
 
 
-def build_approval(run: LiveRun, asked: NewApproval, at: int, settings: Approvals) -> ApprovalRow:
+def build_approval(run: LiveRun, asked: Ask, at: int, settings: Approvals) -> ApprovalRow:
     """Build the row of something that a run asks for."""
     is_of_caller = asked.kind == "external" and asked.tool_name in _list_client_tools(run.spec)
     expires = settings.client_seconds if is_of_caller else settings.expire_seconds
@@ -343,10 +343,10 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     )
 
 
-def to_decision(row: ApprovalRow) -> Decision:
+def to_decision(row: ApprovalRow) -> Decided:
     """Return a decided approval as the next leg reads it."""
     arguments = orjson.loads(row.approved_arguments or row.arguments)
-    return Decision(
+    return Decided(
         approval_id=row.approval_id,
         kind=row.kind,  # type: ignore[arg-type]  # only these are stored
         status=row.status,  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.runs import FINAL_STATUSES, FinalStatus
-from agentctl.runtime.pauses import NewApproval
+from agentctl.runtime.pauses import Ask
 
 
 def is_final(status: str) -> bool:
@@ -45,7 +45,7 @@ class Pause:
         continues: True if everything was decided before the pause was stored.
     """
 
-    asks: Sequence[NewApproval] = ()
+    asks: Sequence[Ask] = ()
     state: Any = None
     event: tuple[str, bytes] | None = None
     continues: bool = False

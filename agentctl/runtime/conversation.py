@@ -23,7 +23,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.history import format_summary
 from agentctl.runtime.journal import ApprovedEnd, JournaledCall, load_outcome
 from agentctl.runtime.json_values import NOT_AN_OBJECT
-from agentctl.runtime.pauses import CallOutcome, NewApproval, WaitingCall, perform_decided
+from agentctl.runtime.pauses import Ask, CallOutcome, WaitingCall, perform_decided
 from agentctl.runtime.spans import CurrentCall, Span, current_call
 from agentctl.runtime.tracing import enter_call
 
@@ -125,7 +125,7 @@ class Conversation:
         self.routed_answer: str | None = None
         self.is_routing = False
         self.has_answer_begun = False
-        self.asks: list[NewApproval] = []
+        self.asks: list[Ask] = []
         self.waiting: dict[str, WaitingCall] = {}
         self._rules = rules or {}
         self._journal = context.journal
@@ -393,7 +393,7 @@ class Conversation:
     def _ask(self, rule: CallRule, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         self.waiting[call_id] = WaitingCall(is_gated=True)
         self.asks.append(
-            NewApproval(
+            Ask(
                 rule.kind,
                 call_id,
                 name,

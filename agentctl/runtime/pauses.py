@@ -25,7 +25,7 @@ EXPIRED = "The call was rejected: no one decided in time"
 
 
 @dataclass(frozen=True, slots=True)
-class NewApproval:
+class Ask:
     """One thing that a component asks for.
 
     Attributes:
@@ -56,14 +56,14 @@ class Paused(BaseException):  # not an error: code that catches errors must not 
         state: JSON value that the next leg of the component gets back.
     """
 
-    def __init__(self, asks: Sequence[NewApproval], state: Any) -> None:
+    def __init__(self, asks: Sequence[Ask], state: Any) -> None:
         super().__init__("the run is paused")
         self.asks = list(asks)
         self.state = state
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Decided:
     """A decided approval, as the next leg reads it.
 
     Attributes:
@@ -113,9 +113,9 @@ class Leg:
     """
 
     state: Any
-    decisions: Sequence[Decision]
+    decisions: Sequence[Decided]
 
-    def find(self, tool_call_id: str, kind: ApprovalKind | None = None) -> Decision | None:
+    def find(self, tool_call_id: str, kind: ApprovalKind | None = None) -> Decided | None:
         """Return the latest decision about a call; None if there is none."""
         return next(
             (
@@ -137,7 +137,7 @@ class CallPause:
         is_parked: True if the call waits for another process, not for people.
     """
 
-    asks: Sequence[NewApproval]
+    asks: Sequence[Ask]
     state: Any
     is_parked: bool = False
 
@@ -186,7 +186,7 @@ class CallRecords(Protocol):
 
 async def perform_decided(
     context: CallRecords,
-    decision: Decision,
+    decision: Decided,
     perform: Callable[[Mapping[str, Any]], Awaitable[CallOutcome]],
     *,
     stores_end: bool = True,
@@ -201,8 +201,7 @@ async def perform_decided(
         stores_end: False if the caller stores the end of the call.
     """
     if decision.execution in ("done", "failed"):
-        text = decision.result if isinstance(decision.result, str) else _to_text(decision.result)
-        return CallOutcome(text, failed=decision.execution == "failed")
+        return CallOutcome(to_text(decision.result), failed=decision.execution == "failed")
     if not decision.is_approved:
         return CallOutcome(decision.refusal, failed=True, counts_as_failure=False)
     if decision.execution != "executing":
@@ -214,7 +213,8 @@ async def perform_decided(
     return outcome
 
 
-def _to_text(value: Any) -> str:
+def to_text(value: Any) -> str:
+    """Return a text as it is, and any other value as JSON."""
     import orjson
 
-    return orjson.dumps(value).decode()
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

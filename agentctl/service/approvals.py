@@ -21,7 +21,7 @@ from agentctl.records.validation import check_texts, dump_checked_json
 from agentctl.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.requests.approvals import MAXIMUM_DECISIONS, ApprovalFilter, ContinueRequest, Ruling
 from agentctl.runs.admission import Idempotency, IdempotentReplay, claim_key
-from agentctl.runs.decisions import Decided, check_approver, rule, write_decisions
+from agentctl.runs.decisions import check_approver, rule, write_decisions
 from agentctl.runs.event_format import UNRECORDED_EVENTS
 from agentctl.runs.follow import flatten, wait_until_final
 from agentctl.runs.states import is_final
@@ -252,13 +252,14 @@ class ApprovalOperations(OperationFamily):
             )
             if not await find_repeated(database, identity):
                 change = await self._rule(row, ruling)
-                decided = await self._write(
+                written = await self._write(
                     call, database, row.root_run_id, [(approval_id, change)], identity
                 )
-                if decided is not None:
-                    if decided.continues and self.principal.via == "http":
+                if written is not None:
+                    (decided,), continues = written
+                    if continues and self.principal.via == "http":
                         self._continue_soon(database, row.root_run_id)
-                    return Document(build_approval_document(decided.rows[0]))
+                    return Document(build_approval_document(decided))
             call.omit_entry()
             _, row = await self._find(kind, component_id, approval_id)
             return Document(build_approval_document(row))
@@ -284,21 +285,21 @@ class ApprovalOperations(OperationFamily):
         root_run_id: str,
         changes: Sequence[tuple[str, DecisionChange]],
         identity: Idempotency | None,
-    ) -> Decided | None:
+    ) -> tuple[list[ApprovalRow], bool] | None:
         """Store decisions with their audit entry; return None for a repeated request."""
         call.add_resource("run", root_run_id)
         note = await prepare_keyed_entry(self.hosting, call, database, identity)
         with call.change():
             try:
-                decided = await database.write(
+                decided, continues = await database.write(
                     _write_once(database.outbox, root_run_id, changes, note, identity)
                 )
             except IdempotentReplay:
                 return None
         database.outbox.wake()
-        for row in decided.rows:
+        for row in decided:
             self.hosting.engine.counters.count_decision(row)
-        return decided
+        return decided, continues
 
     def _continue_soon(self, database: Database, run_id: str) -> None:
         self.hosting.background.start(self._try_to_continue(database, run_id, None))
@@ -457,7 +458,7 @@ def _write_once(
     changes: Sequence[tuple[str, DecisionChange]],
     note: AppendEntry | None,
     identity: Idempotency | None,
-) -> Steps[Decided]:
+) -> Steps[tuple[list[ApprovalRow], bool]]:
     if identity is not None:
         yield from claim_key(root_run_id, identity)
     return (yield from write_decisions(outbox, root_run_id, changes, note))

@@ -13,7 +13,7 @@ from typing import Any
 from agentctl import RunContext
 from agentctl.runtime.context import RunEnvironment
 from agentctl.runtime.conversation import CallOutcome
-from agentctl.runtime.pauses import NewApproval, Paused, perform_decided
+from agentctl.runtime.pauses import Ask, Paused, perform_decided
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
 """The payments that were made."""
@@ -36,22 +36,22 @@ FORM = {
 }
 
 
-def build_ask(word: str, call_id: str) -> NewApproval:
+def build_ask(word: str, call_id: str) -> Ask:
     match word:
         case "ask":
-            return NewApproval("input", call_id, "ask", question="Which way?", schema=CHOICE)
+            return Ask("input", call_id, "ask", question="Which way?", schema=CHOICE)
         case "form":
-            return NewApproval("input", call_id, "book", question="Which seats?", schema=FORM)
+            return Ask("input", call_id, "book", question="Which seats?", schema=FORM)
         case "lost":
             call = {"amount": 10, "to": "bob"}
-            return NewApproval("outcome", call_id, "pay", call, policy="other")
+            return Ask("outcome", call_id, "pay", call, policy="other")
         case "large":
-            return NewApproval("approval", call_id, "pay", {"amount": 2**53 + 1, "to": "bob"})
+            return Ask("approval", call_id, "pay", {"amount": 2**53 + 1, "to": "bob"})
         case "open":
-            return NewApproval("external", call_id, "open_file", {"path": "a.txt"})
+            return Ask("external", call_id, "open_file", {"path": "a.txt"})
         case "other" | "user":
             call = {"amount": 10, "to": "bob"}
-            return NewApproval("approval", call_id, "pay", call, policy=word, schema=SCHEMA)
+            return Ask("approval", call_id, "pay", call, policy=word, schema=SCHEMA)
     raise ValueError(word)
 
 

@@ -35,7 +35,7 @@ from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending, Pause
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
-from agentctl.runtime.pauses import NewApproval
+from agentctl.runtime.pauses import Ask
 from agentctl.runtime.transcript import Transcript
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Steps, Work, unit
@@ -147,7 +147,7 @@ class Scene:
 
     def asked(self, name: str) -> ApprovalRow:
         run = self._live(name, "w")
-        row = build_approval(run, NewApproval("approval", "c", "pay"), 3, Approvals())
+        row = build_approval(run, Ask("approval", "c", "pay"), 3, Approvals())
         return replace(row, approval_id=self.id(f"ask-{name}"), arguments_hash="h", expires_at=9)
 
     def checkpoint(self, name: str) -> Checkpoint:
@@ -171,7 +171,7 @@ class Scene:
     def pause_live(self) -> Steps[str]:
         run = self._live("live", "s")
         run.transcript.add_user("hello")
-        prepared = prepare_pause(run, Pause([NewApproval("approval", "c", "pay")]), Approvals())
+        prepared = prepare_pause(run, Pause([Ask("approval", "c", "pay")]), Approvals())
         (row,) = prepared.rows
         row = replace(row, approval_id=self.id("ask-live"), arguments_hash="h")
         return (yield from write_pause(run, replace(prepared, rows=[row]), 100))

@@ -202,10 +202,10 @@ async def test_answer_about_a_lost_step_is_stored_in_it(
         decision = Ruling(verb, asked.arguments_hash, **fields)
         change = await rule(asked, decision, "boss", Limits(), lambda *_: True)
         decisions = [(asked.approval_id, change)]
-        decided = await bench.database.write(
+        _, continues = await bench.database.write(
             write_decisions(bench.database.outbox, "root", decisions)
         )
-        assert decided.continues
+        assert continues
         (step,) = await bench.list_steps()
         body = loads(step.body)
         assert (step.state, body.get("text")) == (state, text)

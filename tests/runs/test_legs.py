@@ -21,7 +21,7 @@ from agentctl.runs.recovery import recover_runs
 from agentctl.runs.waiting import cancel_run
 from agentctl.runtime.components import execute
 from agentctl.runtime.events import Content
-from agentctl.runtime.pauses import CallOutcome, NewApproval, Paused, perform_decided
+from agentctl.runtime.pauses import Ask, CallOutcome, Paused, perform_decided
 from agentctl.service.runs_doctor.find import RunsDoctor
 from agentctl.service.runs_doctor.repair import RunRepairs
 from agentctl.service.service import Service
@@ -33,7 +33,7 @@ from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.service.callers import admin, event_data, open_service, user
 
-CALL = NewApproval("approval", "call-1", "pay", {"amount": 10, "to": "bob"})
+CALL = Ask("approval", "call-1", "pay", {"amount": 10, "to": "bob"})
 
 
 class Payer:
@@ -100,7 +100,7 @@ async def decide(service: Service, run_id: str, verb: Any, **fields: Any) -> boo
     work = write_decisions(
         database_of(service).outbox, row.root_run_id, [(row.approval_id, change)]
     )
-    return (await database_of(service).write(work)).continues
+    return (await database_of(service).write(work))[1]
 
 
 async def wait_for_status(service: Service, run_id: str, *statuses: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending
 from agentctl.runtime.components import execute
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.pauses import NewApproval, Paused
+from agentctl.runtime.pauses import Ask, Paused
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_members import LibraryMembers
 from agentctl.runtime.runners.runner import run_hosted_agent
@@ -306,7 +306,7 @@ async def test_member_pauses_and_goes_on_with_its_run(deployment: Deployment, ho
             below = members.start("2", "bank", "transfer", parent="1")
             below.run.add_text("Before. ")
             member.run.add_usage({"input_tokens": 5})
-            ask = NewApproval("approval", "call-1", "pay", {"amount": 10})
+            ask = Ask("approval", "call-1", "pay", {"amount": 10})
             raise Paused([ask], {"members": members.to_json()})
         await members.restore(run.leg.state["members"])
         found = members.find("2")

@@ -21,7 +21,7 @@ from agentctl.runs.live import LiveRun
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import settle_inconsistent
 from agentctl.runs.states import Ending, LegEnd, Pause
-from agentctl.runtime.pauses import NewApproval
+from agentctl.runtime.pauses import Ask
 from agentctl.store.database import Sql, Work
 from agentctl.store.repositories import approvals, integrity, run_reads, runs, workers
 from agentctl.store.repositories.workers import WorkerRow
@@ -37,7 +37,7 @@ TAKE = Sql("UPDATE runs SET owner = 'other' WHERE run_id = :run_id")
 
 
 async def pause(run: LiveRun, on_unavailable: Callable[[], None] = lambda: None) -> LegEnd:
-    asked = Pause([NewApproval("approval", "call", "pay", {"amount": 1})], {})
+    asked = Pause([Ask("approval", "call", "pay", {"amount": 1})], {})
     return await store_pause(run, asked, Approvals(), on_unavailable)
 
 

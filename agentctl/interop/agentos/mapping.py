@@ -274,7 +274,7 @@ def read_run(run: Record, session_id: str | None = None) -> Built:
     if built["status"] == "ERROR":
         built |= {"error": read_error(run, built["content"]), "content": None}
     if built["status"] == "PAUSED":
-        built["approvals"] = [call.approval for call in find_waiting(run)]
+        built["approvals"] = [approval for approval, _ in find_waiting(run)]
     if built["status"] in FINAL_STATUSES:
         created = parse_moment(run.get("created_at"))
         seconds = (read_object(run.get("metrics")) or {}).get("duration")

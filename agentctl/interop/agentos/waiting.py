@@ -7,7 +7,7 @@ decided by the client that continues the run: it sends them back with the decisi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from agentctl.errors import NotFound
 from agentctl.interop.agentos.values import (
@@ -45,19 +45,12 @@ FIELD_TYPES = {
 _JSON_TYPES = {name: kind for kind, name in FIELD_TYPES.items()}
 
 
-class WaitingCall(NamedTuple):
-    """A call, or a step of a workflow, that waits.
-
-    Attributes:
-        approval: its approval, with the fields of `ApprovalRecord`.
-        given: the object of AgentOS that a decision is set on.
-    """
-
-    approval: Built
-    given: Built
+Waiting = tuple[Built, Built]
+"""The approval of a call, or of a step of a workflow, that waits, with the fields of
+`ApprovalRecord`; and the object of AgentOS that a decision is set on."""
 
 
-def find_waiting(run: Record) -> list[WaitingCall]:
+def find_waiting(run: Record) -> list[Waiting]:
     """Return what a paused run, or the event of its pause, waits for."""
     steps = read_objects(run.get("step_requirements"))
     requirements = read_objects(run.get("requirements"))
@@ -84,14 +77,15 @@ def apply_decisions(run: Record, decisions: Iterable[Ruling]) -> None:
     Raises:
         NotFound: the run does not wait for such a call.
     """
-    by_id = {call.approval["approval_id"]: call for call in find_waiting(run)}
+    by_id = {call[0]["approval_id"]: call for call in find_waiting(run)}
     # An agent's run has its calls twice, and the client returns those in `tools`.
     tools = {tool.get("tool_call_id"): tool for tool in read_objects(run.get("tools"))}
     for decision in decisions:
         call = by_id.get(decision.approval_id or "")
         if call is None:
             raise NotFound("Approval not found")
-        for given in (call.given, tools.get(call.approval["tool_call_id"])):
+        approval, waiting = call
+        for given in (waiting, tools.get(approval["tool_call_id"])):
             if given is not None:
                 _apply(given, decision)
 
@@ -116,7 +110,7 @@ def _apply(given: Built, decision: Ruling) -> None:
             given |= {"result": decision.note or "The call failed", "tool_call_error": True}
 
 
-def _find_in_step(run: Record, step: Built) -> Iterator[WaitingCall]:
+def _find_in_step(run: Record, step: Built) -> Iterator[Waiting]:
     for requirement in read_objects(step.get("executor_requirements")):
         executor = {"member_run_id": step.get("executor_run_id")}
         yield from _find_in_requirement(run, executor | requirement)
@@ -127,18 +121,16 @@ def _find_in_step(run: Record, step: Built) -> Iterator[WaitingCall]:
         call = {"tool_call_id": step.get("step_id"), "tool_name": step.get("step_name")}
         asked = call | {"user_input_schema": step.get("user_input_schema")}
         kind = "input" if is_asked else "approval"
-        yield WaitingCall(_build(run, asked, kind, {}) | {"question": read_text(message)}, step)
+        yield _build(run, asked, kind, {}) | {"question": read_text(message)}, step
 
 
-def _find_in_requirement(run: Record, requirement: Built) -> Iterator[WaitingCall]:
+def _find_in_requirement(run: Record, requirement: Built) -> Iterator[Waiting]:
     tool = read_object(requirement.get("tool_execution"))
     if tool is not None:
         yield from _find_call(run, tool, requirement)
 
 
-def _find_call(
-    run: Record, tool: Built, requirement: Record | None = None
-) -> Iterator[WaitingCall]:
+def _find_call(run: Record, tool: Built, requirement: Record | None = None) -> Iterator[Waiting]:
     if tool.get("requires_confirmation") and tool.get("confirmed") is None:
         kind = "approval"
     elif tool.get("external_execution_required") and tool.get("result") is None:
@@ -147,7 +139,7 @@ def _find_call(
         kind = "input"
     else:
         return
-    yield WaitingCall(_build(run, tool, kind, requirement or {}), tool)
+    yield _build(run, tool, kind, requirement or {}), tool
 
 
 def _build(run: Record, tool: Record, kind: str, requirement: Record) -> Built:

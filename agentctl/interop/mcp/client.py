@@ -16,9 +16,6 @@ from agentctl.server.state import Call
 Result = dict[str, Any]
 """The result of a call as JSON of the protocol."""
 
-Ask = Callable[[Question], Awaitable[None]]
-"""Sends a question, whose answer is another request."""
-
 
 @dataclass(frozen=True, slots=True)
 class Client:
@@ -29,7 +26,8 @@ class Client:
         detaches: True if the run goes on then.
         run_id: the id that its run gets; None for any.
         report: sends a notification of progress; None if the client wants none.
-        ask: sends a question; None if the client takes none while it waits.
+        ask: sends a question, whose answer is another request; None if the client takes none while
+            it waits.
         waits: counts the call among the streams that the caller follows, while it waits for an
             answer.
         takes_questions: True if the client takes questions as the result of the call.
@@ -41,7 +39,7 @@ class Client:
     detaches: bool
     run_id: str | None = None
     report: Report | None = None
-    ask: Ask | None = None
+    ask: Callable[[Question], Awaitable[None]] | None = None
     waits: Callable[[], AbstractContextManager[None]] = nullcontext
     takes_questions: bool = False
     state: str | None = None

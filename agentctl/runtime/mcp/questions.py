@@ -18,7 +18,7 @@ from agentctl.runtime.mcp.definitions import (
     clean_text,
 )
 from agentctl.runtime.mcp.failures import McpCallFailed
-from agentctl.runtime.pauses import CallPause, Leg, NewApproval
+from agentctl.runtime.pauses import Ask, CallPause, Leg
 from agentctl.runtime.spans import current_call
 
 MAXIMUM_ROUNDS = 10
@@ -54,7 +54,7 @@ async def build_questions(
         raise McpCallFailed("it asks for input too often, or for none")
     call = current_call.get()
     assert call is not None
-    asks: list[NewApproval] = []
+    asks: list[Ask] = []
     asked: dict[str, str] = {}
     for key, request in requests.items():
         params = request["params"] if request["method"] == "elicitation/create" else {}
@@ -66,7 +66,7 @@ async def build_questions(
             raise McpCallFailed(f"it asks a question that is not usable: {problem}") from None
         asked[key] = f"{call.id}:{number}.{len(asks) + 1}"
         question = clean_text(params["message"], DESCRIPTION_BYTES)
-        asks.append(NewApproval("input", asked[key], tool.name, {}, "user", question, schema))
+        asks.append(Ask("input", asked[key], tool.name, {}, "user", question, schema))
     state = {"round": number, "asked": asked, "request_state": result.get("requestState")}
     return CallPause(asks, state)
 

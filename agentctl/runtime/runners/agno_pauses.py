@@ -11,14 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from typing import Any, NamedTuple
 
-import orjson
 from agno.run.base import RunStatus
 from agno.tools import Function, Toolkit
 from agno.utils.team import get_member_id
 
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.json_values import to_json_value
-from agentctl.runtime.pauses import Decision, Leg, NewApproval
+from agentctl.runtime.pauses import Ask, Decided, Leg, to_text
 
 _ASK_USER, _GET_INPUT = "ask_user", "get_user_input"
 
@@ -32,7 +31,7 @@ _JSON_TYPES = {
 }
 
 
-class WaitingCall(NamedTuple):
+class AgnoCall(NamedTuple):
     """A call that waits for a decision, an answer or a result.
 
     Attributes:
@@ -47,7 +46,7 @@ class WaitingCall(NamedTuple):
     tool: Any
 
 
-def list_waiting(output: Any) -> list[WaitingCall]:
+def list_waiting(output: Any) -> list[AgnoCall]:
     """Return the calls that wait in a paused run, and in those of its members."""
     found = [
         (run, tool) for run in walk_paused(output) for tool in run.tools or () if is_waiting(tool)
@@ -58,7 +57,7 @@ def list_waiting(output: Any) -> list[WaitingCall]:
         owner_id = getattr(run, "team_id", None) or getattr(run, "agent_id", None) or ""
         call_id = tool.tool_call_id or ""
         key = call_id if counts[call_id] == 1 else f"{run.run_id}:{call_id}"
-        calls.append(WaitingCall(run.run_id, owner_id, key, tool))
+        calls.append(AgnoCall(run.run_id, owner_id, key, tool))
     return calls
 
 
@@ -70,7 +69,7 @@ def walk_paused(output: Any) -> Iterator[Any]:
             yield from walk_paused(member)
 
 
-def list_asks(waiting: Iterable[WaitingCall], owners: Iterable[Any]) -> list[NewApproval]:
+def list_asks(waiting: Iterable[AgnoCall], owners: Iterable[Any]) -> list[Ask]:
     """Return what calls wait for.
 
     Args:
@@ -97,19 +96,19 @@ def is_waiting(tool: Any) -> bool:
     )
 
 
-def _build_ask(call: WaitingCall, owner: Any) -> NewApproval:
+def _build_ask(call: AgnoCall, owner: Any) -> Ask:
     tool, name = call.tool, call.tool.tool_name or ""
     arguments = to_json_value(tool.tool_args or {}, 2**31)
     policy: Any = "other" if tool.approval_type == "required" else "user"
     if tool.requires_confirmation:
         schema = _find_schema(owner, name)
-        return NewApproval("approval", call.key, name, arguments, policy=policy, schema=schema)
+        return Ask("approval", call.key, name, arguments, policy=policy, schema=schema)
     if tool.external_execution_required:
-        return NewApproval("external", call.key, name, arguments, policy=policy)
+        return Ask("external", call.key, name, arguments, policy=policy)
     questions = tool.user_feedback_schema or ()
     schema = _build_choices(questions) if questions else _build_fields(tool.user_input_schema or ())
     texts = [question.question for question in questions]
-    return NewApproval("input", call.key, name, arguments, policy, "\n".join(texts) or None, schema)
+    return Ask("input", call.key, name, arguments, policy, "\n".join(texts) or None, schema)
 
 
 def _build_fields(fields: Any) -> dict[str, Any]:
@@ -175,7 +174,7 @@ class DecidedCalls:
         ended: the text of the calls that are not to be made, and whether they failed.
     """
 
-    approved: dict[CallId, Decision] = field(default_factory=dict)
+    approved: dict[CallId, Decided] = field(default_factory=dict)
     ended: dict[CallId, tuple[str, bool]] = field(default_factory=dict)
 
 
@@ -210,14 +209,14 @@ def _find_requirements(output: Any, call_id: CallId) -> Iterator[Any]:
                 yield requirement
 
 
-def _apply(tool: Any, decision: Decision) -> tuple[str, bool] | None:
+def _apply(tool: Any, decision: Decided) -> tuple[str, bool] | None:
     """Set a decision on a call; return its text and whether it failed if it is not to be made."""
     if decision.kind == "approval" and decision.is_approved and decision.execution is None:
         tool.confirmed, tool.tool_args = True, dict(decision.arguments)
         return None
     if decision.execution is not None:
         failed = decision.execution != "done"
-        return _set_result(tool, _to_text(decision.result), failed=failed)
+        return _set_result(tool, to_text(decision.result), failed=failed)
     if decision.status != "answered":
         return _set_result(tool, decision.refusal, failed=True)
     tool.answered = True
@@ -247,7 +246,3 @@ def _set_result(tool: Any, text: str, *, failed: bool) -> tuple[str, bool]:
 
 def _read(answer: Any, name: str) -> Any:
     return answer.get(name) if isinstance(answer, Mapping) else None
-
-
-def _to_text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()

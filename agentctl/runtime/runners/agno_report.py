@@ -14,12 +14,7 @@ from agno.team import Team
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.agno_failures import find_cause, to_failure
-from agentctl.runtime.runners.agno_pauses import (
-    DecidedCalls,
-    WaitingCall,
-    walk_members,
-    walk_paused,
-)
+from agentctl.runtime.runners.agno_pauses import AgnoCall, DecidedCalls, walk_members, walk_paused
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.library_members import LibraryMembers
 
@@ -265,7 +260,7 @@ class AgnoReport:
         for member in self._members.list_open():
             self._reports[member.key] = RunReport(member.run)
 
-    def start_waiting(self, calls: Iterable[WaitingCall]) -> None:
+    def start_waiting(self, calls: Iterable[AgnoCall]) -> None:
         """Report the calls of a pause, whose events come when they are made."""
         for call in calls:
             report = self._reports.get(call.run_id, self.root)

@@ -10,10 +10,10 @@ from agno.run.base import RunStatus
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import to_json_value
-from agentctl.runtime.pauses import Decision, Leg, NewApproval
+from agentctl.runtime.pauses import Ask, Decided, Leg
 from agentctl.runtime.runners.agno_pauses import (
+    AgnoCall,
     DecidedCalls,
-    WaitingCall,
     apply_decisions,
     list_asks,
     list_waiting,
@@ -45,11 +45,11 @@ class StepPause:
         calls: the calls of that run which wait.
     """
 
-    asks: Sequence[NewApproval]
+    asks: Sequence[Ask]
     requirement: Any
     output: Any
     executor: Any = None
-    calls: Sequence[WaitingCall] = ()
+    calls: Sequence[AgnoCall] = ()
 
 
 def find_step_pause(output: Any, owners: Iterable[Any]) -> StepPause | None:
@@ -73,7 +73,7 @@ def find_step_pause(output: Any, owners: Iterable[Any]) -> StepPause | None:
     return StepPause(list_asks(calls, owners), requirement, output, executor, calls)
 
 
-def _build_ask(requirement: Any, key: str) -> NewApproval | None:
+def _build_ask(requirement: Any, key: str) -> Ask | None:
     """Return the question of a step; None if it asks for nothing.
 
     The result of a step is an argument that can be edited.
@@ -87,10 +87,10 @@ def _build_ask(requirement: Any, key: str) -> NewApproval | None:
             _build_object({_OUTPUT: kind}, [_OUTPUT]),
             requirement.output_review_message,
         )
-        return NewApproval("approval", key, name, arguments, question=question, schema=schema)
+        return Ask("approval", key, name, arguments, question=question, schema=schema)
     if requirement.requires_confirmation:
         schema, question = _build_object({}, []), requirement.confirmation_message
-        return NewApproval("approval", key, name, question=question, schema=schema)
+        return Ask("approval", key, name, question=question, schema=schema)
     if requirement.requires_route_selection:
         items = {"enum": list(requirement.available_choices or ())}
         limit = {} if requirement.allow_multiple_selections else {"maxItems": 1}
@@ -101,9 +101,9 @@ def _build_ask(requirement: Any, key: str) -> NewApproval | None:
     return None
 
 
-def _build_question(key: str, requirement: Any, schema: dict[str, Any]) -> NewApproval:
+def _build_question(key: str, requirement: Any, schema: dict[str, Any]) -> Ask:
     name, question = requirement.step_name or "", requirement.user_input_message
-    return NewApproval("input", key, name, question=question, schema=schema)
+    return Ask("input", key, name, question=question, schema=schema)
 
 
 def _build_fields(fields: Iterable[Any]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def decide_step(pause: StepPause, leg: Leg) -> DecidedCalls:
     return DecidedCalls()
 
 
-def _decide_approval(pause: StepPause, decision: Decision) -> None:
+def _decide_approval(pause: StepPause, decision: Decided) -> None:
     requirement = pause.requirement
     if not decision.is_approved:
         requirement.reject(decision.note)

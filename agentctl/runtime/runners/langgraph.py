@@ -26,7 +26,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.history import CANCELLED_RESULT
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.journal import Parked
-from agentctl.runtime.pauses import Decision, Paused
+from agentctl.runtime.pauses import Decided, Paused
 from agentctl.runtime.runners.default_values import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
@@ -267,7 +267,7 @@ class LangGraphRunner:
         thread: _Thread,
         control: RunControl,
         report: GraphReport,
-        approved: Mapping[str, Decision],
+        approved: Mapping[str, Decided],
     ) -> GraphJournal | None:
         """Return the journal of a durable run, which stores the calls of its task; else None."""
         if run.journal is None or not isinstance(thread.saver, DurableSaver):

@@ -27,7 +27,7 @@ from langgraph.types import Command
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ENDED, IDEMPOTENT, ApprovedEnd, Journal, JournaledCall
 from agentctl.runtime.json_values import NotSerializable, clean_json_value, to_json_value
-from agentctl.runtime.pauses import CallOutcome, CallPause, Decision, Leg
+from agentctl.runtime.pauses import CallOutcome, CallPause, Decided, Leg
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_messages import read_text
 from agentctl.runtime.runners.langgraph_report import GraphReport
@@ -56,7 +56,7 @@ class GraphJournal:
         journal: Journal,
         control: RunControl,
         state: Mapping[str, Any] | None,
-        approved: Mapping[str, Decision],
+        approved: Mapping[str, Decided],
         saver: RunSaver,
         report: GraphReport,
     ) -> None:
@@ -222,7 +222,7 @@ def _find_text(result: Any) -> str:
     return read_text(result) if isinstance(result, ToolMessage) else str(result)
 
 
-def find_undone(leg: Leg) -> dict[str, Decision]:
+def find_undone(leg: Leg) -> dict[str, Decided]:
     """Return the approved calls that the graph of an earlier leg has not made.
 
     Raises:

@@ -18,7 +18,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value
-from agentctl.runtime.pauses import Decision, Leg, NewApproval
+from agentctl.runtime.pauses import Ask, Decided, Leg, to_text
 
 ALL_DECISIONS = ("approve", "edit", "reject", "respond")
 
@@ -27,7 +27,7 @@ MAXIMUM_QUESTION_LENGTH = 10_000
 
 
 @dataclass(slots=True)
-class Ask:
+class GraphAsk:
     """One thing that an interrupt asks for.
 
     Attributes:
@@ -46,17 +46,15 @@ class Ask:
     def is_call(self) -> bool:
         return "approve" in self.allowed or "edit" in self.allowed
 
-    def to_approval(self, *, idempotent: bool) -> NewApproval:
+    def to_approval(self, *, idempotent: bool) -> Ask:
         """Return the approval that the pause creates.
 
         Arguments that the graph does not let anyone edit have a schema that only they match.
         """
         if not self.is_call:
-            return NewApproval(
-                "input", self.key, self.name, question=self.question, schema=self.schema
-            )
+            return Ask("input", self.key, self.name, question=self.question, schema=self.schema)
         schema = self.schema if "edit" in self.allowed else {"const": self.arguments}
-        return NewApproval(
+        return Ask(
             "approval",
             self.key,
             self.name,
@@ -76,7 +74,7 @@ class OpenInterrupt:
     """
 
     id: str
-    asks: list[Ask]
+    asks: list[GraphAsk]
     is_list: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -85,7 +83,7 @@ class OpenInterrupt:
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> OpenInterrupt:
         """Return the interrupt of a stored state."""
-        return cls(stored["id"], [Ask(**ask) for ask in stored["asks"]], stored["is_list"])
+        return cls(stored["id"], [GraphAsk(**ask) for ask in stored["asks"]], stored["is_list"])
 
 
 def list_tools(graph: Any) -> Iterator[Any]:
@@ -132,7 +130,7 @@ def read_interrupt(
     while key in known:
         key, number = f"{interrupt.id}:{number + 1}", number + 1
     schema = interrupt.response_schema
-    ask = Ask(
+    ask = GraphAsk(
         key,
         "interrupt",
         question=_format_question(value),
@@ -145,7 +143,7 @@ def _read_batch(
     value: Mapping[str, Any],
     calls: Sequence[Mapping[str, Any]],
     schemas: Mapping[str, dict[str, Any]],
-) -> list[Ask] | None:
+) -> list[GraphAsk] | None:
     requests, reviews = value.get("action_requests"), value.get("review_configs")
     if not (isinstance(requests, list) and isinstance(reviews, list) and requests):
         return None
@@ -172,7 +170,7 @@ def _read_batch(
     return asks
 
 
-def _read_call(value: Mapping[str, Any], schema: Any) -> Ask | None:
+def _read_call(value: Mapping[str, Any], schema: Any) -> GraphAsk | None:
     call_id, name, arguments = (value.get(key) for key in ("tool_call_id", "name", "args"))
     if value.get("type") != "tool_approval" or not isinstance(arguments, Mapping):
         return None
@@ -191,7 +189,7 @@ def _build_ask(
     allowed: list[str],
     description: object,
     schema: dict[str, Any] | None,
-) -> Ask:
+) -> GraphAsk:
     try:
         values = to_json_value(arguments, 2**31)
     except NotSerializable as error:
@@ -199,10 +197,10 @@ def _build_ask(
             "AGENT_FAILED", f"The arguments of the call of {name} have no JSON form"
         ) from error
     question = _format_question(description) if description else None
-    ask = Ask(key, name, values, allowed, question, schema)
+    ask = GraphAsk(key, name, values, allowed, question, schema)
     if not ask.is_call:
         # Only a person answers: the tool is never executed.
-        return Ask(key, name, {}, allowed, question or name, None)
+        return GraphAsk(key, name, {}, allowed, question or name, None)
     return ask
 
 
@@ -248,7 +246,7 @@ class Answers:
     """
 
     resume: dict[str, Any] = field(default_factory=dict)
-    approved: dict[str, Decision] = field(default_factory=dict)
+    approved: dict[str, Decided] = field(default_factory=dict)
     refusals: dict[str, str] = field(default_factory=dict)
 
 
@@ -269,7 +267,7 @@ def build_answers(interrupts: Iterable[OpenInterrupt], leg: Leg, *, takes_result
     return answers
 
 
-def _answer(ask: Ask, leg: Leg, answers: Answers, takes_results: bool) -> Any:
+def _answer(ask: GraphAsk, leg: Leg, answers: Answers, takes_results: bool) -> Any:
     decision = leg.find(ask.key)
     if decision is None or decision.execution in ("executing", "unknown"):
         raise ExecutionError("AGENT_FAILED", f"The call of {ask.name} has no known outcome")
@@ -286,7 +284,7 @@ def _answer(ask: Ask, leg: Leg, answers: Answers, takes_results: bool) -> Any:
                 f"The call of {ask.name} was made before its server died, and the graph cannot take"
                 " its result: it is not made again",
             )
-        return {"type": "respond", "message": _to_text(decision.result)}
+        return {"type": "respond", "message": to_text(decision.result)}
     if not decision.is_approved:
         return _reject(ask, decision, answers)
     answers.approved[ask.key] = decision
@@ -296,13 +294,13 @@ def _answer(ask: Ask, leg: Leg, answers: Answers, takes_results: bool) -> Any:
     return {"type": "approve"}
 
 
-def _answer_question(ask: Ask, decision: Decision) -> Any:
+def _answer_question(ask: GraphAsk, decision: Decided) -> Any:
     if not ask.allowed:
         return decision.answer
-    return {"type": "respond", "message": _to_text(decision.answer)}
+    return {"type": "respond", "message": to_text(decision.answer)}
 
 
-def _reject(ask: Ask, decision: Decision, answers: Answers) -> Any:
+def _reject(ask: GraphAsk, decision: Decided, answers: Answers) -> Any:
     if "reject" not in ask.allowed:
         raise ExecutionError(
             "AGENT_FAILED",
@@ -312,11 +310,7 @@ def _reject(ask: Ask, decision: Decision, answers: Answers) -> Any:
     return {"type": "reject", "message": decision.note or decision.refusal}
 
 
-def _format_refused_question(decision: Decision) -> str:
+def _format_refused_question(decision: Decided) -> str:
     if decision.status == "expired":
         return "The question of the graph was not answered in time"
     return "The question of the graph was rejected"
-
-
-def _to_text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()

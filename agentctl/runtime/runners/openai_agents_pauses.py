@@ -13,7 +13,7 @@ from agents.result import RunResultStreaming
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import clean_json_value
 from agentctl.runtime.models.calls import parse_arguments
-from agentctl.runtime.pauses import Decision, Leg, NewApproval, Paused
+from agentctl.runtime.pauses import Ask, Decided, Leg, Paused, to_text
 from agentctl.runtime.runners.hosted_run import HostedRun
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ class DecidedCalls:
         self.refusals: dict[str, str] = {}
         self.done: set[str] = set()
         self._run = run
-        self._approved: dict[str, Decision] = {}
+        self._approved: dict[str, Decided] = {}
 
-    def approve(self, decision: Decision) -> None:
+    def approve(self, decision: Decided) -> None:
         self._approved[decision.tool_call_id] = decision
 
     async def begin(self, call_id: str) -> None:
@@ -107,7 +107,7 @@ async def restore_state(
         if decision is None:
             raise ExecutionError("INTERNAL", "A decision of the run is missing")
         if decision.execution in ("done", "failed"):
-            calls.refusals[call_id] = _to_text(decision.result)
+            calls.refusals[call_id] = to_text(decision.result)
             calls.done |= {call_id} if decision.execution == "done" else set()
         elif not decision.is_approved:
             calls.refusals[call_id] = decision.refusal
@@ -122,12 +122,12 @@ async def restore_state(
     return state
 
 
-def _build_ask(item: ToolApprovalItem) -> NewApproval:
+def _build_ask(item: ToolApprovalItem) -> Ask:
     name = item.name or "tool"
     arguments = clean_json_value(read_arguments(item.raw_item))
     tools = [tool for tool in item.agent.tools if isinstance(tool, FunctionTool)]
     schema = next((tool.params_json_schema for tool in tools if tool.name == name), None)
-    return NewApproval("approval", item.call_id or "", name, arguments, schema=schema)
+    return Ask("approval", item.call_id or "", name, arguments, schema=schema)
 
 
 def read_arguments(raw: Any) -> dict[str, Any]:
@@ -142,7 +142,7 @@ _FIELDS = frozenset({"action", "actions", "code", "input", "operation", "queries
 """The fields of calls that are not calls of functions, as the record has them."""
 
 
-def _edit_calls(value: Any, edited: Mapping[str, Decision]) -> set[str]:
+def _edit_calls(value: Any, edited: Mapping[str, Decided]) -> set[str]:
     """Replace the arguments of calls in a state, and return the ids of these calls."""
     changed: set[str] = set()
     if isinstance(value, list):
@@ -160,7 +160,3 @@ def _edit_calls(value: Any, edited: Mapping[str, Decision]) -> set[str]:
         for each in value.values():
             changed |= _edit_calls(each, edited)
     return changed
-
-
-def _to_text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -11,7 +11,6 @@ from copy import copy
 from functools import cached_property, partial
 from typing import Any
 
-import orjson
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai import (
     Agent,
@@ -41,7 +40,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.json_values import NotSerializable, clean_json_value
 from agentctl.runtime.models.calls import parse_arguments
-from agentctl.runtime.pauses import Decision, NewApproval, Paused
+from agentctl.runtime.pauses import Ask, Decided, Paused, to_text
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_failures import list_causes
 from agentctl.runtime.runners.pydantic_ai_journal import (
@@ -119,7 +118,7 @@ class DeferredCalls:
         self.usage = RunUsage()
         self._run = run
         self._approve = approve
-        self._decisions: dict[str, Decision] = {}
+        self._decisions: dict[str, Decided] = {}
         self._begun: set[str] = set()
         self._failed: tuple[Exception | None, str] = None, ""
         self._client_tools = read_client_tools(run.spec)
@@ -221,7 +220,7 @@ class DeferredCalls:
 
     def _build_approval(
         self, requests: DeferredToolRequests, call: ToolCallPart, steps: Any
-    ) -> NewApproval:
+    ) -> Ask:
         kind = _KINDS[requests.kind(call.tool_call_id)]
         arguments = clean_json_value(parse_arguments(call.args))
         tools = steps.ctx.deps.tool_manager
@@ -229,7 +228,7 @@ class DeferredCalls:
         question = requests.metadata.get(call.tool_call_id, {}).get("question")
         if question is None and kind == "input":
             question = arguments.get("question")
-        return NewApproval(
+        return Ask(
             kind=kind,
             tool_call_id=call.tool_call_id,
             tool_name=call.tool_name,
@@ -330,5 +329,5 @@ def _list_calls(requests: DeferredToolRequests) -> list[ToolCallPart]:
 
 def _to_result(value: Any, *, failed: bool = False) -> ToolReturn[Any] | ToolFailed:
     if failed:
-        return ToolFailed(value if isinstance(value, str) else orjson.dumps(value).decode())
+        return ToolFailed(to_text(value))
     return ToolReturn(value)

@@ -29,7 +29,7 @@ from agentctl.runtime.context import ContextMisuse, format_call_id
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import JournaledCall, Parked
 from agentctl.runtime.json_values import NotSerializable, to_json_value
-from agentctl.runtime.pauses import EXPIRED, CallOutcome, Decision, NewApproval, Paused
+from agentctl.runtime.pauses import EXPIRED, Ask, CallOutcome, Decided, Paused
 from agentctl.runtime.spans import CurrentCall
 from agentctl.runtime.tracing import enter_call
 
@@ -92,7 +92,7 @@ class _Lane:
     calls: list[LoggedCall] = field(default_factory=list)
     position: int = 0
     is_claimed: bool = False
-    approved: list[Decision] = field(default_factory=list)
+    approved: list[Decided] = field(default_factory=list)
 
 
 class Replay:
@@ -106,7 +106,7 @@ class Replay:
     """
 
     def __init__(self, run: HostedRun, calls: Sequence[Mapping[str, Any]] = ()) -> None:
-        self.paused: list[NewApproval] | None = None
+        self.paused: list[Ask] | None = None
         self._run = run
         self._calls = [LoggedCall(**call) for call in calls]
         self._unused = len(self._calls)
@@ -115,7 +115,7 @@ class Replay:
         for call in self._calls:
             self._lanes[call.lane].calls.append(call)
         self._lane_of: dict[asyncio.Task[Any], _Lane] = {}
-        self._waiting: dict[str, tuple[NewApproval, asyncio.Future[NoReturn]]] = {}
+        self._waiting: dict[str, tuple[Ask, asyncio.Future[NoReturn]]] = {}
         self._settling: asyncio.Task[None] | None = None
         self._made = self._running = 0
         self._no_step_runs = asyncio.Event()
@@ -163,7 +163,7 @@ class Replay:
     ) -> agents.Decision:
         values = self._to_json(arguments, f"the arguments of {tool} have")
         lane, call = self._begin("approve", tool, values)
-        asked = NewApproval(
+        asked = Ask(
             kind="approval",
             tool_call_id=call.call_id,
             tool_name=replace_unstorable(tool),
@@ -190,7 +190,7 @@ class Replay:
         values = self._to_json({"question": question}, "the question has")
         rules = None if schema is None else self._to_json(schema, "the schema has")
         _, call = self._begin("ask", "ask", values)
-        asked = NewApproval("input", call.call_id, "ask", question=question, schema=rules)
+        asked = Ask("input", call.call_id, "ask", question=question, schema=rules)
         decision = await self._wait_for_decision(asked)
         if decision.status != "answered":
             note = EXPIRED if decision.status == "expired" else decision.note
@@ -224,7 +224,7 @@ class Replay:
     async def _perform(
         self,
         call: LoggedCall,
-        approved: Decision | None,
+        approved: Decided | None,
         made: JournaledCall,
         function: Callable[[], Any],
     ) -> None:
@@ -245,7 +245,7 @@ class Replay:
                 self._no_step_runs.set()
 
     async def _make(
-        self, call: LoggedCall, approved: Decision | None, name: str, function: Callable[[], Any]
+        self, call: LoggedCall, approved: Decided | None, name: str, function: Callable[[], Any]
     ) -> None:
         inside = _is_in_step.set(True)
         try:
@@ -339,7 +339,7 @@ class Replay:
             self._lane_of[task] = lane
         return self._lane_of[task]
 
-    async def _wait_for_decision(self, asked: NewApproval) -> Decision:
+    async def _wait_for_decision(self, asked: Ask) -> Decided:
         leg = self._run.leg
         decision = leg.find(asked.tool_call_id, asked.kind) if leg is not None else None
         if decision is not None:
@@ -404,7 +404,7 @@ class Replay:
             raise ContextMisuse(f"{subject} no JSON form, or a size above the limit") from error
 
 
-def _take_known_result(call: LoggedCall, made: Decision) -> None:
+def _take_known_result(call: LoggedCall, made: Decided) -> None:
     """Take the result of a call that a lost leg has made, or that a person has reported."""
     call.is_done, result = True, made.result
     if made.execution == "failed":

@@ -209,7 +209,7 @@ class Delivery(NamedTuple):
     body: str
 
 
-class Decision(NamedTuple):
+class DecisionOnOthers(NamedTuple):
     """A decision about an approval of another user."""
 
     approval_id: str
@@ -328,9 +328,9 @@ def find_deliveries(
     return found, rows[-1].delivery_id if len(rows) == SCANNED_ROWS else None
 
 
-def list_decisions(user_id: str, after: str, limit: int) -> Work[list[Decision]]:
+def list_decisions(user_id: str, after: str, limit: int) -> Work[list[DecisionOnOthers]]:
     """Return decisions of a person about approvals of others, in the order of their ids."""
-    return _DECISIONS.rows(Decision, user_id=user_id, after=after, limit=limit)
+    return _DECISIONS.rows(DecisionOnOthers, user_id=user_id, after=after, limit=limit)
 
 
 def list_days(user_id: str, after: int, limit: int) -> Work[list[tuple[SumKey, Sums]]]:

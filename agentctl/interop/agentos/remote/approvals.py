@@ -136,7 +136,7 @@ def read_approval(record: Record) -> Built:
     # Those of a decided record are shown, too.
     undecided = [tool | _UNDECIDED for tool in tools if tool]
     waiting = find_waiting({**record, "requirements": None, "tools": undecided})
-    calls = [call.approval for call in waiting]
+    calls = [approval for approval, _ in waiting]
     first = calls[0] if calls else _read_call(record)
     data = read_object(record.get("resolution_data")) or {}
     names = [call["tool_name"] for call in calls] or [first["tool_name"]]
@@ -170,8 +170,8 @@ def _read_call(record: Record) -> Built:
         "tool_args": record.get("tool_args"),
         "requires_confirmation": True,
     }
-    (waiting,) = find_waiting({**record, "requirements": None, "tools": [call]})
-    return waiting.approval
+    ((approval, _),) = find_waiting({**record, "requirements": None, "tools": [call]})
+    return approval
 
 
 def _build_path(name: str, approval_id: str) -> str:

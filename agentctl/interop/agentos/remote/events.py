@@ -94,7 +94,7 @@ def _build_data(kind: EventKind | None, data: dict[str, Any], *, is_own: bool) -
     if kind is EventKind.PAUSED:
         # The pause of a run names the calls of its members as well.
         waiting = find_waiting(data) if is_own else ()
-        built |= {"approvals": [call.approval for call in waiting], "content": None}
+        built |= {"approvals": [approval for approval, _ in waiting], "content": None}
     elif kind is EventKind.CONTINUED:
         built.pop("content", None)
     if kind is EventKind.FAILED:
