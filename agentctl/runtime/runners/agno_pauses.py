@@ -118,7 +118,11 @@ def _build_fields(fields: Any) -> dict[str, Any]:
         kind = _JSON_TYPES.get(each.field_type)
         described = {"description": each.description} if each.description else {}
         properties[each.name] = ({"type": kind} if kind else {}) | described
-    required = [each.name for each in fields if each.value is None]
+    return build_object(properties, [each.name for each in fields if each.value is None])
+
+
+def build_object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    """Return the schema of an object with these properties, and no others."""
     return {
         "type": "object",
         "properties": properties,

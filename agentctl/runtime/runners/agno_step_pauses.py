@@ -15,6 +15,7 @@ from agentctl.runtime.runners.agno_pauses import (
     AgnoCall,
     DecidedCalls,
     apply_decisions,
+    build_object,
     list_asks,
     list_waiting,
 )
@@ -84,18 +85,18 @@ def _build_ask(requirement: Any, key: str) -> Ask | None:
         arguments = to_json_value({_OUTPUT: content}, _MAXIMUM_BYTES)
         kind = {"type": "string"} if isinstance(content, str) else {}
         schema, question = (
-            _build_object({_OUTPUT: kind}, [_OUTPUT]),
+            build_object({_OUTPUT: kind}, [_OUTPUT]),
             requirement.output_review_message,
         )
         return Ask("approval", key, name, arguments, question=question, schema=schema)
     if requirement.requires_confirmation:
-        schema, question = _build_object({}, []), requirement.confirmation_message
+        schema, question = build_object({}, []), requirement.confirmation_message
         return Ask("approval", key, name, question=question, schema=schema)
     if requirement.requires_route_selection:
         items = {"enum": list(requirement.available_choices or ())}
         limit = {} if requirement.allow_multiple_selections else {"maxItems": 1}
         chosen = {"type": "array", "items": items, "minItems": 1, **limit}
-        return _build_question(key, requirement, _build_object({_CHOICES: chosen}, [_CHOICES]))
+        return _build_question(key, requirement, build_object({_CHOICES: chosen}, [_CHOICES]))
     if requirement.requires_user_input:
         return _build_question(key, requirement, _build_fields(requirement.user_input_schema or ()))
     return None
@@ -115,16 +116,7 @@ def _build_fields(fields: Iterable[Any]) -> dict[str, Any]:
         described = {"description": each.description} if each.description else {}
         properties[each.name] = kind | allowed | described
     required = [each.name for each in fields if each.required]
-    return _build_object(properties, required) if properties else {"type": "object"}
-
-
-def _build_object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
+    return build_object(properties, required) if properties else {"type": "object"}
 
 
 def decide_step(pause: StepPause, leg: Leg) -> DecidedCalls:
