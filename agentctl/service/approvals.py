@@ -27,7 +27,6 @@ from agentctl.runs.follow import flatten, wait_until_final
 from agentctl.runs.states import is_final
 from agentctl.runs.tasks import read_after_change
 from agentctl.service import documents, paging
-from agentctl.service.approval_documents import build_approval_document, build_approval_record
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import OperationFamily
 from agentctl.service.keyed_requests import build_idempotency, find_repeated, prepare_keyed_entry
@@ -74,7 +73,7 @@ class ApprovalOperations(OperationFamily):
             page = await database.read(
                 approvals.list_page(filter, self._visible_approvals(), part), size="large"
             )
-            items = map(build_approval_document, page.rows)
+            items = map(documents.build_approval_document, page.rows)
             return Document(documents.build_page_document("approvals", items, filter.page, page))
 
     def _visible_approvals(self) -> Conditions:
@@ -115,7 +114,7 @@ class ApprovalOperations(OperationFamily):
         path = {KINDS[kind].id_field: component_id, "approval_id": approval_id}
         async with self.audit(operation_ids(kind).get_approval, **path):
             _, row = await self._find(kind, component_id, approval_id)
-            return Document(build_approval_document(row))
+            return Document(documents.build_approval_document(row))
 
     async def get_receipt(
         self, kind: ComponentKind, component_id: str, approval_id: str
@@ -136,7 +135,7 @@ class ApprovalOperations(OperationFamily):
                 raise errors.Conflict(
                     "The server signs no receipts", hint="set key_file in [audit] of the server"
                 )
-            content = build_receipt(build_approval_record(row), format_rfc3339(now()))
+            content = build_receipt(documents.build_approval_record(row), format_rfc3339(now()))
             receipt = key.sign("approval-receipt", content)
             return build_document(ReceiptRecord(approval_id=row.approval_id, receipt=receipt))
 
@@ -153,7 +152,7 @@ class ApprovalOperations(OperationFamily):
         )
         kind: ComponentKind = row.component_type  # type: ignore[assignment]  # as stored
         _, row = await self._find(kind, row.component_id, approval_id)
-        return build_approval_record(row)
+        return documents.build_approval_record(row)
 
     async def list_run_approvals(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
@@ -165,7 +164,7 @@ class ApprovalOperations(OperationFamily):
         """
         database, state = await self.lookups.find_run(kind, component_id, run_id, session_id)
         rows = await database.read(approvals.list_of_root(run_id))
-        return state.status, [build_approval_record(row) for row in rows]
+        return state.status, [documents.build_approval_record(row) for row in rows]
 
     async def require_approval(
         self, kind: ComponentKind, component_id: str, approval_id: str
@@ -180,12 +179,12 @@ class ApprovalOperations(OperationFamily):
             NotFound: there is no such approval, or it is that of a run of another user.
         """
         _, row = await self._search_row(approval_id, self.lookups.visibility)
-        return build_approval_record(row)
+        return documents.build_approval_record(row)
 
     async def list_pending(self, run_id: str, found: FoundTurn) -> list[ApprovalRecord]:
         """Return what a turn and its members wait for, oldest first."""
         rows = await self.hosting.databases[found.db_id].read(approvals.list_of_root(run_id))
-        return [build_approval_record(row) for row in rows if row.status == "pending"]
+        return [documents.build_approval_record(row) for row in rows if row.status == "pending"]
 
     async def _find(
         self, kind: ComponentKind, component_id: str, approval_id: str
@@ -259,10 +258,10 @@ class ApprovalOperations(OperationFamily):
                     (decided,), continues = written
                     if continues and self.principal.via == "http":
                         self._continue_soon(database, row.root_run_id)
-                    return Document(build_approval_document(decided))
+                    return Document(documents.build_approval_document(decided))
             call.omit_entry()
             _, row = await self._find(kind, component_id, approval_id)
-            return Document(build_approval_document(row))
+            return Document(documents.build_approval_document(row))
 
     def _names(self) -> frozenset[str]:
         return frozenset({self.principal.actor, self.principal.identity})

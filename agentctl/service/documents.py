@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -23,7 +24,6 @@ from agentctl.requests import FULL_VIEW, Page, RunView
 from agentctl.runs.cancel import CancelResult
 from agentctl.runs.replay import find_root_id, read_stored_items
 from agentctl.runs.states import is_final, is_settled
-from agentctl.service.approval_documents import build_approval_record
 from agentctl.service.json_texts import (
     JsonText,
     dump,
@@ -37,6 +37,7 @@ from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import approvals, queue, run_reads, sessions
+from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE, parse_counters
 from agentctl.store.visibility import EVERYONE
@@ -382,6 +383,31 @@ def read_run_details(run: RunRecord) -> Steps[RunDetails]:
         rows = yield from find(run["run_id"])
         asked = [build_approval_record(row) for row in rows]
     return RunDetails(descendants, orjson.loads(state or "null"), asked)
+
+
+def _choose_writer(name: str) -> Callable[[Any], bytes]:
+    if name in ("arguments", "approved_arguments", "schema", "answer", "result"):
+        return stored_json
+    return dump_time if name.endswith("_at") else dump
+
+
+_COLUMNS = {"approved_arguments_hash": "approved_hash"}
+_APPROVAL_FIELDS = [
+    (name, attrgetter(_COLUMNS.get(name, name)), _choose_writer(name))
+    for name in ApprovalRecord.__annotations__
+]
+"""The fields of an approval: the name, its column, and the function that writes it."""
+
+
+def build_approval_document(row: ApprovalRow) -> bytes:
+    """Build the record of an approval."""
+    return join_object({name: write(read(row)) for name, read, write in _APPROVAL_FIELDS})
+
+
+def build_approval_record(row: ApprovalRow) -> ApprovalRecord:
+    """Build the record of an approval as an object."""
+    record: ApprovalRecord = orjson.loads(build_approval_document(row))
+    return record
 
 
 def build_cancel_document(cancellation: CancelResult) -> bytes:

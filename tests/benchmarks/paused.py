@@ -52,10 +52,9 @@ def pause_runs(count: int, component_id: str) -> Steps[None]:
         yield from approvals.create(
             [
                 ApprovalRow(
-                    new_id(), "approval", "pending", None, "other", run_id, run_id, session_id,
-                    "agent", component_id, "ann", "ann", "call-1", "pay", 0, call_hash, None, at,
-                    None, None, None, None, None, None, None, None,
-                    orjson.dumps(ARGUMENTS).decode(), None, None, None, None,
+                    new_id(), "approval", "other", run_id, run_id, session_id, "agent",
+                    component_id, "ann", "ann", "call-1", "pay", orjson.dumps(ARGUMENTS).decode(),
+                    call_hash, at,
                 )
             ]
         )  # fmt: skip

@@ -47,9 +47,8 @@ def configured(postgres_url: str) -> Iterator[settings.Settings]:
 
 def an_approval(run_id: str, *, expires_at: int) -> ApprovalRow:
     return ApprovalRow(
-        "a1", "approval", "pending", None, "user", run_id, run_id, "s1", "agent", "echo", "ann",
-        "ann", "c1", "pay", 0, "sha256:0", None, now(), expires_at, None, None, None, None, None,
-        None, None, "{}", None, None, None, None,
+        "a1", "approval", "user", run_id, run_id, "s1", "agent", "echo", "ann", "ann", "c1", "pay",
+        "{}", "sha256:0", now(), expires_at=expires_at,
     )  # fmt: skip
 
 

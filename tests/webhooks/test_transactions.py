@@ -115,9 +115,8 @@ def create_approval(run_id: str) -> Steps[None]:
     yield from approvals.create(
         [
             ApprovalRow(
-                "a1", "approval", "pending", None, "user", run_id, run_id, "s1", "agent", "echo",
-                "ann", "ann", "c1", "pay", 0, "sha256:0", None, now(), now() - 1, None, None, None,
-                None, None, None, None, "{}", None, None, None, None,
+                "a1", "approval", "user", run_id, run_id, "s1", "agent", "echo", "ann", "ann",
+                "c1", "pay", "{}", "sha256:0", now(), expires_at=now() - 1,
             )
         ]
     )  # fmt: skip
