@@ -60,6 +60,12 @@ app = CommandApp(
     epilog="Example: agentctl approvals list --status pending",
 )
 
+_QUESTIONS: dict[Verb, str] = {
+    "approve": "Approve this call of {}, {}?",
+    "retry": "Call {} again, {}? It may have been called before",
+}
+"""The questions of the commands that let a call be made, with the tool and the place."""
+
 
 def _command(words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add a command to the group, with the words of its example, which begin with its name."""
@@ -249,12 +255,6 @@ async def _decide(
         show_call(approval)
         value = ask_value("answer", approval["schema"])
     await send_ruling(target, approval, build_ruling(approval, verb, value, note), output_format)
-
-
-_QUESTIONS: dict[Verb, str] = {
-    "approve": "Approve this call of {}, {}?",
-    "retry": "Call {} again, {}? It may have been called before",
-}
 
 
 @_command("receipt APPROVAL_ID --to-file receipt.jwt")
