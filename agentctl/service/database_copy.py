@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Literal
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Literal
 
 from agentctl import errors
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
@@ -14,17 +14,20 @@ from agentctl.records.times import Timestamp, format_rfc3339
 from agentctl.store import migrating
 from agentctl.store.copying import state
 from agentctl.store.copying.copier import Copier, Report
-from agentctl.store.copying.side import Side, name_place
+from agentctl.store.copying.sqlite import SqliteSource
 from agentctl.store.copying.tables import Table, load_tables
 from agentctl.store.database import Database as OpenDatabase
 from agentctl.store.migrating import read_version
 from agentctl.store.schema import MIGRATE_COMMAND, SCHEMA_VERSION, check_newer
-from agentctl.store.search import Tokenizer
-from agentctl.store.sqlite.file import mark_as_used
+
+if TYPE_CHECKING:
+    from agentctl.store.copying.postgres import PostgresTarget
 
 Stage = Literal["none", "copying", "copied", "moved", "finished"]
 """The stage of a copy: `copied` has all rows, `moved` has a source that refuses writes and a target
 that is not served yet."""
+
+EMPTY_TARGET = "name an empty database, or another schema in search_path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,8 @@ class CopyStatus:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    source: Side
-    target: Side
+    source: SqliteSource
+    target: PostgresTarget
     tables: tuple[Table, ...]
 
 
@@ -63,16 +66,16 @@ async def read_copy_status(source: Database, target: Database) -> CopyStatus:
     """Check that a copy is possible and return its status. Nothing is changed.
 
     Raises:
+        UsageError: the source is no SQLite file, or the target no PostgreSQL database.
         Conflict: the databases are part of other copies, or the target is not empty.
         Unavailable: a database cannot be used.
         SchemaMismatch: one does not have the schema of this code.
     """
+    _check_engines(source, target)
     if await read_version(target) is None:
-        async with open_side(source) as side:
-            tables = load_tables()
-            place = name_place(target)
-            await _check_source(side, place, None, None)
-            return await _describe("none", side, place, tables, 0)
+        async with open_source(source) as side:
+            place = await _check_unbegun(side, target)
+            return await _describe("none", side, place, load_tables(), 0)
     async with _open_pair(source, target) as pair:
         stage = await _find_stage(pair)
         copied = await pair.target.read(state.list_copied())
@@ -81,14 +84,14 @@ async def read_copy_status(source: Database, target: Database) -> CopyStatus:
 
 
 async def copy_rows(
-    source: Database, target: Database, report: Report, tokenizer: Tokenizer | None = None
+    source: Database, target: Database, report: Report, *, indexes_texts: bool = False
 ) -> CopyStatus:
     """Copy all rows while servers work with the source; go on with a copy that has begun.
 
-    A missing target is created.
+    Missing tables of the target are created.
 
     Args:
-        tokenizer: the index of a search that the target gets; None if search is not enabled.
+        indexes_texts: True if the target gets the index of a search.
 
     Raises: as `read_copy_status`, and Conflict if another process has taken over.
     """
@@ -97,7 +100,7 @@ async def copy_rows(
         stage = await _find_stage(pair)
         if stage in ("moved", "finished"):
             raise _build_moved_already(pair.source.place, pair.target.place)
-        await _copy(stage, _build_copier(pair, target, report, tokenizer))
+        await _copy(stage, Copier(pair.source, pair.target, pair.tables, report, indexes_texts))
     return await read_copy_status(source, target)
 
 
@@ -108,14 +111,14 @@ async def finish_copy(
     wait: float,
     interrupt: bool,
     report: Report,
-    tokenizer: Tokenizer | None = None,
+    indexes_texts: bool = False,
 ) -> dict[str, object]:
     """Copy the rest, compare both databases, and close the source.
 
     Args:
         wait: maximum time in seconds to wait for the end of the live runs.
         interrupt: True to go on if runs are live then.
-        tokenizer: as in `copy_rows`.
+        indexes_texts: as in `copy_rows`.
 
     Returns:
         The facts of the copy.
@@ -124,7 +127,7 @@ async def finish_copy(
     """
     await _create_target(source, target)
     async with _open_pair(source, target) as pair:
-        copier = _build_copier(pair, target, report, tokenizer)
+        copier = Copier(pair.source, pair.target, pair.tables, report, indexes_texts)
         stage = await _find_stage(pair)
         facts: dict[str, object] = {"from": pair.source.place, "to": pair.target.place}
         if stage == "moved":
@@ -152,15 +155,17 @@ async def abandon_copy(source: Database) -> str:
         The place of the target, which keeps the copied rows and is not served.
 
     Raises:
+        UsageError: the database is no SQLite file.
         Conflict: no copy of the database is under way, or it has moved already.
     """
-    async with open_side(source) as side:
+    _check_engines(source)
+    async with open_source(source) as side:
         present = await side.read(state.get_state())
         if present is None or present.role != "source" or present.state != "copying":
             raise errors.Conflict(
                 "No copy of the database is under way",
                 cause=f"{side.place} was not changed",
-                hint="a database that has moved stays closed; copy the new one back instead",
+                hint="a database that has moved stays closed; a backup from before can be restored",
             )
         await _forget_copy(side)
         return present.other
@@ -178,22 +183,36 @@ async def forget_lost_copy(database: OpenDatabase, entry: Database) -> None:
     """
     present = await database.read(state.get_state())
     if present is not None and present.role == "source":
-        async with open_side(entry) as side:
+        async with open_source(entry) as side:
             await _forget_copy(side)
 
 
-async def _forget_copy(side: Side) -> None:
-    async with side.locked(exclusive=True):
-        await side.drop_triggers()
-        await side.write(state.forget())
+async def _forget_copy(source: SqliteSource) -> None:
+    async with source.locked():
+        await source.drop_triggers()
+        await source.write(state.forget())
 
 
-def _build_copier(
-    pair: _Pair, target: Database, report: Report, tokenizer: Tokenizer | None
-) -> Copier:
-    if tokenizer is not None and not is_sqlite_url(target.url):
-        tokenizer = "words"  # the only one of PostgreSQL
-    return Copier(pair.source, pair.target, pair.tables, report, tokenizer)
+def _check_engines(source: Database, target: Database | None = None) -> None:
+    """Check that a copy is one from SQLite to PostgreSQL.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not is_sqlite_url(source.url):
+        raise errors.UsageError(
+            "db copy copies only from SQLite to PostgreSQL",
+            cause=f"the source {display_url(source.url)} is a PostgreSQL database",
+            hint="copy it to another PostgreSQL database with pg_dump and pg_restore, as db backup"
+            " prints them; there is no way back to SQLite",
+        )
+    if target is not None and is_sqlite_url(target.url):
+        raise errors.UsageError(
+            "db copy copies only from SQLite to PostgreSQL",
+            cause=f"the target {display_url(target.url)} is a SQLite file",
+            hint="name a PostgreSQL database with --to; for another file stop the servers and use"
+            " db backup FILE",
+        )
 
 
 async def _copy(stage: Stage, copier: Copier) -> None:
@@ -211,8 +230,7 @@ async def _find_stage(pair: _Pair) -> Stage:
     ours = await pair.source.read(state.get_state())
     theirs = await pair.target.read(state.get_state())
     await _check_source(pair.source, pair.target.place, ours, theirs)
-    roles = (ours and ours.role, theirs and theirs.role)
-    if ours and theirs and roles == ("source", "target") and ours.copy_id == theirs.copy_id:
+    if ours and theirs and ours.copy_id == theirs.copy_id:
         if ours.state == "moved":
             return "finished" if theirs.state == "complete" else "moved"
         if theirs.state == "complete":
@@ -228,18 +246,21 @@ async def _find_stage(pair: _Pair) -> Stage:
     return "none"
 
 
+async def _check_unbegun(source: SqliteSource, target: Database) -> str:
+    """Check that a copy to a database without tables may begin. Return the place of the target."""
+    from agentctl.store.copying.postgres import name_place
+
+    place = name_place(target)
+    await _check_source(source, place, None, None)
+    return place
+
+
 async def _check_source(
-    source: Side, place: str, ours: state.CopyState | None, theirs: state.CopyState | None
+    source: SqliteSource, place: str, ours: state.CopyState | None, theirs: state.CopyState | None
 ) -> None:
     ours = ours or await source.read(state.get_state())
-    if ours is None or ours.state == "complete":
+    if ours is None:
         return
-    if ours.role == "target":
-        raise errors.Conflict(
-            "The database is the target of a copy that is not complete",
-            cause=f"{source.place} does not have everything of {ours.other}",
-            hint="finish that copy first",
-        )
     is_same = theirs is not None and theirs.copy_id == ours.copy_id
     if is_same or (theirs is None and ours.other == place and ours.state == "copying"):
         return
@@ -252,26 +273,26 @@ async def _check_source(
     )
 
 
-async def _check_empty(target: Side, tables: tuple[Table, ...]) -> None:
+async def _check_empty(target: PostgresTarget, tables: tuple[Table, ...]) -> None:
     from agentctl.store.sqlite.schema import build_in_memory
 
     created = build_in_memory(SCHEMA_VERSION)
     theirs = await target.read(state.get_state())
     for table in tables:
         seeds = created.execute(f"SELECT {', '.join(table.columns)} FROM {table.name}").fetchall()
-        async with target.snapshot():
-            rows = await target.read_batch(table, None)
+        async with target.snapshot(), aclosing(target.scan(table)) as batches:
+            rows = await anext(batches)
         if sorted(rows, key=repr) != sorted(seeds, key=repr):
             raise errors.Conflict(
                 "The target of a copy must be empty",
                 cause=f"{target.place} has rows in the table {table.name}; nothing was changed",
-                hint="name a new file, an empty database, or another schema in search_path",
+                hint=EMPTY_TARGET,
             )
     if theirs is not None:
         raise errors.Conflict(
             "The target belongs to another copy",
             cause=f"{target.place} takes part in a copy with {theirs.other}",
-            hint="name a new file, an empty database, or another schema in search_path",
+            hint=EMPTY_TARGET,
         )
 
 
@@ -282,16 +303,15 @@ def _build_moved_already(source: str, place: str) -> errors.DatabaseMoved:
 
 
 async def _create_target(source: Database, target: Database) -> None:
+    _check_engines(source, target)
     if await read_version(target) is None:
-        async with open_side(source) as side:
-            await _check_source(side, name_place(target), None, None)
+        async with open_source(source) as side:
+            await _check_unbegun(side, target)
         await migrating.migrate(target, lambda _: None)
-        if is_sqlite_url(target.url):
-            mark_as_used(sqlite_path(target.url))
 
 
 async def _describe(
-    stage: Stage, source: Side, place: str, tables: tuple[Table, ...], copied: int
+    stage: Stage, source: SqliteSource, place: str, tables: tuple[Table, ...], copied: int
 ) -> CopyStatus:
     rows = 0
     for table in tables:
@@ -314,22 +334,48 @@ def _format_time(at: int | None) -> Timestamp | None:
 
 @asynccontextmanager
 async def _open_pair(source: Database, target: Database) -> AsyncIterator[_Pair]:
-    async with open_side(source) as first, open_side(target) as second:
-        if await first.identify() == await second.identify():
-            raise errors.Conflict(
-                "A database cannot be copied to itself", cause=f"it is {first.place}"
-            )
+    async with open_source(source) as first, open_target(target) as second:
         yield _Pair(first, second, load_tables())
 
 
 @asynccontextmanager
-async def open_side(entry: Database) -> AsyncIterator[Side]:
-    """Open a database for a copy, and turn the errors of its driver into public ones.
+async def open_source(entry: Database) -> AsyncIterator[SqliteSource]:
+    """Open the source of a copy, and turn the errors of its driver into public ones.
 
     Raises:
         Unavailable: it does not exist or cannot be used.
         SchemaMismatch: it does not have the schema of this code.
     """
+    await _check_version(entry)
+    source = SqliteSource(sqlite_path(entry.url))
+    try:
+        yield source
+    except Exception as error:
+        raise source.to_public_error(error) from None
+    finally:
+        await source.close()
+
+
+@asynccontextmanager
+async def open_target(entry: Database) -> AsyncIterator[PostgresTarget]:
+    """Open the target of a copy; the errors are those of `open_source`."""
+    from agentctl.store.copying.postgres import open_postgres
+    from agentctl.store.postgres.failures import to_public_error
+
+    await _check_version(entry)
+    try:
+        target = await open_postgres(entry)
+    except Exception as error:
+        raise to_public_error(error, entry.id) from None
+    try:
+        yield target
+    except Exception as error:
+        raise target.to_public_error(error) from None
+    finally:
+        await target.close()
+
+
+async def _check_version(entry: Database) -> None:
     version = await read_version(entry)
     if version is None:
         raise errors.Unavailable(
@@ -345,24 +391,3 @@ async def open_side(entry: Database) -> AsyncIterator[Side]:
             command=MIGRATE_COMMAND if is_older else None,
             hint=None if is_older else "use the version of agentctl that migrated it",
         )
-    side = await _connect(entry)
-    try:
-        yield side
-    except Exception as error:
-        raise side.to_public_error(error) from None
-    finally:
-        await side.close()
-
-
-async def _connect(entry: Database) -> Side:
-    if is_sqlite_url(entry.url):
-        from agentctl.store.copying.sqlite import SqliteSide
-
-        return SqliteSide(sqlite_path(entry.url))
-    from agentctl.store.copying.postgres import open_postgres
-    from agentctl.store.postgres.failures import to_public_error
-
-    try:
-        return await open_postgres(entry)
-    except Exception as error:
-        raise to_public_error(error, entry.id) from None

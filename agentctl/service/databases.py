@@ -207,7 +207,7 @@ async def _check_schema(
         yield note(check, describe_newer(version), f"the version that migrated it {_COMPARES}")
         return
     if is_sqlite_url(entry.url):
-        from agentctl.store.copying.side import TRIGGERS
+        from agentctl.store.copying.sqlite import TRIGGERS
         from agentctl.store.sqlite import inspect
 
         path = sqlite_path(entry.url)

@@ -189,7 +189,6 @@ async def settle_recovered(settings: Settings, entry: Database) -> dict[str, obj
                 f" {DEAD_AFTER_SECONDS:.0f} seconds: {len(working)}",
                 hint="stop the servers; one that was killed counts for as long as that",
             )
-        await forget_lost_copy(databases[entry.id], entry)
         return {"db_id": entry.id, **asdict(await settle(databases[entry.id]))}
     finally:
         await databases.close()

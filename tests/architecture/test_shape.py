@@ -17,7 +17,6 @@ SHORT = {
     "agentctl.runs.tracing": "an interface",
     "agentctl.config.search": "a table of the configuration",
     "agentctl.cli.databases": "what commands of several groups use",
-    "agentctl.store.failures": "errors of both engines, which import nothing of each other",
     "agentctl.config.retention": "one table of the configuration",
     "agentctl.config.prices": "the table of a price, apart from the many of the settings",
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",

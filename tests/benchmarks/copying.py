@@ -1,4 +1,4 @@
-"""Move a large database to PostgreSQL and back, by `agentctl db copy`, during HTTP requests.
+"""Move a large database to PostgreSQL by `agentctl db copy`, during HTTP requests.
 
     python -m tests.benchmarks.copying [SESSIONS [search]]
 
@@ -149,7 +149,6 @@ def main() -> None:
         folder = Path(name)
         first = Database("main", f"sqlite:///{folder / 'first.db'}")
         second = Database("main", url, search_path=f"copy_{uuid4().hex}")
-        third = Database("main", f"sqlite:///{folder / 'third.db'}")
         open_sqlite("main", folder / "first.db", create=True).close_blocking()
         asyncio.run(fill_database(first.url, Population(count, 1)))
         print(f"{count:,} sessions, {(folder / 'first.db').stat().st_size / 1e6:,.0f} MB")
@@ -157,15 +156,13 @@ def main() -> None:
             with ExitStack() as servers:
                 server = servers.enter_context(serve_config(write_config(folder, "first", first)))
                 with Load(server.url) as load:
-                    for source, target in ((first, second), (second, third)):
-                        move(folder, servers, load, source, target)
+                    move(folder, servers, load, first, second)
         finally:
             asyncio.run(drop_schema(second))
 
 
 def move(folder: Path, servers: ExitStack, load: Load, source: Database, target: Database) -> None:
     """Move a database, and let the clients continue with the target."""
-    print(f"{source.url.partition(':')[0]} to {target.url.partition(':')[0]}")
     config = write_config(folder, f"move-{uuid4().hex}", source, replace(target, id="new"))
     with load_shown(load, "before"):
         time.sleep(QUIET)

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
+import pytest
+
+from agentctl.config.settings import Database
 from tests.cli.conftest import Agentctl
 from tests.cli.test_db import CONFIG, change, config, file
+from tests.postgres import drop_schema, postgres_url
 
-__all__ = ["config", "file"]
+__all__ = ["config", "file", "postgres_url"]
+
+
+@pytest.fixture
+def target(postgres_url: str) -> Iterator[Database]:
+    entry = Database("new", postgres_url, search_path=f"copy_{uuid4().hex}")
+    yield entry
+    asyncio.run(drop_schema(entry))
 
 
 def test_copy_moves_a_database_and_names_the_new_place(
-    agentctl: Agentctl, config: Path, file: Path
+    agentctl: Agentctl, config: Path, file: Path, target: Database
 ) -> None:
     where = ("--config", str(config))
     assert agentctl("db", "migrate", *where).code == 0
@@ -22,36 +36,40 @@ def test_copy_moves_a_database_and_names_the_new_place(
         " history_bytes, created_at, updated_at, metrics) VALUES ('s1', 'agent', '', 0, 0, 0, 1,"
         " 1, '{}')",
     )
-    new = config.with_name("new.db")
-    to = ("--to", f"sqlite:///{new}")
-    for wrong, told in (
-        ((), "give the target with --to"),
-        (("--to", "nowhere"), "database 'nowhere' not found"),
-        (("--to", "postgresql://me:secret@db/x"), "must not contain a password"),
-        (("--to", "mysql://db/x"), "must be "),
-        (("--to", "main"), "cannot be copied to itself"),
+    entry = f'\n[[databases]]\nid = "new"\nurl = "{target.url}"\nsearch_path = "'
+    moving = config.with_name("moving.toml")
+    moving.write_text(f'{CONFIG}{entry}{target.search_path}"\n')
+    to = ("--to", "new", "--config", str(moving))
+    for wrong, message in (
+        (where, "give the target with --to"),
+        (("--to", "nowhere", *where), "database 'nowhere' not found"),
+        (("--to", "postgresql://me:secret@db/x", *where), "must not contain a password"),
+        (("--to", "mysql://db/x", *where), "must be "),
+        (("--to", "main", *where), "is a SQLite file"),
+        (("--to", "sqlite:///other.db", *where), "use db backup FILE"),
+        (("--from", "new", *to[2:], "--to", "main"), "there is no way back to SQLite"),
+        (("--from", "new", *to[2:], "--abandon"), "is a PostgreSQL database"),
         ((*to, "--finish", "--abandon"), "give one of"),
         ((*to, "--interrupt"), "need --finish"),
-        (("--abandon",), "no copy of the database is under way"),
+        (("--abandon", *where), "no copy of the database is under way"),
     ):
-        ended = agentctl("db", "copy", *wrong, *where)
+        ended = agentctl("db", "copy", *wrong)
         assert ended.code != 0, wrong
-        assert told in ended.stderr
+        assert message in ended.stderr, wrong
         assert "secret" not in ended.stderr
-    ended = agentctl("db", "copy", *to, "--status", "-o", "json", *where)
+    ended = agentctl("db", "copy", *to, "--status", "-o", "json")
     assert json.loads(ended.stdout)["stage"] == "none", ended.stderr
-    assert not new.exists()
-    ended = agentctl("db", "copy", *to, "-o", "json", *where)
+    ended = agentctl("db", "copy", *to, "-o", "json")
     status = json.loads(ended.stdout)
     assert [status[name] for name in ("stage", "copied", "rows")] == ["copied", 2, 2]
     checked = agentctl("db", "check", *where)
     assert (checked.code, checked.stdout.count("trigger")) == (0, 1), checked.stdout
     early, closed = config.with_name("early.db"), config.with_name("closed.db")
     assert agentctl("db", "backup", str(early), *where).code == 0
-    ended = agentctl("db", "copy", *to, "--finish", "-o", "json", *where)
+    ended = agentctl("db", "copy", *to, "--finish", "-o", "json")
     assert json.loads(ended.stdout)["rows"] == 2
-    assert f"moved to sqlite:///{new}" in ended.stderr
-    ended = agentctl("db", "copy", *to, "--status", "-o", "json", *where)
+    assert f"moved to {target.url} (schema {target.search_path})" in ended.stderr
+    ended = agentctl("db", "copy", *to, "--status", "-o", "json")
     finished = json.loads(ended.stdout)
     assert [finished[name] for name in ("stage", "copied", "rows")] == ["finished", 2, 2]
     assert status["started_at"] == finished["started_at"] < finished["finished_at"]
@@ -60,11 +78,12 @@ def test_copy_moves_a_database_and_names_the_new_place(
         ended = agentctl(*command, *where)
         assert ended.code == 7
         assert "the database has moved" in ended.stderr
-        assert f"cause: {file} was copied to {new}" in ended.stderr
-        assert f"url: sqlite:///{new}\n" in ended.stderr
+        assert f"cause: {file} was copied to {target.url}" in ended.stderr
+        assert f"url: {target.url}" in ended.stderr
     ended = agentctl("db", "status", "-o", "json", *where)
     assert json.loads(ended.stdout)[0]["state"] == "moved"
-    config.write_text(CONFIG.replace("agentctl.db", "new.db"))
+    served = moving.read_text().replace('id = "main"\nurl = "sqlite:///agentctl.db"\n\n', "")
+    config.write_text(served.replace("[[databases]]\n[[models]]", "[[models]]"))
     assert agentctl("sessions", "list", "-o", "name", *where).lines == ["s1"]
     config.write_text(CONFIG)
     assert agentctl("db", "backup", str(closed), *where).code == 0
@@ -72,7 +91,7 @@ def test_copy_moves_a_database_and_names_the_new_place(
     ended = agentctl("db", "restore", str(closed), "--replace", *where)
     assert (ended.code, f"cause: {closed} was copied" in ended.stderr) == (7, True)
     file.write_bytes(early.read_bytes())
-    ended = agentctl("db", "copy", *to, "--finish", *where)
+    ended = agentctl("db", "copy", *to, "--finish")
     assert (ended.code, "was finished already" in ended.stderr) == (6, True), ended.stderr
     assert agentctl("db", "restore", str(early), "--replace", *where).code == 0
     ended = agentctl("db", "copy", "--abandon", *where)

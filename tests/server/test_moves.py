@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -202,36 +202,42 @@ def test_acknowledged_writes_are_in_the_new_database(tmp_path: Path, postgres_ur
         asyncio.run(drop_schema(target))
 
 
-def test_live_run_of_another_database_stops_when_that_moves(tmp_path: Path) -> None:
+def test_live_run_of_another_database_stops_when_that_moves(
+    tmp_path: Path, postgres_url: str
+) -> None:
     first = Database("main", f"sqlite:///{tmp_path / 'main.db'}")
     source = Database("second", f"sqlite:///{tmp_path / 'second.db'}")
-    moved = Database("second", f"sqlite:///{tmp_path / 'moved.db'}")
+    moved = Database("second", postgres_url, search_path=f"moved_{uuid4().hex}")
     config = write_config(tmp_path, "old", first, source, more=ELSEWHERE)
+    move = write_config(tmp_path, "move", source, replace(moved, id="new"))
 
     def start(http: httpx2.Client, agent: str) -> str:
         form = {"message": "wait", "session_id": agent, "background": "true", "stream": "false"}
         return str(http.post(f"/agents/{agent}/runs", data=form).json()["run_id"])
 
-    with serve_config(config) as server, httpx2.Client(base_url=server.url, timeout=60) as http:
-        stays, moves = start(http, "slow"), start(http, "elsewhere")
-        wait_for(lambda: read_status(http, "slow", stays) == "RUNNING", "no run begins")
-        wait_for(lambda: read_status(http, "elsewhere", moves) == "RUNNING", "no run begins")
-        line = ("db", "copy", "--from", "second", "--to", moved.url, "--config", str(config))
-        copied = run_command(
-            *line, "--finish", "--wait", "0", "--interrupt",
-            environment=base_environment(), folder=tmp_path,
-        )  # fmt: skip
-        assert copied.code == 0, copied.stderr
-        wait_for((tmp_path / "old" / "stopped-elsewhere").exists, "the run goes on")
-        assert read_status(http, "slow", stays) == "RUNNING"
-        assert not (tmp_path / "old" / "stopped").exists()
-    with (
-        serve_config(write_config(tmp_path, "new", first, moved, more=ELSEWHERE)) as server,
-        httpx2.Client(base_url=server.url, timeout=60) as http,
-    ):
-        lost = lambda: read_status(http, "elsewhere", moves) == "ERROR"  # noqa: E731
-        wait_for(lost, "the run does not end")
-        assert read_status(http, "slow", stays) == "CANCELLED"
+    try:
+        with serve_config(config) as server, httpx2.Client(base_url=server.url, timeout=60) as http:
+            stays, moves = start(http, "slow"), start(http, "elsewhere")
+            wait_for(lambda: read_status(http, "slow", stays) == "RUNNING", "no run begins")
+            wait_for(lambda: read_status(http, "elsewhere", moves) == "RUNNING", "no run begins")
+            line = ("db", "copy", "--from", "second", "--to", "new", "--config", str(move))
+            copied = run_command(
+                *line, "--finish", "--wait", "0", "--interrupt",
+                environment=base_environment(), folder=tmp_path,
+            )  # fmt: skip
+            assert copied.code == 0, copied.stderr
+            wait_for((tmp_path / "old" / "stopped-elsewhere").exists, "the run goes on")
+            assert read_status(http, "slow", stays) == "RUNNING"
+            assert not (tmp_path / "old" / "stopped").exists()
+        with (
+            serve_config(write_config(tmp_path, "new", first, moved, more=ELSEWHERE)) as server,
+            httpx2.Client(base_url=server.url, timeout=60) as http,
+        ):
+            lost = lambda: read_status(http, "elsewhere", moves) == "ERROR"  # noqa: E731
+            wait_for(lost, "the run does not end")
+            assert read_status(http, "slow", stays) == "CANCELLED"
+    finally:
+        asyncio.run(drop_schema(moved))
 
 
 def read_status(http: httpx2.Client, agent: str, run_id: str) -> str:

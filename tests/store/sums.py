@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from agentctl.config.databases import is_sqlite_url
 from agentctl.config.settings import Database
-from agentctl.service.database_copy import open_side
+from agentctl.service.database_copy import open_source, open_target
 from agentctl.store.copying.tables import TableSum, load_tables
 
 
 async def add_up(entry: Database) -> dict[str, TableSum]:
     """Return the sum of each table that is copied."""
     found = dict[str, TableSum]()
-    async with open_side(entry) as side, side.snapshot():
+    opened = open_source(entry) if is_sqlite_url(entry.url) else open_target(entry)
+    async with opened as side, side.snapshot():
         for table in load_tables():
             found[table.name] = TableSum()
             async for rows in side.scan(table):

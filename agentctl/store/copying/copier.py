@@ -1,4 +1,4 @@
-"""The copy of one database to another one while servers work with the source.
+"""The copy of a SQLite file to a PostgreSQL database while servers work with the file.
 
 Triggers of the source record the key of each changed row. The rows are copied table by table in
 the order of their keys. Before each batch the recorded changes of the same snapshot are copied, so
@@ -15,18 +15,21 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from agentctl import errors
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.store.copying import state
-from agentctl.store.copying.side import Side
-from agentctl.store.copying.tables import Key, Table, TableSum, read_key, write_key
+from agentctl.store.copying.tables import Batches, Key, Table, TableSum, read_key, write_key
 from agentctl.store.listing import GROUP_SIZE
 from agentctl.store.repositories import search
-from agentctl.store.search import Tokenizer
+
+if TYPE_CHECKING:
+    from agentctl.store.copying.postgres import PostgresTarget
+    from agentctl.store.copying.sqlite import SqliteSource
+    from agentctl.store.search import Tokenizer
 
 T = TypeVar("T")
 
@@ -41,6 +44,9 @@ KEYS = 1_000
 
 GROUPS = 50
 """Groups of sessions whose texts are indexed in one transaction."""
+
+TOKENIZER: Tokenizer = "words"
+"""The only tokenizer of the search of PostgreSQL."""
 
 FEW_CHANGES = 500
 """Number of recorded changes below which a finishing copy stops the start of runs."""
@@ -96,22 +102,22 @@ class Copier:
         source, target: databases with the schema of this code.
         tables: the tables in the order of their references.
         report: receives the progress.
-        tokenizer: the index of a search that the target builds; None for none.
+        indexes_texts: True to build the index of a search in the target.
     """
 
     def __init__(
         self,
-        source: Side,
-        target: Side,
+        source: SqliteSource,
+        target: PostgresTarget,
         tables: tuple[Table, ...],
         report: Report,
-        tokenizer: Tokenizer | None,
+        indexes_texts: bool,
     ) -> None:
         self._source = source
         self._target = target
         self._tables = tables
         self._report = report
-        self._tokenizer = tokenizer
+        self._indexes_texts = indexes_texts
         self._id = new_id()
         self._copy_id = ""
         self._copied = dict[str, state.CopiedTable]()
@@ -130,12 +136,10 @@ class Copier:
                 await self._source.write(state.begin(copy_id, "source", place, at, self._tables))
                 await self._source.record_changes(self._tables)
         async with self._target.transaction():
-            place = self._source.place
-            indexed = self._tokenizer is not None
+            place, indexed = self._source.place, self._indexes_texts
             work = state.begin(copy_id, "target", place, at, self._tables, indexed=indexed)
             await self._target.write(work)
             await self._target.suspend_guards()
-            await self._target.drop_indexes()
 
     async def copy_rows(self) -> None:
         """Copy all rows, from the place where an earlier process ended.
@@ -165,7 +169,6 @@ class Copier:
                 await self._read_progress()
                 done = sum(each.copied_rows for each in self._copied.values())
                 self._report("rows copied", done, max(total, done))
-        await self._create_indexes()
         await self._index_texts()
 
     async def finish(self, *, wait: float, interrupt: bool) -> Finished:
@@ -246,30 +249,22 @@ class Copier:
         """
         async with self._source.snapshot():
             await self._catch_up(forget=True)
-            in_source = await self._add_up(self._source, "rows read")
+            in_source = await self._add_up(self._source.scan, "rows read")
         async with self._target.snapshot():
-            in_target = await self._add_up(self._target, "rows compared")
+            in_target = await self._add_up(self._target.scan, "rows compared")
         sums = {name: TwoSums(in_source[name], in_target[name]) for name in in_source}
         _check_equal(sums)
         return sums
 
-    async def _add_up(self, side: Side, text: str) -> dict[str, TableSum]:
+    async def _add_up(self, scan: Callable[[Table], Batches], text: str) -> dict[str, TableSum]:
         sums = {table.name: TableSum() for table in self._tables}
         total = sum(each.copied_rows for each in self._copied.values())
         for table in self._tables:
-            async for rows in side.scan(table):
+            async for rows in scan(table):
                 sums[table.name].add(rows)
                 done = sum(each.rows for each in sums.values())
                 self._report(text, done, max(done, total))
         return sums
-
-    async def _create_indexes(self) -> None:
-        created, is_new = 0, True
-        while is_new:
-            async with self._writing():
-                is_new = await self._target.create_index()
-            created += is_new
-            self._report("indexes created", created, 0)
 
     async def _index_texts(self) -> None:
         """Build the index of a search, the newest sessions first.
@@ -279,18 +274,18 @@ class Copier:
         total = self._copied["sessions"].copied_rows
         done = 0
         while (
-            self._tokenizer is not None
+            self._indexes_texts
             and (texts := self._copied.get(state.TEXTS))
             and not texts.is_complete
         ):
             after = cast("tuple[int, str]", self._keys[state.TEXTS] or search.NEWEST)
             async with self._writing():
                 for _ in range(GROUPS):
-                    found = await self._target.read(search.find_missing(after, self._tokenizer))
+                    found = await self._target.read(search.find_missing(after, TOKENIZER))
                     if found is None:
                         break
                     group, after = found
-                    await self._target.write(search.add_missing(group, self._tokenizer))
+                    await self._target.write(search.add_missing(group, TOKENIZER))
                     done += len(group.session_ids)
                 await self._target.write(
                     state.advance(state.TEXTS, write_key(after), 0, is_complete=found is None)
@@ -352,12 +347,12 @@ class Copier:
         for table in self._tables:
             for part in _split(present[table.name], KEYS):
                 await self._replace(table, part, sums)
-        if self._tokenizer is not None:
+        if self._indexes_texts:
             # The end of a run and a new name change the row of the session.
             changed_ids = [str(session_id) for (session_id,) in present["sessions"]]
             for ids in _split(changed_ids, GROUP_SIZE):
                 async with self._writing():
-                    await self._target.write(search.index_sessions(ids, self._tokenizer))
+                    await self._target.write(search.index_sessions(ids, TOKENIZER))
 
     async def _delete(self, table: Table, keys: Sequence[Key], sums: Sums | None) -> None:
         former = [] if sums is None else await self._target.read_rows(table, keys)
@@ -375,12 +370,12 @@ class Copier:
             await self._target.upsert(table, rows)
         if sums is not None:
             both = sums[table.name]
-            for side, present in (
+            for added, present in (
                 (both.source, rows),
                 (both.target, await self._target.read_rows(table, keys)),
             ):
-                side.remove(former)
-                side.add(present)
+                added.remove(former)
+                added.add(present)
 
     def _has_reached(self, table: str, key: Key) -> bool:
         """Return True if the target has the rows of a table up to this key."""

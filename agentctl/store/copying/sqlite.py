@@ -1,4 +1,4 @@
-"""A SQLite file as the source or the target of a copy (`side.Side`).
+"""A SQLite file as the source of a copy.
 
 Statements run on the event loop: the process has nothing else to do.
 """
@@ -6,7 +6,6 @@ Statements run on the event loop: the process has nothing else to do.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -14,20 +13,16 @@ from typing import TypeVar, cast
 
 import apsw
 
-from agentctl.store.copying.side import (
+from agentctl.store.copying.tables import (
     BATCH_BYTES,
     BATCH_ROWS,
-    DRAIN,
-    GUARD,
-    LOCAL_TABLES,
-    LOCK_SECONDS,
-    RECORDER,
     Batches,
+    Key,
+    Row,
+    Table,
     count_bytes,
 )
-from agentctl.store.copying.tables import Key, Row, Table
 from agentctl.store.database import Work
-from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.sqlite.connection import (
     MOVED_TEXT,
     MOVING_TEXT,
@@ -37,65 +32,66 @@ from agentctl.store.sqlite.connection import (
     run_unit,
     to_public_error,
 )
-from agentctl.store.sqlite.schema import build_in_memory
 
 T = TypeVar("T")
 
-CACHE_BYTES = 268_435_456
-"""Maximum size of the page cache. The rows of a batch are inserted at random places of each index:
-with the default of 2 MB, a page would be written many times in one transaction."""
+LOCK_SECONDS = 30.0
+"""Maximum wait for the lock of the source."""
 
-_TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
-_INDEXES = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+TRIGGERS = RECORDER, GUARD, DRAIN = "agentctl_copy", "agentctl_moved", "agentctl_drain"
+"""Beginnings of the names of triggers: they record changes, refuse writes, refuse new runs."""
 
-# A deletion looks for the rows that refer to a row.
-_REFERENCE_INDEXES = f"""
-{_INDEXES} AND EXISTS (SELECT 1 FROM pragma_foreign_key_list(tbl_name) reference
-JOIN pragma_index_info(sqlite_master.name) part ON part.name = reference."from" AND part.seqno = 0)
-"""
+LOCAL_TABLES = ("workers", "leases")
+"""The tables of processes: not copied, but a database that has moved refuses their rows, too."""
+
+_TRIGGERS = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
 _COUNTERS = "SELECT name, seq FROM sqlite_sequence"
-_SET_COUNTER = "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?"
-_NEW_COUNTER = """
-INSERT INTO sqlite_sequence (name, seq)
-SELECT ?, ? WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = ?)
-"""
 _NOW = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)"
 _OPERATIONS = ("INSERT", "UPDATE", "DELETE")
 
 
-class SqliteSide:
-    """A file of a copy.
+class SqliteSource:
+    """A file that is copied, used by one task.
+
+    Reads see one state within `snapshot` and `locked`. Methods raise the errors of the driver; the
+    caller turns them into public ones by `to_public_error`.
 
     Args:
         path: the file, which has the schema of this code.
+
+    Attributes:
+        place: the file, for messages.
     """
 
     def __init__(self, path: Path) -> None:
         self.place = str(path)
-        self._busy_handler = BusyHandler(LOCK_SECONDS)
         self._reader = connect_reader(path)
-        self._writer = connect_writer(path, self._busy_handler)
-        self._writer.pragma("cache_size", -CACHE_BYTES // 1_024)
+        self._writer = connect_writer(path, BusyHandler(LOCK_SECONDS))
         self._reading = self._reader
 
     async def close(self) -> None:
+        """Close the connections."""
         self._reader.close(True)
         self._writer.close(True)
 
     def to_public_error(self, error: Exception) -> Exception:
+        """Return the public error for an error of the driver, and log its text."""
         return to_public_error(error, self.place) if isinstance(error, apsw.Error) else error
 
     async def read(self, work: Work[T]) -> T:
+        """Run a unit that reads."""
         return run_unit(self._reading, work)
 
     async def write(self, work: Work[T]) -> T:
+        """Run a unit in a transaction, or in the open one of `locked`."""
         if self._writer.in_transaction:
             return run_unit(self._writer, work)
-        async with self.transaction():
+        async with self._transaction():
             return run_unit(self._writer, work)
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[None]:
+        """Let all reads of the block see one state. Others go on writing."""
         self._reader.execute("BEGIN")
         try:
             self._reader.execute("SELECT 1 FROM copy_state").fetchall()  # it begins with a read
@@ -104,8 +100,9 @@ class SqliteSide:
             self._reader.execute("COMMIT")
 
     @asynccontextmanager
-    async def locked(self, *, exclusive: bool = False) -> AsyncIterator[None]:
-        async with self.transaction():
+    async def locked(self) -> AsyncIterator[None]:
+        """Let no one else write. The block is a transaction, undone if it raises."""
+        async with self._transaction():
             self._reading = self._writer
             try:
                 yield
@@ -113,7 +110,7 @@ class SqliteSide:
                 self._reading = self._reader
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[None]:
+    async def _transaction(self) -> AsyncIterator[None]:
         self._writer.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -122,10 +119,8 @@ class SqliteSide:
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
 
-    async def identify(self) -> str:
-        return os.path.realpath(self.place)
-
     async def read_batch(self, table: Table, after: Key | None) -> Sequence[Row]:
+        """Return the first rows of a table after a key, in the order of the key; None: all keys."""
         keys = ", ".join(table.key_columns)
         marks = ", ".join("?" * len(table.key))
         where = "" if after is None else f" WHERE ({keys}) > ({marks})"
@@ -133,6 +128,7 @@ class SqliteSide:
             return await anext(batches)
 
     def scan(self, table: Table) -> Batches:
+        """Return all rows of a table in any order, in bounded batches."""
         return self._fetch(table, "", ())
 
     async def _fetch(self, table: Table, rest: str, values: Key) -> Batches:
@@ -147,44 +143,33 @@ class SqliteSide:
             found.close()  # an open cursor keeps the snapshot
 
     async def read_rows(self, table: Table, keys: Sequence[Key]) -> list[Row]:
+        """Return the rows with these keys, in any order."""
+        where = " AND ".join(f"{name} = ?" for name in table.key_columns)
         found = self._reading.executemany(
-            f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE {_where_key(table)}", keys
+            f"SELECT {', '.join(table.columns)} FROM {table.name} WHERE {where}", keys
         )
         return cast("list[Row]", found.fetchall())
 
     async def count(self, table: Table) -> int:
+        """Return the number of rows of a table."""
         rows = self._reading.execute(f"SELECT count(*) FROM {table.name}").fetchall()
         return cast(int, rows[0][0])
 
-    async def insert(self, table: Table, rows: Sequence[Row]) -> None:
-        self._writer.executemany(_build_insert(table), rows)
-
-    async def upsert(self, table: Table, rows: Sequence[Row]) -> None:
-        others = [name for name in table.columns if name not in table.key_columns]
-        values = ", ".join(f"{name} = excluded.{name}" for name in others)
-        then = f"UPDATE SET {values}" if others else "NOTHING"
-        conflict = f" ON CONFLICT ({', '.join(table.key_columns)}) DO {then}"
-        self._writer.executemany(_build_insert(table) + conflict, rows)
-
-    async def delete(self, table: Table, keys: Sequence[Key]) -> None:
-        self._writer.executemany(f"DELETE FROM {table.name} WHERE {_where_key(table)}", keys)
-
     async def forget_changes(self, numbers: Sequence[int]) -> None:
-        async with self.transaction():
+        """Delete recorded changes."""
+        async with self._transaction():
             delete = "DELETE FROM copy_changes WHERE seq = ?"
             self._writer.executemany(delete, [(number,) for number in numbers])
 
     async def read_counters(self) -> dict[str, int]:
+        """Return the last value of each table that numbers its rows."""
         return {str(name): cast(int, seq) for name, seq in self._reading.execute(_COUNTERS)}
 
-    async def set_counters(self, counters: dict[str, int]) -> None:
-        numbered = {str(name) for name, sql in _expected("table") if "AUTOINCREMENT" in sql.upper()}
-        for name, value in counters.items():
-            if name in numbered:
-                self._writer.execute(_SET_COUNTER, (value, name))
-                self._writer.execute(_NEW_COUNTER, (name, value, name))
-
     async def record_changes(self, tables: Sequence[Table]) -> None:
+        """Create the triggers that record each change. Call it in `locked`.
+
+        Others let no run start while `drains_until` lies ahead.
+        """
         for table in tables:
             for operation, row in zip(_OPERATIONS, ("NEW", "NEW", "OLD"), strict=True):
                 record = f"INSERT INTO copy_changes (table_name, row_key) SELECT '{table.name}', "
@@ -211,6 +196,7 @@ class SqliteSide:
         )
 
     async def refuse_writes(self, tables: Sequence[Table]) -> None:
+        """Create the triggers that refuse every write. Call it in `locked`."""
         for name in (*(table.name for table in tables), *LOCAL_TABLES):
             for operation in _OPERATIONS:
                 self._writer.execute(
@@ -219,34 +205,10 @@ class SqliteSide:
                 )
 
     async def drop_triggers(self) -> None:
-        for name, _ in self._writer.execute(_TRIGGERS).fetchall():
+        """Drop the triggers of `record_changes`. Call it in `locked`."""
+        for (name,) in self._writer.execute(_TRIGGERS).fetchall():
             if str(name).startswith((RECORDER, DRAIN)):
                 self._writer.execute(f"DROP TRIGGER {name}")
-
-    async def suspend_guards(self) -> None:
-        for name, sql in self._writer.execute(_TRIGGERS).fetchall():
-            if _is_guard(str(sql)):
-                self._writer.execute(f"DROP TRIGGER {name}")
-
-    async def restore_guards(self) -> None:
-        for name, sql in _expected("trigger"):
-            if _is_guard(sql):
-                self._writer.execute(f"DROP TRIGGER IF EXISTS {name}")
-                self._writer.execute(sql)
-
-    async def drop_indexes(self) -> None:
-        needed = {str(name) for (name,) in self._writer.execute(_REFERENCE_INDEXES)}
-        for name, _ in _expected("index"):
-            if name not in needed:
-                self._writer.execute(f"DROP INDEX {name}")
-
-    async def create_index(self) -> bool:
-        present = {str(name) for (name,) in self._writer.execute(_INDEXES)}
-        for name, sql in _expected("index"):
-            if name not in present:
-                self._writer.execute(sql)
-                return True
-        return False
 
 
 def _in_batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
@@ -260,27 +222,5 @@ def _in_batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
     yield batch
 
 
-def _where_key(table: Table) -> str:
-    return " AND ".join(f"{name} = ?" for name in table.key_columns)
-
-
 def _key_json(table: Table, row: str) -> str:
     return f"json_array({', '.join(f'{row}.{name}' for name in table.key_columns)})"
-
-
-def _build_insert(table: Table) -> str:
-    marks = ", ".join("?" * len(table.columns))
-    return f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({marks})"
-
-
-def _is_guard(sql: str) -> bool:
-    """Return True for a trigger that may refuse a change or a deletion."""
-    words = " ".join(sql.split())
-    return " BEFORE UPDATE " in words or " BEFORE DELETE " in words
-
-
-def _expected(kind: str) -> list[tuple[str, str]]:
-    found = build_in_memory(SCHEMA_VERSION).execute(
-        "SELECT name, sql FROM sqlite_master WHERE type = ? AND sql IS NOT NULL", (kind,)
-    )
-    return [(str(name), str(sql)) for name, sql in found.fetchall()]

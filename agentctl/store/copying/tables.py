@@ -7,10 +7,10 @@ table is named here but those that belong to one database or to its processes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from graphlib import TopologicalSorter
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from agentctl.light_dataclass import dataclass
 from agentctl.store.schema import SCHEMA_VERSION
@@ -34,6 +34,14 @@ Value = str | int | bytes | float | None
 Row = tuple[Value, ...]
 Key = tuple[Value, ...]
 """The values of the primary key of a row."""
+
+Batches: TypeAlias = "AsyncGenerator[Sequence[Row], None]"
+
+BATCH_ROWS = 5_000
+"""Maximum number of rows that are held in memory, and written in one transaction."""
+
+BATCH_BYTES = 8_000_000
+"""Bytes of rows at which a batch ends."""
 
 _MODULUS = 1 << 256
 
@@ -72,6 +80,11 @@ class Table(NamedTuple):
     def key_of(self, row: Sequence[Value]) -> Key:
         """Return the key of a row."""
         return tuple(row[position] for position in self.key)
+
+
+def count_bytes(row: Row) -> int:
+    """Return the approximate size of a row."""
+    return sum(len(value) for value in row if isinstance(value, (str, bytes)))
 
 
 def load_tables() -> tuple[Table, ...]:
@@ -113,7 +126,7 @@ def write_key(key: Key) -> str:
 
 
 def read_key(text: str) -> Key:
-    """Return the key of a stored text, which either engine may have written."""
+    """Return the key of a stored text."""
     return tuple(json.loads(text))
 
 

@@ -9,7 +9,6 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.store.failures import build_moved, build_moving
 
 CONNECTION_LOST = (
     OSError,
@@ -33,9 +32,6 @@ CONFLICTS = (
     asyncpg.InvalidCachedStatementError,
 )
 """The errors of a transaction that PostgreSQL has undone because of others: it can be repeated."""
-
-MOVED_STATE, MOVING_STATE = "AG001", "AG002"
-"""The SQLSTATE of the triggers of a copy that refuse writes (`store.copying`)."""
 
 _BUSY = ("The database is busy", "try again; see pool_size of [[databases]]")
 _AWAY = ("The database does not answer", "check that the server runs and that the url is right")
@@ -151,13 +147,10 @@ def to_public_error(error: Exception, name: str) -> errors.AgentctlError:
         name: the id of the database.
 
     Returns:
-        Unavailable or DatabaseMoved, or InternalError for a fault of this package.
+        Unavailable, or InternalError for a fault of this package.
     """
     if isinstance(error, errors.AgentctlError):
         return error
-    state = getattr(error, "sqlstate", None)
-    if state in (MOVED_STATE, MOVING_STATE):
-        return build_moved() if state == MOVED_STATE else build_moving()
     explained = _explain(error)
     if explained is None:
         log.error("database %s: %s: %s", name, type(error).__name__, error)

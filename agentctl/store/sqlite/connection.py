@@ -16,7 +16,6 @@ import apsw
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.store.database import Row, SecondStatement, Work, compile_for_sqlite
-from agentctl.store.failures import build_moved, build_moving
 
 T = TypeVar("T")
 
@@ -85,6 +84,14 @@ _FAILURES: dict[type[Exception], tuple[str, str]] = {
 
 MOVED_TEXT, MOVING_TEXT = "agentctl: the database has moved", "agentctl: the database moves"
 """The texts of the triggers of a copy that refuse writes (`store.copying`)."""
+
+_REFUSALS = {
+    MOVED_TEXT: (
+        "The database has moved: the server must be started with the new one",
+        "db status names the new place",
+    ),
+    MOVING_TEXT: ("The database moves to another place: no run starts until then", None),
+}
 
 _FAULTS = (
     apsw.SQLError,
@@ -160,9 +167,9 @@ def to_public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
         Unavailable or DatabaseMoved, or InternalError for a fault of this package.
     """
     if isinstance(error, apsw.ConstraintError):
-        for text, build in ((MOVED_TEXT, build_moved), (MOVING_TEXT, build_moving)):
+        for text, (detail, hint) in _REFUSALS.items():
             if text in str(error):
-                return build()
+                return errors.DatabaseMoved(detail, hint=hint)
     if isinstance(error, _FAULTS):
         log.error("database %s: %s: %s", name, type(error).__name__, error)
         return errors.InternalError()

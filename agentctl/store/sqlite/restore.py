@@ -18,7 +18,7 @@ import apsw
 
 from agentctl import errors
 from agentctl.records.times import format_rfc3339, now
-from agentctl.store.copying.side import TRIGGERS
+from agentctl.store.copying.sqlite import TRIGGERS
 from agentctl.store.schema import SCHEMA_VERSION, TABLES
 from agentctl.store.sqlite.backup import CopiedRows, flush, hash_rows, is_damaged
 from agentctl.store.sqlite.file import get_file_size, get_wal_path

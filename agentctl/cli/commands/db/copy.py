@@ -1,4 +1,4 @@
-"""`agentctl db copy`: move a database between SQLite and PostgreSQL while servers work with it."""
+"""`agentctl db copy`: move a database from SQLite to PostgreSQL while servers work with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from agentctl.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database, Settings
-    from agentctl.store.search import Tokenizer
 
 WAIT_SECONDS = 30.0
 
@@ -33,10 +32,10 @@ _FINISHED = plain_columns("from", "to", "rows", "starts_refused", "writes_refuse
 def copy(
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="ID", help="Database to copy (default: the first one)"),
+        typer.Option("--from", metavar="ID", help="SQLite database to copy (default: the first)"),
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--to", metavar="ID|URL", help="Empty database to copy to")
+        str | None, typer.Option("--to", metavar="ID|URL", help="Empty PostgreSQL database")
     ] = None,
     finish: Annotated[
         bool, typer.Option("--finish", help="Close the source and let the target take its place")
@@ -61,7 +60,7 @@ def copy(
     config: Config = None,
     output: Output = None,
 ) -> None:
-    """Copy a database to another one, also to another engine, while servers work with it.
+    """Copy a SQLite database to PostgreSQL while servers work with it.
 
     The first call copies all rows and records what changes meanwhile; if it ends early, run it
     again. Then --finish compares both databases, lets no run start, waits for the live runs, and
@@ -80,14 +79,14 @@ def copy(
     if target is None:
         raise UsageError("give the target with --to, an id or a URL")
     other = _find_target(settings, target)
-    tokenizer = settings.search.tokenizer if settings.search.enabled else None
+    searched = settings.search.enabled
     if finish:
         seconds = WAIT_SECONDS if wait is None else wait
-        run_until_done(_finish(entry, other, tokenizer, seconds, interrupt, output_format))
+        run_until_done(_finish(entry, other, searched, seconds, interrupt, output_format))
     elif status:
         run_until_done(_show_status(entry, other, output_format))
     else:
-        run_until_done(_copy(entry, other, tokenizer, output_format))
+        run_until_done(_copy(entry, other, searched, output_format))
 
 
 def _find_target(settings: Settings, target: str) -> Database:
@@ -101,7 +100,7 @@ def _find_target(settings: Settings, target: str) -> Database:
     try:
         return find_databases(settings, target)[0]
     except NotFound as error:
-        hint = f'{error.hint}; a URL such as "sqlite:///new.db" names any other one'
+        hint = f'{error.hint}; a URL such as "postgresql://db/new" names any other one'
         raise NotFound(error.detail, hint=hint) from None
 
 
@@ -113,14 +112,12 @@ async def _show_status(source: Database, target: Database, output_format: Format
     show_record(asdict(found), _STATUS, output_format, id_field="stage")
 
 
-async def _copy(
-    source: Database, target: Database, tokenizer: Tokenizer | None, output_format: Format
-) -> None:
+async def _copy(source: Database, target: Database, searched: bool, output_format: Format) -> None:
     from agentctl.service.database_copy import copy_rows
 
     counter = Counter("rows copied")
     async with showing_progress(counter):
-        found = await copy_rows(source, target, counter.show, tokenizer)
+        found = await copy_rows(source, target, counter.show, indexes_texts=searched)
     show_record(asdict(found), _STATUS, output_format, id_field="stage")
     note(f"copied {found.source}; its changes are recorded; to move: add --finish")
 
@@ -128,7 +125,7 @@ async def _copy(
 async def _finish(
     source: Database,
     target: Database,
-    tokenizer: Tokenizer | None,
+    searched: bool,
     wait: float,
     interrupt: bool,
     output_format: Format,
@@ -139,8 +136,9 @@ async def _finish(
     counter = Counter("rows copied")
     async with showing_progress(counter):
         facts = await finish_copy(
-            source, target, wait=wait, interrupt=interrupt, report=counter.show, tokenizer=tokenizer
-        )
+            source, target, wait=wait, interrupt=interrupt, report=counter.show,
+            indexes_texts=searched,
+        )  # fmt: skip
     show_record(facts, _FINISHED, output_format, id_field="to")
     url = build_url(str(facts["to"]))
     note(f"moved to {url}: name it in [[databases]] url, and start the servers again")
