@@ -30,6 +30,8 @@ _SERVER_OPTION = re.compile(r"no such option: --(?:url|context|token-file)\b", r
 """A command without these options works locally only: so the hint."""
 _ROOT_OPTION = re.compile(r"no such option: --version\b", re.IGNORECASE)
 _WRONG_WORD = re.compile(r"no such (?:option: -+|command ')([\w-]+)", re.IGNORECASE)
+_REMOVED = {"agentctl sessions stat": "the sums of runs are in: agentctl usage --by component"}
+"""Hints for commands of earlier versions."""
 
 
 class Group(HelpGroup):
@@ -120,7 +122,8 @@ def _report_usage(failure: typer.TyperException) -> int:
     text = _describe_wrong_value(failure) or " ".join(failure.format_message().split())
     match = _SUGGESTION.fullmatch(text)
     detail, guess = (match[1], match[2] or match[3]) if match else (text, None)
-    if guess is not None and (wrong := _WRONG_WORD.search(detail)) is not None:
+    wrong = _WRONG_WORD.search(detail)
+    if guess is not None and wrong is not None:
         from agentctl.records.text import suggest_name
 
         near = [name for name in guess.split(", ") if suggest_name(wrong[1], [name.strip("'-")])]
@@ -129,6 +132,7 @@ def _report_usage(failure: typer.TyperException) -> int:
     command = context.command_path if context is not None else "agentctl"
     content = "commands" if detail.lower().startswith("no such command") else "parameters"
     hint = f"did you mean {guess}?" if guess else f"`{command} --help` lists its {content}"
+    hint = _REMOVED.get(f"{command} {wrong[1]}", hint) if wrong is not None else hint
     if _ROOT_OPTION.match(detail):
         hint = "give it before the command, directly after agentctl"
     if command == "agentctl" and detail.lower().startswith("no such option") and not guess:

@@ -34,7 +34,7 @@ _COMMANDS = {
     "workflows": ("components:workflows", "List and show the configured workflows"),
     "sessions": (
         "sessions:app",
-        "List, show, measure, export, import, rename, summarize, hold, prune and delete sessions",
+        "List, show, export, import, rename, summarize, hold, prune and delete sessions",
     ),
     "runs": ("runs:app", "Start, follow, list, cancel, repeat and repair runs"),
     "approvals": ("approvals:app", "List what paused runs wait for, and decide about it"),

@@ -182,7 +182,6 @@ def test_runs_of_a_transcript_have_their_numbers_in_the_session(counted: Counted
     [
         ("runs", "list", "--session", "s00010"),
         ("sessions", "runs", "s00010"),
-        ("sessions", "stat", "--session", "s00010"),
         ("runs", "wait", *(f"s00010-0000{number}" for number in range(9))),
     ],
 )

@@ -120,8 +120,6 @@ def test_a_run_has_one_number_of_tokens(commands: Commands, component: tuple[str
     (line,) = (line for line in started.stderr.splitlines() if " completed in " in line)
     said = int(line.rpartition(", ")[2].split()[0])
     assert commands.read("usage")["total"]["total_tokens"] == before + said
-    summed = commands.read("sessions", "stat", "--session", session)
-    assert said == sum(row["total_tokens"] for row in summed)
     waited = commands.run("runs", "start", *component, "-m", "ask echo", "--no-stream")
     assert f"completed, {said} tokens" in waited.stderr
     (top, *_) = commands.read("sessions", "runs", session)

@@ -102,8 +102,8 @@ def test_short_ids_name_the_records(run: Run, memory: str) -> None:
     shown = run("runs", "get", run_id, "--session", session, "-o", "name")
     assert (shown.code, shown.lines) == (0, waited.lines)
     assert run("sessions", "export", session).stdout.count("\n") == 1
-    counted = run("sessions", "stat", "--session", session, "--fields", "runs")
-    assert counted.lines == ["runs", "1"]
+    listed = run("runs", "list", "--session", session, "--fields", "run_id")
+    assert listed.lines == ["run_id", *waited.lines]
     other = run("memories", "add", "to delete", "-o", "name").stdout.strip()
     assert run("memories", "get", other[:30], "-o", "name").stdout.strip() == other
     assert "deleted memory " + other in run("memories", "delete", other[:30], "--yes").stderr

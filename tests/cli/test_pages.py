@@ -43,7 +43,6 @@ THROUGH_A_PIPE = (
     "sessions get d1 -o text --full --members",
     "sessions get d1 -o markdown",
     "sessions export d1 --format markdown",
-    "sessions stat",
     "runs list",
     "runs list -o table",
     f"runs get {HOLDING}",

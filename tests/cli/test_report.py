@@ -42,6 +42,11 @@ def test_an_unknown_option_gets_a_suggestion(agentctl: Agentctl) -> None:
     ("args", "said"),
     [
         (["sesions"], "error: no such command 'sesions'\n\nhint: did you mean 'sessions'?\n"),
+        (
+            ["sessions", "stat", "--by", "day"],
+            "error: no such command 'stat'\n\n"
+            "hint: the sums of runs are in: agentctl usage --by component\n",
+        ),
         (["sessions", "lst"], "error: no such command 'lst'\n\nhint: did you mean 'list'?\n"),
         (
             ["runs", "list", "--version"],

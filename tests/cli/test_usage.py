@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
+from agentctl.cli.show.bars import draw_bar
 from agentctl.requests import RunRequest
 from tests.commands import Result, run_command, stay_in_hour
 from tests.deployment import create_deployment
@@ -132,3 +133,10 @@ def test_wrong_options_are_refused(usage: Usage, arguments: tuple[str, ...], sai
     refused = usage(*arguments)
     assert (refused.code, refused.stdout) == (2, "")
     assert said in refused.stderr
+
+
+def test_bars_are_in_proportion() -> None:
+    assert len(draw_bar(100, 100)) == 20
+    assert len(draw_bar(50, 100)) == 10
+    assert draw_bar(0, 100) == draw_bar(5, 0) == ""
+    assert len(draw_bar(1, 1_000_000)) == 1

@@ -14,7 +14,6 @@ STEP = re.compile(r"^\d+\. `(?P<file>[^`]+)`", re.MULTILINE)
 NOT_STEPS = {
     "agentctl/requests/approvals.py": {"created_before"},
     "agentctl/store/repositories/approvals.py": {"created_before"},
-    "agentctl/cli/commands/sessions/stat.py": {"created_before"},
     "agentctl/interop/agentos/backend.py": {"summarize_session"},
     "agentctl/interop/agentos/server/session_endpoints.py": {"created_before"},
     "agentctl/service/audit_heads.py": {"keep_days"},

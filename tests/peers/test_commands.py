@@ -341,7 +341,7 @@ def test_sessions_and_memories_are_exported(agentctl: Agentctl, tmp_path: Path) 
         "runs list", "runs get r", "runs cancel r", "runs cancel --all --yes", "runs watch r",
         "auth whoami", "auth can-i agents:run", "auth explain GET /agents", "audit list",
         "sessions summarize s", "sessions delete s --yes --cancel", "memories forget u --yes",
-        "runs wait r", "audit tail", "audit export", "sessions stat", "webhooks list",
+        "runs wait r", "audit tail", "audit export", "webhooks list",
         "webhooks test w", "webhooks deliveries", "webhooks redeliver d", "webhooks enable w",
         "runs retry r", "runs fork r --at 1", "usage --by day", "usage --plot",
         "budgets list", "sessions list --status error", "sessions list --tag a --all",

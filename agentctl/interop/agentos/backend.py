@@ -32,7 +32,7 @@ from agentctl.transcripts.export import export_session
 
 _OF_SESSION = "list the runs of {} session with: agentctl sessions runs SESSION_ID"
 _DELETE = "delete sessions by their ids with: agentctl sessions delete"
-_SUMMED = "`agentctl sessions stat --database URL` adds up the runs in its database"
+_SUMMED = "`agentctl runs list --database URL --all` has the tokens of the runs in its database"
 
 
 class AgentOSBackend(PartialOperations):

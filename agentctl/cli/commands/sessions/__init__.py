@@ -17,17 +17,15 @@ from agentctl.cli.commands.sessions.show import (
     list_session_runs,
     list_sessions,
 )
-from agentctl.cli.commands.sessions.stat import show_statistics
 from agentctl.cli.help import CommandApp
 
 app = CommandApp(
-    help="List, show, measure, export, import, rename, summarize, hold, prune and delete sessions.",
+    help="List, show, export, import, rename, summarize, hold, prune and delete sessions.",
     epilog="Example: agentctl sessions list --type agent --limit 5",
 )
 for command, words in (
     (export_sessions, "export s1 --format markdown"),
     (import_sessions, "import sessions.jsonl"),
-    (show_statistics, "stat --by day --newer-than 7d"),
     (list_sessions, "list --type agent --limit 5"),
     (get_session, "get s1 --last 3"),
     (list_session_runs, "runs s1"),
