@@ -24,7 +24,6 @@ class Budget:
         cost: US dollars.
         on_exceed: `refuse` starts no further run; `stop` also ends live runs at their next call of
             a model.
-        warn: the part of the limit from which on the budget is reported as nearly used up.
         unknown: with `refuse` a budget of a cost refuses models whose price is not known, with
             `allow` their tokens do not count.
     """
@@ -36,7 +35,6 @@ class Budget:
     tokens: Annotated[int | None, Range(1, 1_000_000_000_000_000)] = None
     cost: Annotated[float | None, Range(0.000_001, 1_000_000_000)] = None
     on_exceed: Literal["refuse", "stop"] = "refuse"
-    warn: Annotated[float, Range(0, 1)] = 0.8
     unknown: Literal["refuse", "allow"] = "refuse"
 
 

@@ -29,7 +29,7 @@ _OWN_HEADERS = {
 """Headers that the protocol sets."""
 
 _STDIO_KEYS = ("args", "env")
-_HTTP_KEYS = ("headers", "max_sessions")
+_HTTP_KEYS = ("headers",)
 
 
 class TemplatePart(NamedTuple):
@@ -108,10 +108,6 @@ def _check_server(server: McpServer, places: Mapping[str, Place]) -> None:
     for name in unused:
         if places[f"{key}.{name}"].given:
             places[f"{key}.{name}"].refuse(f"has no effect with {other}")
-    if places[f"{key}.max_sessions"].given and not is_per_user(server):
-        places[f"{key}.max_sessions"].refuse(
-            "has no effect without a header with ${user_id} or ${claims:NAME}"
-        )
     for table, values in (("env", server.env), ("headers", server.headers)):
         for name, value in values.items():
             _check_value(table, name, value, places[f"{key}.{table}"].item(f".{name}"))

@@ -59,7 +59,6 @@ class McpServer:
             its process died in a call (docs/durable.md).
         connect_seconds: maximum time to start or connect, and to list the tools.
         call_seconds: maximum time of a call.
-        max_sessions: maximum number of sessions, one for each user, of a process.
     """
 
     id: McpServerId
@@ -72,4 +71,3 @@ class McpServer:
     idempotent_tools: tuple[ToolPattern, ...] = ()
     connect_seconds: Annotated[float, Range(0.1, 600)] = 30
     call_seconds: Seconds = 60
-    max_sessions: Annotated[int, Range(1, 10_000)] = 100

@@ -18,11 +18,7 @@ class Retention:
         idle_days: days after the last use of a session; 0 for never. A component may have others.
         approval_days: days after the decision of an approval whose run has ended; 0 for as long as
             its session.
-        delivered_days: days after which a delivered webhook is deleted.
-        undelivered_days: days after which a webhook that waits, or is dead, is deleted.
     """
 
     idle_days: RetentionDays = 0
     approval_days: RetentionDays = 0
-    delivered_days: Annotated[int, Range(1, 36_500)] = 7
-    undelivered_days: Annotated[int, Range(1, 36_500)] = 30

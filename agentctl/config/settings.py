@@ -155,33 +155,27 @@ class Limits:
 
     Attributes:
         header_bytes: the request line and the headers together.
-        header_count: the headers of a request.
         header_seconds: from the start of a connection, or from the first byte of a later request,
             to the end of the headers.
         body_seconds: from the end of the headers to the end of the body.
         queue_per_session: the runs that wait in the queue of one session.
         queued_runs: the runs that wait in the queues of one database.
-        queue_seconds: maximum wait of a run in the queue.
     """
 
     body_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
     message_bytes: Annotated[int, Range(1, 1 << 30)] = 262_144
     header_bytes: Annotated[int, Range(1_024, 65_536)] = 16_384
-    header_count: Annotated[int, Range(8, 1_000)] = 100
     header_seconds: Annotated[float, Range(0.01, 3_600)] = 10
     body_seconds: Annotated[float, Range(0.01, 3_600)] = 30
     token_bytes: Annotated[int, Range(1, 65_536)] = 8_192
     tool_result_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
     run_bytes: Annotated[int, Range(1, 1 << 30)] = 16_777_216
     state_bytes: Annotated[int, Range(1, 1 << 30)] = 65_536
-    response_bytes: Annotated[int, Range(1 << 20, 1 << 40)] = 268_435_456
     concurrent_runs: Annotated[int, Range(1, 100_000)] = 1_000
     queue_per_session: Annotated[int, Range(1, 100_000)] = 20
     queued_runs: Annotated[int, Range(1, 1_000_000)] = 10_000
-    queue_seconds: Annotated[int, Range(1, 31_622_400)] = 86_400
     concurrent_members: Annotated[int, Range(1, 100_000)] = 256
     members_per_run: Annotated[int, Range(1, 100_000)] = 16
-    followed_runs: Annotated[int, Range(1, 100_000)] = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +185,6 @@ class Audit:
     Attributes:
         key_file: the Ed25519 key that signs heads and receipts; None for no signatures.
         heads_file: the file to which each head is appended; None for none.
-        head_entries: maximum number of entries of a head.
         head_seconds: maximum age of an entry that no head covers.
     """
 
@@ -199,7 +192,6 @@ class Audit:
     keep_days: Annotated[int, Range(1, 36_500)] = 365
     key_file: Path | None = None
     heads_file: Path | None = None
-    head_entries: Annotated[int, Range(1, 10_000)] = 1_000
     head_seconds: Annotated[int, Range(1, 86_400)] = 3_600
 
 
@@ -212,14 +204,11 @@ class Approvals:
         client_seconds: seconds after which a run that waits for its caller to execute a tool of the
             request is cancelled; 0 for never.
         own: True if an approver may decide about its own run.
-        pending: maximum number of pending approvals in one database; a run that asks for more ends
-            as ERROR with APPROVALS_FULL.
     """
 
     expire_seconds: Annotated[int, Range(0, 31_622_400)] = 0
     client_seconds: Annotated[int, Range(0, 31_622_400)] = 3_600
     own: bool = False
-    pending: Annotated[int, Range(1, 10_000_000)] = 10_000
 
 
 @dataclass(frozen=True, slots=True)

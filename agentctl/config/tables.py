@@ -55,6 +55,23 @@ ENTRY_TABLES: dict[str, type] = {
     "webhooks": webhooks.Webhook,
 }
 
+FORMER_KEYS: Mapping[str, str] = {
+    "approvals.pending": "10000",
+    "audit.head_entries": "1000",
+    "budgets.warn": "0.8",
+    "limits.followed_runs": "100",
+    "limits.header_count": "100",
+    "limits.queue_seconds": "86400",
+    "limits.response_bytes": "268435456",
+    "mcp_servers.max_sessions": "100",
+    "openai.session_header": "X-OpenWebUI-Chat-Id",
+    "retention.delivered_days": "7",
+    "retention.undelivered_days": "30",
+}
+"""The values of former keys that are constants now, by table and key."""
+
+FORMER_PROBLEM = "is a constant now, with the value {}"
+
 
 @functools.cache
 def list_sections() -> dict[str, type]:
@@ -88,10 +105,13 @@ def find_variables(environ: Mapping[str, str], keys: Iterable[str]) -> dict[str,
         InvalidConfiguration: a variable of this form belongs to no key.
     """
     known = {variable_name(key): key for key in keys}
+    former = {variable_name(key): value for key, value in FORMER_KEYS.items()}
     variables: dict[str, Variable] = {}
     for name in sorted(environ):
         if name in known:
             variables[known[name]] = Variable(name, environ[name])
+        elif name in former:
+            Place("", variable=name).refuse(FORMER_PROBLEM.format(former[name]), hint="unset it")
         elif name.startswith(PREFIX) and "__" in name and not name.startswith(TEST_PREFIX):
             near = _suggest_variable(name, list(known))
             guess = f"; did you mean {near}?" if near else ""
@@ -135,6 +155,17 @@ class TableReader:
 
     def check_names(self, document: Mapping[str, object]) -> None:
         self._refuse_unknown(document, {**list_sections(), **ENTRY_TABLES}, (), "")
+        former = {
+            f"{table}.{name}": (table, name) if isinstance(value, dict) else (table, index, name)
+            for table, value in document.items()
+            for index, entry in enumerate(value if isinstance(value, list) else [value])
+            for name in (entry if isinstance(entry, dict) else ())
+            if f"{table}.{name}" in FORMER_KEYS
+        }
+        for key, path in former.items():  # all of them at once, with the place of the first one
+            keys = f"the key{'s' if len(former) > 1 else ''}: {', '.join(former)}"
+            problem = FORMER_PROBLEM.format(FORMER_KEYS[key])
+            self._place(path, key).refuse(problem, hint=f"remove {keys}")
 
     def read_section(self, document: Mapping[str, object], name: str) -> Any:
         """Read the settings of `[name]` from the environment, the file and the defaults.
@@ -241,9 +272,8 @@ class TableReader:
         for name in table:
             if name in known:
                 continue
+            quoted = name if name.isidentifier() else quote_text(name)
+            place = self._place((*path, name), f"{key}.{quoted}" if key else quoted)
             near = suggest_name(name, known)
             guess = f', did you mean "{near}"?' if near else f"; it has {', '.join(known)}"
-            quoted = name if name.isidentifier() else quote_text(name)
-            self._place((*path, name), f"{key}.{quoted}" if key else quoted).refuse(
-                f"this version has no such key{guess}", hint="correct or remove the key"
-            )
+            place.refuse(f"this version has no such key{guess}", hint="correct or remove the key")

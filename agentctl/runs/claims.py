@@ -38,6 +38,9 @@ from agentctl.store.repositories.queue import NextLeg
 from agentctl.store.repositories.run_rows import RunState
 from agentctl.store.repositories.workers import Heartbeat
 
+QUEUE_SECONDS = 86_400
+"""Maximum wait of a run in the queue."""
+
 PARALLEL_CLAIMS = 16
 """Maximum number of legs that a process claims at the same time."""
 
@@ -94,7 +97,6 @@ class Claims:
 
     Args:
         run_tasks: group for tasks that need the databases.
-        queue_seconds: maximum wait of a run in the queue.
 
     Attributes:
         is_serving: True if this process claims what others have admitted. A local command does not:
@@ -108,11 +110,9 @@ class Claims:
         catalog: Catalog,
         worker: Worker,
         run_tasks: Tasks,
-        queue_seconds: int,
     ) -> None:
         self.is_serving = False
         self._host = host
-        self._queue_seconds = queue_seconds
         self._seen: Heartbeat | None = None
         self._databases = databases
         self._catalog = catalog
@@ -169,7 +169,7 @@ class Claims:
         Raises:
             Unavailable: the database does not answer.
         """
-        limit = self._queue_seconds * 1_000_000
+        limit = QUEUE_SECONDS * 1_000_000
         before = now() - limit
         if overdue := await database.read(queue.list_overdue(before)):
             # The clock of this machine may be ahead of those of the others.

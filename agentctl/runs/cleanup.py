@@ -42,6 +42,9 @@ CLEANUP_SHARE = 0.1
 EVENT_RETENTION = DAY
 """Time that the events of a run are kept after its end, in microseconds."""
 
+DELIVERED_DAYS, UNDELIVERED_DAYS = 7, 30
+"""Ages of webhooks that were delivered, and of those that wait or are dead."""
+
 MAXIMUM_DELIVERIES = 100_000
 """Maximum number of webhook deliveries in one database; the oldest delivered ones are deleted
 first, ones that wait last."""
@@ -110,8 +113,8 @@ async def _delete_rows(
     await delete_older("keys", idempotency.has_older(before), idempotency.delete_older(before))
     before = moment - KEEP_HOURS * HOUR
     await delete_older("hours", usage.has_older_hours(before), usage.delete_older_hours(before))
-    delivered = moment - ages.table.delivered_days * DAY
-    before = moment - ages.table.undelivered_days * DAY
+    delivered = moment - DELIVERED_DAYS * DAY
+    before = moment - UNDELIVERED_DAYS * DAY
     has_older = webhooks.has_older(delivered, before)
     await delete_older("deliveries", has_older, webhooks.delete_older(delivered, before))
     if database is databases.system and ages.audit is not None:

@@ -138,9 +138,7 @@ class Engine:
         self._supervision = Supervision(
             catalog, self._run_tasks, self.counters, self._starts, budgets, tracer
         )
-        self.claims = Claims(
-            self, databases, catalog, worker, self._run_tasks, settings.limits.queue_seconds
-        )
+        self.claims = Claims(self, databases, catalog, worker, self._run_tasks)
 
     @property
     def worker_id(self) -> str:

@@ -132,7 +132,7 @@ async def store_pause(
     # A write that is interrupted may be committed: the end closes its approvals.
     run.has_asked = True
     outcome = await retry_while_unavailable(
-        lambda: run.database.write(write_pause(run, prepared, settings.pending)),
+        lambda: run.database.write(write_pause(run, prepared)),
         seconds=math.inf,
         pauses=RETRY_SECONDS,
         on_unavailable=on_unavailable,

@@ -50,6 +50,9 @@ from agentctl.store.visibility import EVERYONE
 
 LOST_EVENTS = event_format.LOST_SEQ_STEP
 
+MAXIMUM_PENDING = 10_000
+"""Pending approvals of one database; a run that asks for more ends with APPROVALS_FULL."""
+
 _ACCOUNT = "sa:"
 
 PauseOutcome = Literal["paused", "continues", "cancelled", "full", "ended"]
@@ -155,14 +158,11 @@ def describe(row: ApprovalRow) -> dict[str, Any]:
 
 
 @unit
-def write_pause(run: LiveRun, prepared: PreparedPause, limit: int) -> Steps[PauseOutcome]:
+def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:
     """Store a pause: approvals, checkpoint, last events and the status, in one transaction.
 
     A member locks its root run and its parent first: their end, which cancels the members that are
     paused, comes before it or after it.
-
-    Args:
-        limit: maximum number of pending approvals in the database.
 
     Returns:
         `continues` if everything was decided meanwhile: the run is PENDING then. `cancelled` and
@@ -184,8 +184,8 @@ def write_pause(run: LiveRun, prepared: PreparedPause, limit: int) -> Steps[Paus
     if state.cancel_requested_at is not None:
         return "cancelled"
     if prepared.rows:
-        pending = yield from approvals.count_pending(limit)
-        if pending + len(prepared.rows) > limit:
+        pending = yield from approvals.count_pending(MAXIMUM_PENDING)
+        if pending + len(prepared.rows) > MAXIMUM_PENDING:
             return "full"
     yield from approvals.create(prepared.rows)
     yield from approvals.keep_checkpoint(prepared.checkpoint)

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from agentctl.service.service import Service, ServiceOperations
 
 
+RESPONSE_BYTES = 268_435_456
+"""Bytes of the large responses under way in one process."""
+
+MAXIMUM_STREAMS = 100
+"""Event streams that one caller follows in one process."""
+
 LARGE_BYTES = 262_144
 """Size from which a response counts, and in parts of which it is sent."""
 
@@ -33,13 +39,9 @@ class ResponseBudget:
     """The bytes of large responses of one process, which stay in memory until clients read them.
 
     One caller can use half of them, so that it does not stop the large responses of others.
-
-    Args:
-        limit: `limits.response_bytes`.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._used = 0
         self._used_by: Counter[str] = Counter()
 
@@ -53,8 +55,8 @@ class ResponseBudget:
             Unavailable: too many bytes are under way.
         """
         own = self._used_by[owner]
-        if (own and own + size > self._limit // 2) or (
-            self._used and self._used + size > self._limit
+        if (own and own + size > RESPONSE_BYTES // 2) or (
+            self._used and self._used + size > RESPONSE_BYTES
         ):
             raise Unavailable(
                 "Too many large responses are under way", hint="read them first, then try again"
@@ -74,13 +76,9 @@ class FollowedRuns:
     """The streams of events that callers of one process follow.
 
     The streams of new runs are not counted: `limits.concurrent_runs` bounds them.
-
-    Args:
-        limit: `limits.followed_runs`, for each caller.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     @contextlib.contextmanager
@@ -90,10 +88,10 @@ class FollowedRuns:
         Raises:
             TooManyRequests: the caller follows too many.
         """
-        if self._counts[owner] >= self._limit:
+        if self._counts[owner] >= MAXIMUM_STREAMS:
             raise TooManyRequests(
-                f"This caller follows {self._limit} event streams already",
-                hint="close one of them, or ask the operator to raise limits.followed_runs",
+                f"This caller follows {MAXIMUM_STREAMS} event streams already",
+                hint="close one of them",
             )
         self._counts[owner] += 1
         try:
@@ -141,8 +139,8 @@ class AppState:
     def __post_init__(self) -> None:
         from agentctl.auth.oidc import OidcClient
 
-        self.response_budget = ResponseBudget(self.settings.limits.response_bytes)
-        self.followed_runs = FollowedRuns(self.settings.limits.followed_runs)
+        self.response_budget = ResponseBudget()
+        self.followed_runs = FollowedRuns()
         console = self.settings.console
         self.oidc_client = OidcClient(console) if console.oidc_issuer else None
 

@@ -23,6 +23,9 @@ from agentctl.store.database import Database
 from agentctl.store.repositories import audit_heads
 from agentctl.store.repositories.audit_heads import Frontier, HeadRow
 
+HEAD_ENTRIES = 1_000
+"""Maximum number of entries of a head."""
+
 HEADS_PER_PASS = 10
 """Maximum number of heads that one sweep signs: it has other work."""
 
@@ -83,7 +86,7 @@ class HeadSigner:
         """Sign the next head up to an entry, if it is due. Return it, or None."""
         after = 0 if newest is None else newest.last_seq
         oldest = await self._database.read(audit_heads.list_entries(after, last, 1))
-        moment, limit = now(), self._table.head_entries
+        moment, limit = now(), HEAD_ENTRIES
         if not oldest:
             return None
         is_old = moment - oldest[0].at >= self._table.head_seconds * 1_000_000

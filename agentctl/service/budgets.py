@@ -22,6 +22,9 @@ from agentctl.store.repositories.usage import NANODOLLARS
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.visibility import EVERYONE, Visibility
 
+WARNING = 0.8
+"""The part of a limit from which on its budget is reported as nearly used up."""
+
 MAXIMUM_ROWS = 100
 """Users or components that are listed of one budget: those that have used most."""
 
@@ -103,9 +106,7 @@ class BudgetOperations(OperationFamily):
 def _build_row(budget: Budget, period: Period, name: str | None, used: Used) -> BudgetRecord:
     is_tokens = budget.tokens is not None
     amount, limit = measure(budget, used), find_limit(budget)
-    state = (
-        "exceeded" if amount >= limit else "warning" if amount >= budget.warn * limit else "open"
-    )
+    state = "exceeded" if amount >= limit else "warning" if amount >= WARNING * limit else "open"
     return BudgetRecord(
         budget_id=budget.id,
         per=budget.per,

@@ -39,10 +39,6 @@ WRONG = {
     ),
     program("headers = { A = 'b' }"): "mcp_servers.files.headers: has no effect with command",
     web("args = ['-v']"): "mcp_servers.web.args: has no effect with url",
-    web("max_sessions = 5"): (
-        "mcp_servers.web.max_sessions: has no effect without a header with ${user_id} or "
-        "${claims:NAME}"
-    ),
     program("env = { A = '${user_id}' }"): (
         "mcp_servers.files.env.A: has an unknown placeholder; it may have ${env:NAME}"
     ),
@@ -105,7 +101,7 @@ def test_settings_with_an_mcp_server_reach_worker_processes(reads: Reads) -> Non
 
 def test_header_with_data_of_the_user_makes_a_session_for_each_user(reads: Reads) -> None:
     header = "headers = { X = 'u-${user_id}', Y = '${claims:https://example.org/tenant}' }"
-    (server,) = reads(web(header + "\nmax_sessions = 3")).mcp_servers
+    (server,) = reads(web(header)).mcp_servers
     assert is_per_user(server)
     assert parse_template("u-${user_id}") == [("text", "u-"), ("user", "user_id")]
     assert not is_per_user(reads(web("headers = { X = '${env:A}' }")).mcp_servers[0])
@@ -116,12 +112,11 @@ def test_commented_mcp_servers_of_the_sample_load(tmp_path: Path) -> None:
     commented = SAMPLE_CONFIG[start : SAMPLE_CONFIG.index("\n\n", start)]
     file = tmp_path / "agentctl.toml"
     file.write_text("\n".join(line.removeprefix("#") for line in commented.splitlines()))
-    program, web = load_settings(file, {}).mcp_servers
+    program, _ = load_settings(file, {}).mcp_servers
     defaults = McpServer("x")
     for name in ("connect_seconds", "call_seconds"):
         assert getattr(program, name) == getattr(defaults, name)
-    assert web.max_sessions == defaults.max_sessions
     shown = {key for key in ("command", "args", "env", "url", "headers") if key in commented}
     assert {field.name for field in dataclasses.fields(McpServer)} == shown | {
-        "id", "allow_tools", "idempotent_tools", "connect_seconds", "call_seconds", "max_sessions",
+        "id", "allow_tools", "idempotent_tools", "connect_seconds", "call_seconds",
     }  # fmt: skip

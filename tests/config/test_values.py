@@ -6,6 +6,8 @@ import pytest
 
 from agentctl.config import effective_settings
 from agentctl.config.settings import ModelSettings
+from agentctl.config.tables import ENTRY_TABLES, FORMER_KEYS, FORMER_PROBLEM
+from agentctl.errors import InvalidConfiguration
 from tests.config.conftest import AGENT, Reads, Refuses
 
 WRONG_VALUES = {
@@ -216,3 +218,23 @@ settings = { max_tokens = 9 }
     shown = effective_settings(loaded)
     assert shown["models"][0]["settings"]["temperature"] == 0
     assert shown["agents"][0]["settings"] == {"max_tokens": 9}
+
+
+@pytest.mark.parametrize(("key", "value"), FORMER_KEYS.items())
+def test_former_key_names_its_constant(key: str, value: str, refuses: Refuses) -> None:
+    table, _, name = key.partition(".")
+    problem = FORMER_PROBLEM.format(value)
+    if table in ENTRY_TABLES:
+        assert refuses(f'[[{table}]]\nid = "x"\n{name} = 1') == f"{key}: {problem}"
+        return
+    assert refuses(f"[{table}]\n{name} = 1") == f"{key}: {problem}"
+    variable = f"AGENTCTL_{table}__{name}".upper()
+    assert refuses("", {variable: "1"}) == f"{variable}: {problem}"
+
+
+def test_all_former_keys_of_a_file_are_named_at_once(reads: Reads) -> None:
+    text = "[limits]\nheader_count = 100\n[retention]\ndelivered_days = 7\n"
+    with pytest.raises(InvalidConfiguration) as caught:
+        reads(text)
+    assert caught.value.hint == "remove the keys: limits.header_count, retention.delivered_days"
+    assert caught.value.cause == "line 2 of the file"

@@ -157,7 +157,9 @@ FILTERS = "&".join(
 WORDS = quote(" ".join(f"w{number}{'o' * 25}*" for number in range(16)))
 
 CASES: dict[str, Case] = {
-    "header fields": Case(send_heads(2), OK, ("limits.header_bytes", "limits.header_count")),
+    "header fields": Case(
+        send_heads(2), OK, ("limits.header_bytes", "server.transport.protocol.MAXIMUM_FIELDS")
+    ),
     "pipelined requests": Case(
         send_heads(16), OK, ("server.transport.protocol.MAXIMUM_PIPELINED",)
     ),
@@ -231,7 +233,7 @@ CASES: dict[str, Case] = {
         ("requests.usage.MAXIMUM_GROUPS", "store.repositories.usage_reads.MAXIMUM_GROUPS"),
     ),
     "long session": Case(
-        get("/sessions/history"), OK, ("limits.response_bytes", "requests.MAXIMUM_CUT")
+        get("/sessions/history"), OK, ("server.state.RESPONSE_BYTES", "requests.MAXIMUM_CUT")
     ),
     "message": Case(run("echo", message="é" * 131_072), OK, ("limits.message_bytes",)),
     "metadata": Case(

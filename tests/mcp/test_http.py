@@ -12,6 +12,7 @@ import pytest
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.settings import Limits
 from agentctl.runtime.components.records import build_record
+from agentctl.runtime.mcp import sessions
 from agentctl.runtime.mcp.sessions import PerUserServer
 from agentctl.runtime.mcp.values import McpUser
 from tests.loops import wait_until
@@ -186,8 +187,11 @@ async def test_user_without_usable_values_sends_no_request(
     assert remote.methods == []
 
 
-async def test_sessions_are_limited_and_idle_ones_are_closed_first(remote: State) -> None:
-    async with host(per_user(remote, max_sessions=1), references=("mcp:files.who",)) as hosted:
+async def test_sessions_are_limited_and_idle_ones_are_closed_first(
+    remote: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MAXIMUM_SESSIONS", 1)
+    async with host(per_user(remote), references=("mcp:files.who",)) as hosted:
         ann = await headers_of(hosted, ANN)
         bob = await headers_of(hosted, BOB)
         await wait_until(lambda: ann["mcp-session-id"] in remote.ended)
@@ -197,9 +201,12 @@ async def test_sessions_are_limited_and_idle_ones_are_closed_first(remote: State
         assert server.session_count == 1
 
 
-async def test_user_beyond_the_limit_fails_while_all_sessions_are_in_use(remote: State) -> None:
+async def test_user_beyond_the_limit_fails_while_all_sessions_are_in_use(
+    remote: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MAXIMUM_SESSIONS", 1)
     references = ("mcp:files.who", "mcp:files.hang")
-    async with host(per_user(remote, max_sessions=1), references=references) as hosted:
+    async with host(per_user(remote), references=references) as hosted:
         call, _ = hosted.start_call("hang", user=ANN)
         await wait_until(lambda: "tools/call" in remote.methods)
         text, failed = await hosted.call("who", user=BOB)

@@ -103,7 +103,7 @@ async def test_server_with_a_fast_clock_ends_nothing_too_early(
     """The deadlines of approvals and of the queue count on the clock of PostgreSQL as well."""
     databases = Databases(configured, create=True)
     unused: Any = None
-    claims = Claims(unused, databases, unused, unused, unused, queue_seconds=60)
+    claims = Claims(unused, databases, unused, unused, unused)
     try:
         system = databases.system
         await system.write(sessions.create(a_session()))

@@ -390,9 +390,10 @@ async def test_cancel_while_the_approved_call_works(deployment: Deployment, paye
         assert await database_of(service).read(approvals.get("none", EVERYONE)) is None
 
 
-async def test_full_database_ends_the_run(deployment: Deployment, payer: Payer) -> None:
-    path = deployment.folder / "agentctl.toml"
-    path.write_text(f"{path.read_text()}\n[approvals]\npending = 1\n")
+async def test_full_database_ends_the_run(
+    deployment: Deployment, payer: Payer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(legs, "MAXIMUM_PENDING", 1)
     async with open_service(deployment) as service:
         assert (await start(service))["status"] == "PAUSED"
         record = await start(service)

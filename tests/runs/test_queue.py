@@ -18,6 +18,7 @@ from agentctl.config.settings import Agent, Limits, Settings, Step, Team, Workfl
 from agentctl.config.settings import Database as Entry
 from agentctl.records.kinds import ComponentKind
 from agentctl.requests import CancelRequest, Page, RunFilter, RunRequest
+from agentctl.runs import claims as run_claims
 from agentctl.runs.claims import SPARE_LEGS
 from agentctl.runs.recovery import recover_runs
 from agentctl.runtime.components import execute
@@ -473,10 +474,11 @@ async def check_old_server(settings: Settings, worker: Worker) -> None:
 
 
 async def test_a_run_that_waits_too_long_ends_with_an_error(
-    settings: Settings, worker: Worker
+    settings: Settings, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(run_claims, "QUEUE_SECONDS", 600)
     worker.held = {"1"}
-    async with serve(add_agents(settings, queue_seconds=600)) as (service,):
+    async with serve(add_agents(settings)) as (service,):
         await start(service, "lined", "1")
         runs = [await start(service, "lined", message) for message in "23"]
         claims, database = service.hosting.engine.claims, service.hosting.databases.system

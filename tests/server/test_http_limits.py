@@ -15,6 +15,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from agentctl.config.settings import Limits
+from agentctl.server.transport import protocol
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
 from tests.deployment import ADMIN, Deployment
 from tests.process import serve_config
@@ -277,14 +278,14 @@ def send_until_rejected(port: int, start: bytes, size: int, status: int) -> None
 
 def test_limits_come_from_the_configuration(deployment: Deployment) -> None:
     text = deployment.path.read_text()
-    limits = (
-        "[limits]\nheader_seconds = 0.3\nbody_seconds = 0.3\n"
-        "header_bytes = 8192\nheader_count = 8\n"
-    )
+    limits = "[limits]\nheader_seconds = 0.3\nbody_seconds = 0.3\nheader_bytes = 8192\n"
     deployment.path.write_text(f"{text}\n{limits}")
     with serve_config(deployment.path) as served:
         port = port_of(served.url)
-        for sent in (b"GET / HTTP/1.1\r\nX: " + b"a" * 8_192, GET[:-2] + b"X: a\r\n" * 8 + b"\r\n"):
+        for sent in (
+            b"GET / HTTP/1.1\r\nX: " + b"a" * 8_192,
+            GET[:-2] + b"X: a\r\n" * 100 + b"\r\n",
+        ):
             with open_raw_connection(port) as connection:
                 connection.send(sent)
                 check_error(connection.answer(), 431)
@@ -298,5 +299,5 @@ def test_limits_come_from_the_configuration(deployment: Deployment) -> None:
 
 def test_default_limits_are_those_of_the_contract() -> None:
     limits = HttpProtocol.limits
-    assert (limits.header_bytes, limits.header_count) == (16_384, 100)
+    assert (limits.header_bytes, protocol.MAXIMUM_FIELDS) == (16_384, 100)
     assert (limits.header_seconds, limits.body_seconds) == (10, 30)

@@ -26,6 +26,7 @@ from agentctl.requests import NewSession
 from agentctl.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.runs.cleanup import delete_expired
 from agentctl.runs.retention import Ages
+from agentctl.service import audit_heads as signing
 from agentctl.service.audit_heads import HeadSigner
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
@@ -40,6 +41,13 @@ from tests.service.callers import admin, user
 DAY = 24 * 60 * 60 * 1_000_000
 
 HEAD_ENTRIES = 5
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_heads() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signing, "HEAD_ENTRIES", HEAD_ENTRIES)
+        yield
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,7 @@ async def signing_service(
     settings: Settings, keys: Keys, **table: Any
 ) -> AsyncIterator[tuple[Service, HeadSigner]]:
     """Open a service that signs after `HEAD_ENTRIES` entries, or after an hour."""
-    values = {"key_file": keys.folder / "audit.pem", "head_entries": HEAD_ENTRIES, **table}
+    values = {"key_file": keys.folder / "audit.pem", **table}
     settings = replace(settings, audit=Audit(**values))
     async with Service.open(settings, create=True) as service:
         key = service.hosting.statement_key()

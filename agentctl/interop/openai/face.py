@@ -38,6 +38,10 @@ from agentctl.server.state import Call
 
 PREFIX = "/v1"
 
+CHAT_HEADER = "X-OpenWebUI-Chat-Id"
+"""Header field of a program that sends the whole conversation with each request: the id of its
+conversation, which becomes that of the session."""
+
 IGNORED_HEADER = "X-Ignored-Parameters"
 
 Interface = type[ChatCompletion] | type[ModelResponse]
@@ -136,12 +140,11 @@ async def _run(
 
 
 def _find_chat(call: Call) -> str | None:
-    """Return the session that `openai.session_header` names; None if it names none.
+    """Return the session that `CHAT_HEADER` names; None if it names none.
 
     The program sends the whole conversation, so the session only keeps its runs together.
     """
-    name = call.caller.app_state.settings.get_table(OpenAI).session_header
-    session_id = _get_header(call, name) if name else None
+    session_id = _get_header(call, CHAT_HEADER)
     return session_id if session_id is not None and is_session_id(session_id) else None
 
 

@@ -28,10 +28,7 @@ class OpenAI:
 
     Attributes:
         ignored_parameters: parameters of requests that have no effect instead of an error.
-        session_header: header field of a program that sends the whole conversation with each
-            request: the id of its conversation, which becomes that of the session. Empty for none.
     """
 
     enabled: bool = False
     ignored_parameters: tuple[IgnoredParameter, ...] = DEFAULT_IGNORED
-    session_header: str = "X-OpenWebUI-Chat-Id"

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from agentctl.config.mcp_table import McpServer
     from agentctl.runtime.mcp.values import McpUser
 
+MAXIMUM_SESSIONS = 100
+"""Maximum number of sessions of a process with one server, one for each user."""
+
 IDLE_SECONDS = 300.0
 """Time after its last use after which a session is closed."""
 
@@ -122,10 +125,10 @@ class PerUserServer(HostedServer):
         at, reason = self._failed_at.get(key, (0.0, ""))
         if reason and time.monotonic() - at < RETRY_SECONDS:
             raise McpUnavailable(reason)
-        if len(self._sessions) >= self.spec.max_sessions:
+        if len(self._sessions) >= MAXIMUM_SESSIONS:
             idle = [key for key, session in self._sessions.items() if session.is_idle]
             if not idle:
-                raise McpUnavailable(f"all of its {self.spec.max_sessions} sessions are in use")
+                raise McpUnavailable(f"all of its {MAXIMUM_SESSIONS} sessions are in use")
             self._drop(min(idle, key=lambda key: self._sessions[key].used_at))
         endpoint = HttpEndpoint(self.spec, user, self._message_bytes)
         session = _Session(McpConnection(endpoint, self.spec.call_seconds))

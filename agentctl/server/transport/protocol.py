@@ -48,6 +48,9 @@ MAXIMUM_PIPELINED = 16
 """Parsed requests that wait for the response to an earlier one; then a connection is not read and
 what has been read is not parsed. Requests of one step of the parser may be above it."""
 
+MAXIMUM_FIELDS = 100
+"""Header fields of a request."""
+
 STEP_BYTES = 512
 """Bytes that are parsed at once if they contain more heads than that."""
 
@@ -185,7 +188,7 @@ class HttpProtocol(TimedConnection):
             AgentctlError: the head is rejected.
         """
         fields, limits, head = self.headers, self.limits, self._head_bytes
-        if len(fields) > limits.header_count:
+        if len(fields) > MAXIMUM_FIELDS:
             raise HeaderTooLarge("The request has too many header fields")
         if len(head) > limits.header_bytes and head_size(self.url, fields) > limits.header_bytes:
             raise _header_too_large()
