@@ -198,7 +198,6 @@ AgentId = Annotated[str | None, build_id_option("agent")]
 TeamId = Annotated[str | None, build_id_option("team")]
 WorkflowId = Annotated[str | None, build_id_option("workflow")]
 SessionOption = Annotated[str | None, ShortId("session"), build_id_option("session")]
-SessionFilterOption = Annotated[str | None, ShortId("session"), build_option(requests.OfSession)]
 SessionId = Annotated[str, ShortId("session"), _id_argument("session", "Session id")]
 SessionIds = Annotated[list[str], ShortId("session"), _id_argument("session", "Session ids")]
 OptionalSessionIds = Annotated[
