@@ -28,6 +28,30 @@ VERSION = 1
 ENTRY_FIELDS = tuple(AuditRecord.__annotations__)
 """The fields of an entry that its digest covers: those of version 1."""
 
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "version": int,
+    "number": int,
+    "at": str,
+    "first_seq": int,
+    "last_seq": int,
+    "entries": int,
+    "digest": str,
+    "expired_seq": int,
+    "previous": (str, type(None)),
+}
+
+_BEFORE_ALL = -(2**63)
+"""A number below those of all entries."""
+
+FINDINGS = {
+    "HEAD_INVALID": "A head is malformed, or not signed by a key of the file.",
+    "HEAD_MISSING": "A head between two others, or before the first one, is missing.",
+    "HEAD_BROKEN": "A head does not continue the one before it.",
+    "HEAD_UNKNOWN": "The copy of the heads has one that the log does not have.",
+    "ENTRIES_CHANGED": "The entries of a head are not those that were signed.",
+}
+"""The findings of a verification."""
+
 
 class Head(NamedTuple):
     """The content of a head; see `AuditHeadRecord` for the fields of its record.
@@ -50,23 +74,6 @@ class Head(NamedTuple):
     previous: str | None
 
 
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "version": int,
-    "number": int,
-    "at": str,
-    "first_seq": int,
-    "last_seq": int,
-    "entries": int,
-    "digest": str,
-    "expired_seq": int,
-    "previous": (str, type(None)),
-}
-
-
-_BEFORE_ALL = -(2**63)
-"""A number below those of all entries."""
-
-
 class Finding(NamedTuple):
     """A place where the log differs from the signed one.
 
@@ -79,16 +86,6 @@ class Finding(NamedTuple):
     code: str
     head: int
     detail: str
-
-
-FINDINGS = {
-    "HEAD_INVALID": "A head is malformed, or not signed by a key of the file.",
-    "HEAD_MISSING": "A head between two others, or before the first one, is missing.",
-    "HEAD_BROKEN": "A head does not continue the one before it.",
-    "HEAD_UNKNOWN": "The copy of the heads has one that the log does not have.",
-    "ENTRIES_CHANGED": "The entries of a head are not those that were signed.",
-}
-"""The findings of a verification."""
 
 
 def digest_entries(entries: Iterable[Mapping[str, Any]]) -> str:

@@ -35,6 +35,11 @@ from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, RouteTable, is_valid_segment, operation_ids
 
+AuthenticationFailure = Unauthenticated | Unavailable | None
+"""Reason without a principal: no valid credential, or one that cannot be looked up now."""
+
+Needs = Literal["scope", "admin", "token", "nothing"]
+
 
 @dataclass(frozen=True, slots=True)
 class Public:
@@ -312,10 +317,6 @@ def _denial(operation: str, path_params: Mapping[str, str]) -> Forbidden:
     return Forbidden(INSUFFICIENT_SCOPES, required_scopes=required_scopes(operation, path_params))
 
 
-AuthenticationFailure = Unauthenticated | Unavailable | None
-"""Reason without a principal: no valid credential, or one that cannot be looked up now."""
-
-
 def find_operation(
     table: RouteTable, method: str, path: str, failure: AuthenticationFailure
 ) -> RouteMatch:
@@ -375,9 +376,6 @@ class GrantedOperation(TypedDict):
     operation: str
     method: str
     path: str
-
-
-Needs = Literal["scope", "admin", "token", "nothing"]
 
 
 class ScopeEntry(TypedDict):

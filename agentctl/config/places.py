@@ -11,6 +11,15 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import quote_text, suggest_name
 
+KeyPath = tuple[str | int, ...]
+"""The path of a key in a document: `("server", "port")`, `("agents", 1, "model")`."""
+
+_HEADER = re.compile(r"^\s*(\[\[?)\s*([\w.\- \t]+?)\s*\]\]?\s*(#.*)?$")
+
+_KEY = re.compile(r"^\s*([\w-]+(?:[ \t]*\.[ \t]*[\w-]+)*)[ \t]*=")
+
+_TRIPLE = re.compile("\"\"\"|'''")
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -59,14 +68,6 @@ def join_quoted(names: Iterable[str]) -> str:
     """Join names for a sentence: `"a", "b" or "c"`."""
     quoted = [f'"{name}"' for name in names]
     return " or ".join(filter(None, [", ".join(quoted[:-1]), quoted[-1]])) if quoted else "none"
-
-
-KeyPath = tuple[str | int, ...]
-"""The path of a key in a document: `("server", "port")`, `("agents", 1, "model")`."""
-
-_HEADER = re.compile(r"^\s*(\[\[?)\s*([\w.\- \t]+?)\s*\]\]?\s*(#.*)?$")
-_KEY = re.compile(r"^\s*([\w-]+(?:[ \t]*\.[ \t]*[\w-]+)*)[ \t]*=")
-_TRIPLE = re.compile("\"\"\"|'''")
 
 
 def line_numbers(text: str) -> dict[KeyPath, int]:

@@ -14,6 +14,12 @@ from agentctl.config.settings import DemoModel, Model, ModelSettings, Provider, 
 from agentctl.errors import InvalidConfiguration
 from agentctl.light_dataclass import dataclass
 
+_MODEL_LIBRARY = "pydantic_ai"
+"""The library with the models of the providers that need one; their extras install it."""
+
+_SPECIAL_KEYS = ("region", "api_version")
+"""Keys that only the providers with them in `ProviderTraits.used` have."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProviderTraits:
@@ -37,12 +43,6 @@ class ProviderTraits:
     ignored: tuple[str, ...] = ()
     ignored_settings: tuple[str, ...] = ()
 
-
-_MODEL_LIBRARY = "pydantic_ai"
-"""The library with the models of the providers that need one; their extras install it."""
-
-_SPECIAL_KEYS = ("region", "api_version")
-"""Keys that only the providers with them in `ProviderTraits.used` have."""
 
 PROVIDERS: dict[Provider, ProviderTraits] = {
     "openai": ProviderTraits(),

@@ -24,6 +24,17 @@ DELEGATE, ROUTE = DELEGATIONS = ("delegate_task_to_member", "route_to_member")
 
 LIVE_STATUSES = ("PENDING", "RUNNING")
 
+CallStatus = Literal["running", "waiting", "done", "failed", "cancelled"]
+
+SUMMARY_VIEWS = ("summary", "phase")
+"""The views for which the large columns of a run are not read."""
+
+WHOLE_FIELDS = (
+    "input", "input_object", "output", "metadata", "session_state", "trace_id", "spans",
+    "member_runs",
+)  # fmt: skip
+"""The fields of a run record that its items have besides those of its summary."""
+
 
 class TextItem(TypedDict):
     """A text of the component, its thinking, or a message that it received besides the input.
@@ -35,9 +46,6 @@ class TextItem(TypedDict):
     text: str
     role: NotRequired[str]
     truncated: NotRequired[dict[Literal["characters"], int]]
-
-
-CallStatus = Literal["running", "waiting", "done", "failed", "cancelled"]
 
 
 class ToolCallItem(TypedDict):
@@ -106,15 +114,6 @@ RunViews = RunSummary | RunPhaseSummary | RunItemsRecord
 """A run in a view other than `full`."""
 
 RunViewPages = RunSummaryPage | RunViewPage
-
-SUMMARY_VIEWS = ("summary", "phase")
-"""The views for which the large columns of a run are not read."""
-
-WHOLE_FIELDS = (
-    "input", "input_object", "output", "metadata", "session_state", "trace_id", "spans",
-    "member_runs",
-)  # fmt: skip
-"""The fields of a run record that its items have besides those of its summary."""
 
 
 class Child(NamedTuple):

@@ -18,6 +18,26 @@ PhaseName = Literal[
     "queued", "running", "paused", "stopping", "stopped", "completed", "failed", "unknown"
 ]
 
+_NAMES: dict[str, PhaseName] = {
+    "PENDING": "queued",
+    "RUNNING": "running",
+    "PAUSED": "paused",
+    "CANCELLED": "stopped",
+    "COMPLETED": "completed",
+    "ERROR": "failed",
+}
+
+_STARTED = ("task ", "thread ", "process ")
+"""Begins of the names of work that the code of an agent has started."""
+
+_WAITS = {
+    "approval": "a decision about {}",
+    "input": "an answer to {}",
+    "external": "the result of {}",
+    "outcome": "the outcome of {}",
+}
+"""Texts about the wait of a run, by kind of approval; each takes the name of the tool."""
+
 
 class PhaseRecord(TypedDict):
     """The state of a run for people, as `view=phase` and `view=items` return it.
@@ -30,16 +50,6 @@ class PhaseRecord(TypedDict):
     words: str
     warning: str
     sentence: str
-
-
-_NAMES: dict[str, PhaseName] = {
-    "PENDING": "queued",
-    "RUNNING": "running",
-    "PAUSED": "paused",
-    "CANCELLED": "stopped",
-    "COMPLETED": "completed",
-    "ERROR": "failed",
-}
 
 
 def describe_phase(run: Mapping[str, Any], at: int) -> PhaseRecord:
@@ -73,10 +83,6 @@ def describe_run(run: Mapping[str, Any]) -> PhaseRecord:
     return phase if ended is None else describe_phase(run, ended)
 
 
-_STARTED = ("task ", "thread ", "process ")
-"""Begins of the names of work that the code of an agent has started."""
-
-
 def describe_holding(holding: list[str] | None) -> str:
     """Return a clause about the work of an ended run: `tool nap has not returned`.
 
@@ -95,15 +101,6 @@ def describe_holding(holding: list[str] | None) -> str:
     verb = "has" if len(holding) == 1 else "have"
     text = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
     return f"{text} {verb} not returned"
-
-
-_WAITS = {
-    "approval": "a decision about {}",
-    "input": "an answer to {}",
-    "external": "the result of {}",
-    "outcome": "the outcome of {}",
-}
-"""Texts about the wait of a run, by kind of approval; each takes the name of the tool."""
 
 
 def describe_wait(approvals: Iterable[Mapping[str, Any]]) -> str:

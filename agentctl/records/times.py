@@ -13,6 +13,15 @@ HOUR = 3_600_000_000
 DAY = 24 * HOUR
 """Microseconds of an hour and of a day."""
 
+_DATE_TIME = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,30})?(Z|[+-]\d\d:[0-5]\d)", re.ASCII | re.IGNORECASE
+)
+"""The `date-time` of RFC 3339 5.6."""
+
+_MICROSECOND = timedelta(microseconds=1)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 class _DateTime:
     """The JSON Schema `format: date-time` of a string."""
@@ -38,15 +47,6 @@ class _DateTimeText:
 
 ParsedTimestamp = Annotated[int, _DateTimeText()]
 """Microseconds of a date-time parameter, as `parse_rfc3339` returns them."""
-
-_DATE_TIME = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,30})?(Z|[+-]\d\d:[0-5]\d)", re.ASCII | re.IGNORECASE
-)
-"""The `date-time` of RFC 3339 5.6."""
-
-_MICROSECOND = timedelta(microseconds=1)
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def now() -> int:

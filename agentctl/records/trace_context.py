@@ -15,6 +15,9 @@ _TRACEPARENT = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([
 _SAMPLED = 0x01
 _RANDOM_DIGITS = 14
 
+caller_trace: ContextVar[TraceContext | None] = ContextVar("agentctl_caller_trace", default=None)
+"""The span of the caller of the current request; None without one."""
+
 
 class TraceContext(NamedTuple):
     """The place of a span: hexadecimal ids of 32 and 16 digits, and if the span is recorded."""
@@ -46,10 +49,6 @@ class RunTrace(NamedTuple):
         """The form that the row and the specification of a run keep, see `parse_run_trace`."""
         cause = () if self.cause is None else (self.cause.traceparent,)
         return " ".join((self.own.traceparent, *cause))
-
-
-caller_trace: ContextVar[TraceContext | None] = ContextVar("agentctl_caller_trace", default=None)
-"""The span of the caller of the current request; None without one."""
 
 
 def parse_traceparent(text: object) -> TraceContext | None:

@@ -31,6 +31,34 @@ from agentctl.records.text import is_storable, quote_text
 from agentctl.records.times import ParsedTimestamp, Timestamp, parse_rfc3339
 from agentctl.records.validation import INTEGERS, UNSTORABLE, find_json_problem
 
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+
+_NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
+
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+_WORDS: dict[Any, str] = {
+    str: "a string",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    Path: "the path of a file",
+    dict: "a JSON object",
+    Any: "a JSON value",
+    ParsedTimestamp: "an RFC 3339 date-time, such as 2026-11-20T08:18:10Z",
+}
+
+_CLASSES: dict[Any, tuple[type, ...]] = {
+    str: (str,),
+    bool: (bool,),
+    int: (int,),
+    float: (float, int),
+    Literal: (str,),
+    Timestamp: (str, int, float, bool, NoneType),
+}
+
 
 class WrongValue(ValueError):
     """A value of another type, or one that breaks a rule.
@@ -317,29 +345,6 @@ def _match(pattern: re.Pattern[str], text: str) -> str:
     return text
 
 
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,64}", re.ASCII)
-_INTEGER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
-_NUMBER = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
-_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-
-_WORDS: dict[Any, str] = {
-    str: "a string",
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    Path: "the path of a file",
-    dict: "a JSON object",
-    Any: "a JSON value",
-    ParsedTimestamp: "an RFC 3339 date-time, such as 2026-11-20T08:18:10Z",
-}
-_CLASSES: dict[Any, tuple[type, ...]] = {
-    str: (str,),
-    bool: (bool,),
-    int: (int,),
-    float: (float, int),
-    Literal: (str,),
-    Timestamp: (str, int, float, bool, NoneType),
-}
 _CHECKS: dict[Any, Callable[[ValueType, Any], Any]] = {
     **dict.fromkeys(_CLASSES, _check_scalar),
     Path: _check_path,

@@ -25,6 +25,10 @@ T = TypeVar("T")
 
 _JSON = b"application/json"
 
+_TAG = re.compile(r'(?:W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
+
+_ETAG = b"etag"
+
 
 class BytesResponse(Response):
     """A complete response in two ASGI messages, cheaper than Starlette's `Response`.
@@ -241,10 +245,6 @@ def _format_events(events: list[StreamEvent]) -> bytes:
         b"event: %b\ndata: %b\nid: %d\n\n" % (event.name.encode(), event.data, event.seq)
         for event in events
     )
-
-
-_TAG = re.compile(r'(?:W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
-_ETAG = b"etag"
 
 
 class KnownTags:

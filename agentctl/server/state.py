@@ -34,6 +34,14 @@ MAXIMUM_STREAMS = 100
 LARGE_BYTES = 262_144
 """Size from which a response counts, and in parts of which it is sent."""
 
+CALLER_KEY = "agentctl.caller"
+"""Key of the `Caller` in the ASGI scope."""
+
+ERROR_RESPONSE_KEY = "agentctl.error_response"
+"""Key of a function in the ASGI scope that builds error responses in place of `error_response`."""
+
+_ANONYMOUS = Principal(subject=None)
+
 
 class ResponseBudget:
     """The bytes of large responses of one process, which stay in memory until clients read them.
@@ -100,15 +108,6 @@ class FollowedRuns:
             self._counts[owner] -= 1
             if not self._counts[owner]:
                 del self._counts[owner]
-
-
-CALLER_KEY = "agentctl.caller"
-"""Key of the `Caller` in the ASGI scope."""
-
-ERROR_RESPONSE_KEY = "agentctl.error_response"
-"""Key of a function in the ASGI scope that builds error responses in place of `error_response`."""
-
-_ANONYMOUS = Principal(subject=None)
 
 
 @dataclass(slots=True)

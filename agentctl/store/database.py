@@ -57,6 +57,58 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 
+ReadSize = Literal["small", "unknown", "large", "run"]
+"""The expected cost of a read.
+
+- `small`: a read by id, or another read that is known to be short.
+- `unknown`: a read that is short in most cases, such as a page of a list.
+- `large`: a read that may take many milliseconds.
+- `run`: a read that may take as long, and that a live run waits for. It does not wait for `large`
+  reads, of which there may be many.
+"""
+
+LEGS_TOPIC = "legs"
+"""The topic of the runs that any server may claim."""
+
+_TOKEN = re.compile(
+    r"""
+      '(?:[^']|'')*'            # a literal
+    | "(?:[^"]|"")*"            # a quoted name
+    | --[^\n]*                  # a comment to the end of the line
+    | /\*.*?\*/                 # a comment between marks
+    | ::                        # a PostgreSQL cast
+    | :(?P<name>[A-Za-z_]\w*)   # a parameter
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+_LOCK = re.compile(
+    r"\s+FOR (?:UPDATE|SHARE)(?: OF \w+)?(?: SKIP LOCKED)?(?=\s*\Z|\s+ON CONFLICT\b|\))"
+)
+
+_UTF8 = re.compile(r"\butf8\((\w+)\)")
+
+_SHORT_WORDS = re.compile(r"\bshort_words\((\w+)\)")
+
+_EXCLUSIVE = re.compile(r"\bexclusive\((:\w+)\)")
+
+_JSON_MEMBER = re.compile(r"\bjson_member\((\w+), (:\w+)\)")
+
+_JSON_HAS = re.compile(r"\bjson_has\((\w+), ('\w+'), (:\w+)\)")
+
+_CLOCK = re.compile(r"\bclock\((:\w+)\)")
+
+_TRANSACTIONS = {
+    "next_transaction()": "pg_snapshot_xmax(pg_current_snapshot())::text::bigint",
+    "oldest_transaction()": "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
+}
+
+MAXIMUM_COMPILED = 16_384
+"""Statements that are kept compiled. The filters of lists have more combinations."""
+
+FAILURE_SECONDS = 10.0
+"""Seconds after a failed write in which a process is not ready: longer than between heartbeats."""
+
 
 class Statement(NamedTuple):
     """A statement with the values of its parameters."""
@@ -220,17 +272,6 @@ def build_insert(table: str, columns: Sequence[str]) -> Sql:
     return Sql(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({parameters})")
 
 
-ReadSize = Literal["small", "unknown", "large", "run"]
-"""The expected cost of a read.
-
-- `small`: a read by id, or another read that is known to be short.
-- `unknown`: a read that is short in most cases, such as a page of a list.
-- `large`: a read that may take many milliseconds.
-- `run`: a read that may take as long, and that a live run waits for. It does not wait for `large`
-  reads, of which there may be many.
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class Load:
     """The load of the connections of this process to a database.
@@ -360,46 +401,6 @@ def worker_topic(worker_id: str) -> str:
     return f"worker {worker_id}"
 
 
-LEGS_TOPIC = "legs"
-"""The topic of the runs that any server may claim."""
-
-
-_TOKEN = re.compile(
-    r"""
-      '(?:[^']|'')*'            # a literal
-    | "(?:[^"]|"")*"            # a quoted name
-    | --[^\n]*                  # a comment to the end of the line
-    | /\*.*?\*/                 # a comment between marks
-    | ::                        # a PostgreSQL cast
-    | :(?P<name>[A-Za-z_]\w*)   # a parameter
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
-_LOCK = re.compile(
-    r"\s+FOR (?:UPDATE|SHARE)(?: OF \w+)?(?: SKIP LOCKED)?(?=\s*\Z|\s+ON CONFLICT\b|\))"
-)
-
-_UTF8 = re.compile(r"\butf8\((\w+)\)")
-_SHORT_WORDS = re.compile(r"\bshort_words\((\w+)\)")
-
-_EXCLUSIVE = re.compile(r"\bexclusive\((:\w+)\)")
-
-_JSON_MEMBER = re.compile(r"\bjson_member\((\w+), (:\w+)\)")
-_JSON_HAS = re.compile(r"\bjson_has\((\w+), ('\w+'), (:\w+)\)")
-
-_CLOCK = re.compile(r"\bclock\((:\w+)\)")
-
-_TRANSACTIONS = {
-    "next_transaction()": "pg_snapshot_xmax(pg_current_snapshot())::text::bigint",
-    "oldest_transaction()": "pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
-}
-
-
-MAXIMUM_COMPILED = 16_384
-"""Statements that are kept compiled. The filters of lists have more combinations."""
-
-
 @lru_cache(MAXIMUM_COMPILED)
 def compile_for_sqlite(sql: Sql) -> str:
     """Return the statement for SQLite: without the row locks of its SELECT."""
@@ -451,9 +452,6 @@ def compile_for_postgres(sql: Sql) -> tuple[str, tuple[str, ...]]:
 
 OVERWRITE_DELETED = Sql("SELECT 'overwrite deleted rows'")
 """Lets SQLite overwrite deleted rows with zeros, which it does not do by itself."""
-
-FAILURE_SECONDS = 10.0
-"""Seconds after a failed write in which a process is not ready: longer than between heartbeats."""
 
 PROBE = Sql("SELECT count(*) FROM schema_version")
 

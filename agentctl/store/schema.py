@@ -63,6 +63,13 @@ _PIECE = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
+CLOSED_FROM = 1_000_000
+"""`compatible_from` of a database that no program may serve, of any version: the source of a copy
+that has moved, or the target of one that is not complete."""
+
+COPY_OF_CLOSED = "SELECT role, other FROM copy_state"
+"""The statement for `StoredVersion.of`."""
+
 
 class Migration(NamedTuple):
     """A migration, such as `0002_many_servers` with the number 2."""
@@ -85,11 +92,6 @@ class Migration(NamedTuple):
     def summary(self) -> list[str]:
         """Return the beginnings of its statements, such as `CREATE INDEX runs_parent ON runs`."""
         return [re.split(r" ?\(| AS ", statement)[0] for statement in self.statements()]
-
-
-CLOSED_FROM = 1_000_000
-"""`compatible_from` of a database that no program may serve, of any version: the source of a copy
-that has moved, or the target of one that is not complete."""
 
 
 class StoredVersion(NamedTuple):
@@ -126,10 +128,6 @@ class StoredVersion(NamedTuple):
         Programs of earlier releases can read events as JSON only.
         """
         return self.compatible_from >= TEXT_ROWS_SINCE
-
-
-COPY_OF_CLOSED = "SELECT role, other FROM copy_state"
-"""The statement for `StoredVersion.of`."""
 
 
 @cache

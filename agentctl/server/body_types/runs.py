@@ -15,6 +15,11 @@ from agentctl.server.bodies import Field, Object
 
 _AS_TEXT = "in a form a JSON object as text"
 
+Confirm = Annotated[
+    str | None,
+    Field(description="`confirm` of the plan that a 409 has shown; required to repeat effects"),
+]
+
 
 class ClientToolBody(TypedDict, total=False):
     """A tool that the caller of a run executes."""
@@ -148,12 +153,6 @@ class ContinueBody(TypedDict, total=False):
     dependencies: Annotated[
         Object, Field(description="Given to the code of tools and agents, and not stored")
     ]
-
-
-Confirm = Annotated[
-    str | None,
-    Field(description="`confirm` of the plan that a 409 has shown; required to repeat effects"),
-]
 
 
 class RetryBody(TypedDict, total=False):

@@ -41,6 +41,8 @@ MAXIMUM_TEXT_LENGTH = 65_536
 _UNQUOTED_VALUE = re.compile(r"[A-Za-z0-9._:@/+*~-]+")
 _LIBRARY_LEVEL = logging.WARNING
 
+_log = logging.getLogger("agentctl.access")
+
 
 def log_to_stderr(log: Log, *, with_process_id: bool = False) -> None:
     """Send the log to stderr, unless the program has configured logging before.
@@ -182,9 +184,6 @@ class _JsonFormatter(_LineFormatter):
             for name, value in line.items()
         }
         return json.dumps(fields, separators=(",", ":")).replace("\x7f", "\\u007f")
-
-
-_log = logging.getLogger("agentctl.access")
 
 
 class FinishedRequest(NamedTuple):

@@ -30,6 +30,46 @@ T = TypeVar("T")
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
+_PROCESS = secrets.token_hex(8)
+
+STATEMENTS = 1_024
+"""Prepared statements that a connection keeps: more than the repositories use at a time."""
+
+ANSWER_SECONDS = 1.0
+"""Additional seconds to wait for the response to a statement, for the network."""
+
+# A crash resets the statistics of PostgreSQL, a clean stop does not.
+LAST_CRASH = "pg_stat_get_bgwriter_stat_reset_time()::text"
+"""An SQL expression: the time of the last recovery after a crash."""
+
+_SESSION = """
+SELECT name, setting, source, pg_backend_pid() AS pid, pg_is_in_recovery() AS is_standby
+FROM pg_settings WHERE name = ANY($1)
+"""
+
+_NAME_SETTING = "application_name"
+"""A setting that may differ: poolers replace it."""
+
+_TIMEOUTS = ("statement_timeout", "idle_in_transaction_session_timeout")
+"""Settings that each transaction can set for itself."""
+
+_SCHEMA = "search_path"
+
+_REFUSED_SETTING = "unsupported startup parameter"
+"""The words of PgBouncer for a setting that it does not pass on."""
+
+_refusing: set[str] = set()
+"""URLs of poolers that refuse settings at the start of a connection."""
+
+_ANY = "SELECT 1"
+
+_WRITTEN = "SELECT pg_current_xact_id_if_assigned()::text"
+
+_REPORT = " RETURNING pg_current_xact_id()::text"
+"""The end of a statement that reports its transaction, which saves `_WRITTEN` before the COMMIT."""
+
+_ONE_ROW = re.compile(r"INSERT INTO \w+ \([^()]*\) VALUES \(")
+
 
 class PooledConnection(asyncpg.Connection):
     """A connection with the times that the pool needs, on the clock of its event loop.
@@ -107,47 +147,6 @@ class PooledConnection(asyncpg.Connection):
         if self._last_crash is None or self.is_shared:
             self._last_crash = str(await self.fetchval(f"SELECT {LAST_CRASH}"))
         return self._last_crash
-
-
-_PROCESS = secrets.token_hex(8)
-
-STATEMENTS = 1_024
-"""Prepared statements that a connection keeps: more than the repositories use at a time."""
-
-ANSWER_SECONDS = 1.0
-"""Additional seconds to wait for the response to a statement, for the network."""
-
-# A crash resets the statistics of PostgreSQL, a clean stop does not.
-LAST_CRASH = "pg_stat_get_bgwriter_stat_reset_time()::text"
-"""An SQL expression: the time of the last recovery after a crash."""
-
-_SESSION = """
-SELECT name, setting, source, pg_backend_pid() AS pid, pg_is_in_recovery() AS is_standby
-FROM pg_settings WHERE name = ANY($1)
-"""
-
-_NAME_SETTING = "application_name"
-"""A setting that may differ: poolers replace it."""
-
-_TIMEOUTS = ("statement_timeout", "idle_in_transaction_session_timeout")
-"""Settings that each transaction can set for itself."""
-
-_SCHEMA = "search_path"
-
-_REFUSED_SETTING = "unsupported startup parameter"
-"""The words of PgBouncer for a setting that it does not pass on."""
-
-_refusing: set[str] = set()
-"""URLs of poolers that refuse settings at the start of a connection."""
-
-_ANY = "SELECT 1"
-
-_WRITTEN = "SELECT pg_current_xact_id_if_assigned()::text"
-
-_REPORT = " RETURNING pg_current_xact_id()::text"
-"""The end of a statement that reports its transaction, which saves `_WRITTEN` before the COMMIT."""
-
-_ONE_ROW = re.compile(r"INSERT INTO \w+ \([^()]*\) VALUES \(")
 
 
 class InDoubt(Exception):

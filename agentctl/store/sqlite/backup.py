@@ -35,6 +35,11 @@ _CREATED_AT = Sql("SELECT applied_at FROM schema_version WHERE version = 1")
 ReportCopyProgress = Callable[[str, int, int], None]
 """Called with the name of the step, the number of finished parts, and the number of all parts."""
 
+_SIDE_FILES = ("journal", "wal", "shm")
+
+CopiedRows = tuple[dict[str, int], str]
+"""The number of rows of each table, and the SHA-256 of all rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backup:
@@ -118,11 +123,6 @@ def read_creation_time(path: Path) -> int:
             return at
     except apsw.Error as error:
         raise to_public_error(error, str(path)) from None
-
-
-_SIDE_FILES = ("journal", "wal", "shm")
-CopiedRows = tuple[dict[str, int], str]
-"""The number of rows of each table, and the SHA-256 of all rows."""
 
 
 def _copy(

@@ -25,11 +25,17 @@ _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
 """The header of the file: https://www.sqlite.org/fileformat2.html#the_database_header"""
 
-
 CHECK_SECONDS = 1.0
 """Maximum time until a read notices that the file is no longer at its path."""
 
 _log = RateLimitedLog(logging.getLogger("agentctl.store"), level=logging.ERROR)
+
+_MOVED = (
+    "The database file was deleted or moved away",
+    "move it back, or stop the server and restore a backup",
+)
+
+_REPLACED = ("The database file was replaced", "restart the server to use the new file")
 
 
 class OpenFile:
@@ -83,13 +89,6 @@ class OpenFile:
             connection.close(True)
             raise
         return connection
-
-
-_MOVED = (
-    "The database file was deleted or moved away",
-    "move it back, or stop the server and restore a backup",
-)
-_REPLACED = ("The database file was replaced", "restart the server to use the new file")
 
 
 def _identify(path: Path) -> tuple[int, int] | None:
