@@ -55,20 +55,21 @@ ENTRY_TABLES: dict[str, type] = {
     "webhooks": webhooks.Webhook,
 }
 
-FORMER_KEYS: Mapping[str, str] = {
-    "approvals.pending": "10000",
-    "audit.head_entries": "1000",
-    "budgets.warn": "0.8",
-    "limits.followed_runs": "100",
-    "limits.header_count": "100",
-    "limits.queue_seconds": "86400",
-    "limits.response_bytes": "268435456",
-    "mcp_servers.max_sessions": "100",
+FORMER_KEYS: Mapping[str, object] = {
+    "approvals.pending": 10000,
+    "audit.head_entries": 1000,
+    "budgets.warn": 0.8,
+    "limits.followed_runs": 100,
+    "limits.header_count": 100,
+    "limits.queue_seconds": 86400,
+    "limits.response_bytes": 268435456,
+    "mcp_servers.max_sessions": 100,
     "openai.session_header": "X-OpenWebUI-Chat-Id",
-    "retention.delivered_days": "7",
-    "retention.undelivered_days": "30",
+    "retention.delivered_days": 7,
+    "retention.undelivered_days": 30,
 }
-"""The values of former keys that are constants now, by table and key."""
+"""The values of former keys that are constants now, by table and key. A file that gives such a key
+this value, as `init` of an earlier version did, is read as before; another value is refused."""
 
 FORMER_PROBLEM = "is a constant now, with the value {}"
 
@@ -111,7 +112,9 @@ def find_variables(environ: Mapping[str, str], keys: Iterable[str]) -> dict[str,
         if name in known:
             variables[known[name]] = Variable(name, environ[name])
         elif name in former:
-            Place("", variable=name).refuse(FORMER_PROBLEM.format(former[name]), hint="unset it")
+            if environ[name] != str(former[name]):
+                problem = FORMER_PROBLEM.format(former[name])
+                Place("", variable=name).refuse(problem, hint="unset it")
         elif name.startswith(PREFIX) and "__" in name and not name.startswith(TEST_PREFIX):
             near = _suggest_variable(name, list(known))
             guess = f"; did you mean {near}?" if near else ""
@@ -160,7 +163,7 @@ class TableReader:
             for table, value in document.items()
             for index, entry in enumerate(value if isinstance(value, list) else [value])
             for name in (entry if isinstance(entry, dict) else ())
-            if f"{table}.{name}" in FORMER_KEYS
+            if f"{table}.{name}" in FORMER_KEYS and entry[name] != FORMER_KEYS[f"{table}.{name}"]
         }
         for key, path in former.items():  # all of them at once, with the place of the first one
             keys = f"the key{'s' if len(former) > 1 else ''}: {', '.join(former)}"
@@ -270,7 +273,7 @@ class TableReader:
         self, table: Mapping[str, object], known: Mapping[str, object], path: KeyPath, key: str
     ) -> None:
         for name in table:
-            if name in known:
+            if name in known or f"{key.partition('.')[0]}.{name}" in FORMER_KEYS:
                 continue
             quoted = name if name.isidentifier() else quote_text(name)
             place = self._place((*path, name), f"{key}.{quoted}" if key else quoted)

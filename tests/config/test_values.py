@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from agentctl.config import effective_settings
@@ -221,7 +223,7 @@ settings = { max_tokens = 9 }
 
 
 @pytest.mark.parametrize(("key", "value"), FORMER_KEYS.items())
-def test_former_key_names_its_constant(key: str, value: str, refuses: Refuses) -> None:
+def test_former_key_names_its_constant(key: str, value: object, refuses: Refuses) -> None:
     table, _, name = key.partition(".")
     problem = FORMER_PROBLEM.format(value)
     if table in ENTRY_TABLES:
@@ -232,8 +234,20 @@ def test_former_key_names_its_constant(key: str, value: str, refuses: Refuses) -
     assert refuses("", {variable: "1"}) == f"{variable}: {problem}"
 
 
+@pytest.mark.parametrize(("key", "value"), FORMER_KEYS.items())
+def test_former_key_with_the_constant_is_accepted(key: str, value: object, reads: Reads) -> None:
+    table, _, name = key.partition(".")
+    if table in ENTRY_TABLES:
+        with pytest.raises(InvalidConfiguration) as caught:  # The entry lacks other keys.
+            reads(f'[[{table}]]\nid = "x"\n{name} = {json.dumps(value)}')
+        assert name not in caught.value.detail
+        return
+    reads(f"[{table}]\n{name} = {json.dumps(value)}")
+    reads("", {f"AGENTCTL_{table}__{name}".upper(): str(value)})
+
+
 def test_all_former_keys_of_a_file_are_named_at_once(reads: Reads) -> None:
-    text = "[limits]\nheader_count = 100\n[retention]\ndelivered_days = 7\n"
+    text = "[limits]\nheader_count = 99\n[retention]\ndelivered_days = 8\n"
     with pytest.raises(InvalidConfiguration) as caught:
         reads(text)
     assert caught.value.hint == "remove the keys: limits.header_count, retention.delivered_days"
