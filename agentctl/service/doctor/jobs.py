@@ -7,6 +7,7 @@ that is left although it was due shows a job that is late. Backups and webhooks 
 from __future__ import annotations
 
 from agentctl.records.times import DAY, now
+from agentctl.runs.claims import QUEUE_SECONDS
 from agentctl.runs.cleanup import EVENT_RETENTION
 from agentctl.service.doctor.finding import Finding, note, ok, wrong
 from agentctl.service.hosting import Hosting
@@ -27,7 +28,7 @@ async def check_jobs(hosting: Hosting) -> Finding:
     """
     at, databases = now(), [hosting.databases[name] for name in hosting.databases]
     before = at - LATE_SECONDS * 1_000_000
-    queued = before - hosting.settings.limits.queue_seconds * 1_000_000
+    queued = before - QUEUE_SECONDS * 1_000_000
     signs = {
         "approvals have expired": approvals.list_due(before),
         "runs have waited in the queue for too long": queue.list_overdue(queued),
