@@ -87,18 +87,6 @@ async def _resolve(operations: Operations, noun: Noun, text: str, values: Mappin
     if not is_id_prefix(text):
         return text
     where = SessionLocator(db_id=values.get("db"), table=values.get("table"))
-
-    async def read(cursor: str | None) -> Any:
-        if noun == "run":
-            page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
-            runs = RunFilter(db_id=where.db_id, page=page, id_prefix=text, form=RunView("summary"))
-            return (await operations.get_runs(runs)).value
-        page = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
-        if noun == "memory":
-            return (await operations.get_memories(MemoryFilter(page=page))).value
-        sessions = SessionFilter(where, page=page, id_prefix=text)
-        return (await operations.get_sessions(sessions)).value
-
     candidates: dict[str, str] = {}
     cursor = None
     try:
@@ -107,7 +95,7 @@ async def _resolve(operations: Operations, noun: Noun, text: str, values: Mappin
                 await operations.get_session_by_id(text, where, view="summary")
                 return text
         for _ in range(MAXIMUM_PAGES):
-            page = await read(cursor)
+            page = await _read_page(operations, noun, text, where, cursor)
             for row in page["data"]:
                 if (record_id := str(row[f"{noun}_id"])).startswith(text):
                     candidates[record_id] = _describe(noun, row)
@@ -117,6 +105,21 @@ async def _resolve(operations: Operations, noun: Noun, text: str, values: Mappin
     except Forbidden:
         return text
     return choose_id("memories" if noun == "memory" else f"{noun}s", text, candidates)
+
+
+async def _read_page(
+    operations: Operations, noun: Noun, text: str, where: SessionLocator, cursor: str | None
+) -> Any:
+    """Return a page of the resources whose ids may begin with a text."""
+    if noun == "run":
+        page = Page(limit=MAXIMUM_LIMIT, cursor=cursor)
+        runs = RunFilter(db_id=where.db_id, page=page, id_prefix=text, form=RunView("summary"))
+        return (await operations.get_runs(runs)).value
+    page = Page(limit=MAXIMUM_LIMIT, cursor=cursor, sort_by="updated_at")
+    if noun == "memory":
+        return (await operations.get_memories(MemoryFilter(page=page))).value
+    sessions = SessionFilter(where, page=page, id_prefix=text)
+    return (await operations.get_sessions(sessions)).value
 
 
 def _describe(noun: Noun, row: Mapping[str, Any]) -> str:

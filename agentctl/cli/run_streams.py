@@ -250,17 +250,7 @@ async def follow_streams(watch: RunWatch) -> None:
         before, began = watch.last, time.monotonic()
         cause: AgentctlError | None = None
         try:
-            events = watch.watched.events(watch.last)
-            if watch.output_format in TEXT_FORMATS:
-                component = watch.watched.component[1] if watch.watched.component else "run"
-                events = with_activity(events, component, lambda: watch.lines.in_line)
-            marked = with_idle_markers(events, IDLE_SECONDS)
-            async with contextlib.aclosing(marked):
-                async for event in marked:
-                    if isinstance(event, Idle):
-                        await watch.handle_idle()
-                    else:
-                        watch.show(event)
+            await _show_stream(watch)
             if watch.output.end:
                 return
             watch.state = dict((await watch.watched.read_document()).value)
@@ -289,3 +279,18 @@ async def follow_streams(watch: RunWatch) -> None:
             )
         watch.note(f"the stream was interrupted, resuming in {delay:g} s")
         await asyncio.sleep(delay)
+
+
+async def _show_stream(watch: RunWatch) -> None:
+    """Write the events of a run until its stream ends."""
+    events = watch.watched.events(watch.last)
+    if watch.output_format in TEXT_FORMATS:
+        component = watch.watched.component[1] if watch.watched.component else "run"
+        events = with_activity(events, component, lambda: watch.lines.in_line)
+    marked = with_idle_markers(events, IDLE_SECONDS)
+    async with contextlib.aclosing(marked):
+        async for event in marked:
+            if isinstance(event, Idle):
+                await watch.handle_idle()
+            else:
+                watch.show(event)

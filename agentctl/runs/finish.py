@@ -210,19 +210,7 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | Non
         yield from kept
     # The row of the run is locked first, that of its session by `finish` (`store.database`).
     if ending.status == "CANCELLED":
-        actor = ending.actor or "system"
-        state = yield from run_reads.lock_state(run.run_id)
-        if state is None or state.attempt != run.attempt:
-            # Another process has this run now: the request would end its leg.
-            raise AlreadyFinished
-        yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
-        requested = yield from run_reads.get_state(run.run_id)
-        if requested is not None:
-            ending = Ending.cancelled(
-                requested.cancel_requested_by or actor,
-                requested.cancel_reason,
-                requested.cancel_requested_at,
-            )
+        ending = yield from _keep_cancel(run, ending)
     if run.recorder is not None:
         # Before `finish`: events of a run that is final are refused.
         last = _build_last_batch(run, ending, end)
@@ -247,6 +235,25 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | Non
     if run.parent is None:
         yield from publish_run(run.database.outbox, run.run_id)
     return ending
+
+
+@unit
+def _keep_cancel(run: LiveRun, ending: Ending) -> Steps[Ending]:
+    """Record the request of a cancelled run, and return its end by the first request."""
+    actor = ending.actor or "system"
+    state = yield from run_reads.lock_state(run.run_id)
+    if state is None or state.attempt != run.attempt:
+        # Another process has this run now: the request would end its leg.
+        raise AlreadyFinished
+    yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
+    requested = yield from run_reads.get_state(run.run_id)
+    if requested is None:
+        return ending
+    return Ending.cancelled(
+        requested.cancel_requested_by or actor,
+        requested.cancel_reason,
+        requested.cancel_requested_at,
+    )
 
 
 async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:

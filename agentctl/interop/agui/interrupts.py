@@ -131,15 +131,7 @@ class Continuation:
             if asked["approval_id"] in {each["approval_id"] for each in named}:
                 raise ValidationFailed(f"{answer.at} answers the same interrupt again")
             named.append(asked)
-            if asked["policy"] != "other":
-                self.decisions.append(_build_decision(asked, answer))
-            elif asked["status"] == "pending":
-                raise FourEyes(
-                    f"{answer.at}: this interrupt needs the decision of an approver and cannot be"
-                    " answered here: send resume again when it is decided"
-                )
-            else:
-                self.decided.add(asked["approval_id"])
+            self._take_answer(asked, answer)
         for result in given.results:
             for asked in known:
                 call_id = build_call_id(asked["run_id"], asked["tool_call_id"])
@@ -157,6 +149,17 @@ class Continuation:
         said = ([named_id, *values] for *values, named_id, _ in map(astuple, self.decisions))
         values = [self.run_id, *said]
         self.key = f"agui:{hashlib.sha256(orjson.dumps(values)).hexdigest()}"
+
+    def _take_answer(self, asked: ApprovalRecord, answer: Answer) -> None:
+        if asked["policy"] != "other":
+            self.decisions.append(_build_decision(asked, answer))
+        elif asked["status"] == "pending":
+            raise FourEyes(
+                f"{answer.at}: this interrupt needs the decision of an approver and cannot be"
+                " answered here: send resume again when it is decided"
+            )
+        else:
+            self.decided.add(asked["approval_id"])
 
     def _check_complete(
         self, named: Sequence[ApprovalRecord], known: Sequence[ApprovalRecord]
@@ -193,12 +196,8 @@ def _build_decision(asked: ApprovalRecord, answer: Answer) -> Ruling:
         raise ValidationFailed(f"{answer.at}.payload must match the responseSchema: an object")
     seen = payload.get("argumentsHash", answer.metadata.get("argumentsHash"))
     note, edited = payload.get("note"), payload.get("editedArgs")
-    texts = {"argumentsHash": seen, "note": note}
-    for name, value in texts.items():
-        if not isinstance(value, str | None):
-            raise ValidationFailed(f"{answer.at}.payload.{name} must be a text")
-    if not isinstance(edited, dict | None):
-        raise ValidationFailed(f"{answer.at}.payload.editedArgs must be an object")
+    _check_members(answer.at, seen, note, edited)
+
     shown = asked["arguments_hash"] if seen is None else seen
     if asked["kind"] == "outcome":
         verb: Any = payload.get("outcome")
@@ -210,6 +209,14 @@ def _build_decision(asked: ApprovalRecord, answer: Answer) -> Ruling:
         if not isinstance(payload.get("approved"), bool):
             raise ValidationFailed(f"{answer.at}.payload.approved must be true or false")
     return replace(build_ruling(asked, verb, value, note), arguments_hash=shown)
+
+
+def _check_members(at: str, seen: object, note: object, edited: object) -> None:
+    for name, member in (("argumentsHash", seen), ("note", note)):
+        if not isinstance(member, str | None):
+            raise ValidationFailed(f"{at}.payload.{name} must be a text")
+    if not isinstance(edited, dict | None):
+        raise ValidationFailed(f"{at}.payload.editedArgs must be an object")
 
 
 def _build_completion(asked: ApprovalRecord, result: ToolResult) -> Ruling:
