@@ -19,9 +19,9 @@ from agentctl.runtime.models.access import check_model, get_access
 from agentctl.runtime.models.answering import (
     NATIVE,
     Answered,
+    AnswerRequest,
     AnswerSchema,
     Delta,
-    Request,
     fetch_answer,
     fetch_to_thread,
     select_options,
@@ -110,7 +110,9 @@ class Model(BaseModel):  # type: ignore[misc]
         """Not used: `ainvoke_stream` yields the responses of agno."""
         raise NotImplementedError
 
-    def _build_request(self, messages: Sequence[Message], options: Mapping[str, Any]) -> Request:
+    def _build_request(
+        self, messages: Sequence[Message], options: Mapping[str, Any]
+    ) -> AnswerRequest:
         functions = (tool["function"] for tool in options.get("tools") or ())
         tools, choice = select_tools(functions, options.get("tool_choice"))
         stop = [self.stop] if isinstance(self.stop, str) else self.stop
@@ -124,7 +126,7 @@ class Model(BaseModel):  # type: ignore[misc]
             "timeout_seconds": self.timeout,
         }
         instructions, converted = _convert_messages(messages)
-        return Request(
+        return AnswerRequest(
             self.id,
             instructions,
             converted,

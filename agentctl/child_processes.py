@@ -27,7 +27,7 @@ _open: set[ChildProcess] = set()
 """The processes that are watched and have not ended."""
 
 
-class ProcessIdentity(NamedTuple):
+class KnownProcess(NamedTuple):
     """A process: its number, which may be used again, and its start in ticks of the kernel."""
 
     pid: int
@@ -65,14 +65,14 @@ class ChildProcess:
             self.ended.set_result(None)
 
 
-def find_started_by_thread(known: Iterable[int] = ()) -> list[ProcessIdentity]:
+def find_started_by_thread(known: Iterable[int] = ()) -> list[KnownProcess]:
     """Return the child processes that the current thread has started, except the known ones."""
     path = f"/proc/self/task/{threading.get_native_id()}/children"
     found = [_identify(int(text)) for text in _read_file(path).split() if int(text) not in known]
     return [each for each in found if each is not None]
 
 
-def open_process(process: ProcessIdentity) -> ChildProcess | None:
+def open_process(process: KnownProcess) -> ChildProcess | None:
     """Watch a process; return None if it has ended, or if this system cannot watch processes."""
     try:
         descriptor = os.pidfd_open(process.pid)
@@ -85,12 +85,12 @@ def open_process(process: ProcessIdentity) -> ChildProcess | None:
     return ChildProcess(process.pid, descriptor)
 
 
-def identify_child(pid: int) -> ProcessIdentity | None:
+def identify_child(pid: int) -> KnownProcess | None:
     """Return the identity of a child of this process that has not ended."""
     return _identify(pid, parent=os.getpid())
 
 
-def is_running(process: ProcessIdentity) -> bool:
+def is_running(process: KnownProcess) -> bool:
     return _identify(process.pid) == process
 
 
@@ -142,12 +142,12 @@ def _list_children(pid: int) -> list[int]:
     return []
 
 
-def _identify(pid: int, parent: int | None = None) -> ProcessIdentity | None:
+def _identify(pid: int, parent: int | None = None) -> KnownProcess | None:
     # The name of the program is in parentheses and may contain anything.
     fields = _read_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(fields) < 20 or fields[0] in ("Z", "X") or parent not in (None, int(fields[1])):
         return None
-    return ProcessIdentity(pid, int(fields[19]))
+    return KnownProcess(pid, int(fields[19]))
 
 
 def _read_file(path: str) -> str:

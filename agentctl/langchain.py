@@ -35,9 +35,9 @@ from agentctl.runtime.models.answering import (
     NATIVE,
     PROVIDER,
     Answered,
+    AnswerRequest,
     AnswerSchema,
     Delta,
-    Request,
     fetch_answer,
     fetch_to_thread,
     select_options,
@@ -205,7 +205,7 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
 
     def _build_request(
         self, messages: Sequence[BaseMessage], stop: list[str] | None, options: Mapping[str, Any]
-    ) -> Request:
+    ) -> AnswerRequest:
         choice = options.get("tool_choice")
         choice = "required" if choice in (True, "any") else choice
         tools, choice = select_tools(options.get("tools") or (), choice)
@@ -220,7 +220,7 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
         }
         own |= {name: options[name] for name in own if options.get(name) is not None}
         instructions, converted = _convert_messages(messages)
-        return Request(
+        return AnswerRequest(
             self.model,
             instructions,
             converted,

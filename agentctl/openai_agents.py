@@ -31,8 +31,8 @@ from agentctl.runtime.models.access import check_model, get_access
 from agentctl.runtime.models.answering import (
     NATIVE,
     Answered,
+    AnswerRequest,
     AnswerSchema,
-    Request,
     fetch_answer,
     select_options,
     select_tools,
@@ -164,7 +164,7 @@ class Model(BaseModel):  # type: ignore[misc]
         tools: Iterable[Tool],
         output_schema: AgentOutputSchemaBase | None,
         handoffs: Iterable[Handoff[Any, Any]],
-    ) -> Request:
+    ) -> AnswerRequest:
         converted = [Converter.tool_to_openai(tool) for tool in tools]
         converted += [Converter.convert_handoff_tool(handoff) for handoff in handoffs]
         functions: list[Any] = [tool["function"] for tool in converted if "function" in tool]
@@ -190,7 +190,7 @@ class Model(BaseModel):  # type: ignore[misc]
         texts, messages = _convert_items(items)
         system = "\n\n".join(filter(None, [instructions or "", *texts]))
         access = get_access()
-        return Request(
+        return AnswerRequest(
             self.model,
             system,
             messages,

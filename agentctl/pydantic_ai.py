@@ -40,9 +40,9 @@ from agentctl.runtime.models.answering import (
     NATIVE,
     PROVIDER,
     Answered,
+    AnswerRequest,
     AnswerSchema,
     Delta,
-    Request,
     fetch_answer,
     select_options,
     stream_answer,
@@ -135,7 +135,7 @@ class Model(BaseModel[Any]):
         messages: Sequence[ModelMessage],
         settings: ModelSettings | None,
         parameters: ModelRequestParameters,
-    ) -> tuple[Request, ModelRequestParameters]:
+    ) -> tuple[AnswerRequest, ModelRequestParameters]:
         merged, parameters = self.prepare_request(settings, parameters)
         values: Mapping[str, Any] = cast("Mapping[str, Any]", merged or {})
         chosen = {
@@ -170,7 +170,7 @@ class Model(BaseModel[Any]):
         instructions += [part.content for part in parts]
         text = "\n\n".join(filter(None, instructions))
         return (
-            Request(
+            AnswerRequest(
                 self._model_name,
                 text,
                 converted,

@@ -74,7 +74,7 @@ class Head(NamedTuple):
     previous: str | None
 
 
-class Finding(NamedTuple):
+class Difference(NamedTuple):
     """A place where the log differs from the signed one.
 
     Attributes:
@@ -177,11 +177,11 @@ class Verification:
     unsigned: int = 0
     expired: int = 0
     last_signed_at: str | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Difference] = field(default_factory=list)
 
     def report(self, code: str, head: int, detail: str) -> None:
         assert code in FINDINGS
-        self.findings.append(Finding(code, head, detail))
+        self.findings.append(Difference(code, head, detail))
 
 
 async def verify_audit_log(

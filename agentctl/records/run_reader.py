@@ -23,7 +23,7 @@ from agentctl.records.kinds import KINDS, Record, find_component
 from agentctl.records.phase import describe_run
 
 
-class Change(NamedTuple):
+class RunChange(NamedTuple):
     """A change of a run that an event caused.
 
     Attributes:
@@ -59,30 +59,30 @@ class RunSoFar:
             self._text = [self._items[-1]["text"]]  # type: ignore[typeddict-item]
         return self._items
 
-    def add(self, item: Item) -> Change:
+    def add(self, item: Item) -> RunChange:
         """Add an item at the end."""
         items = self.items
         self._text = []
         items.append(item)
-        return Change(self.record["run_id"], len(items) - 1)
+        return RunChange(self.record["run_id"], len(items) - 1)
 
-    def replace(self, position: int, item: Item) -> Change:
+    def replace(self, position: int, item: Item) -> RunChange:
         """Replace an item; the next text is not added to it."""
         if position == len(self._items) - 1:
             self._text = []
         self._items[position] = item
-        return Change(self.record["run_id"], position)
+        return RunChange(self.record["run_id"], position)
 
-    def add_text(self, type: Literal["text", "thinking"], text: str) -> Change:
+    def add_text(self, type: Literal["text", "thinking"], text: str) -> RunChange:
         """Add a text to the last item if it has the same type, else as a new item."""
         if self._text and self._items[-1]["type"] == type:
             self._text.append(text)
-            return Change(self.record["run_id"], len(self._items) - 1, text)
+            return RunChange(self.record["run_id"], len(self._items) - 1, text)
         change = self.add({"type": type, "text": text})
         self._text = [text]
         return change
 
-    def set_approval(self, approval: ApprovalSummary) -> Change:
+    def set_approval(self, approval: ApprovalSummary) -> RunChange:
         """Set the approval of a call that has no result; without a call add the question."""
         position = self.find(type="tool_call", tool_call_id=approval["tool_call_id"])
         asked = build_question(approval, self.record["status"])
@@ -112,15 +112,15 @@ class RunReader:
     def __init__(self) -> None:
         self.runs: dict[str, RunSoFar] = {}
 
-    def apply(self, event: Event) -> list[Change]:
+    def apply(self, event: Event) -> list[RunChange]:
         """Apply an event, and return the changes that it causes."""
         if event.kind is None or not event.run_id:
             return []
-        changes: list[Change] = []
+        changes: list[RunChange] = []
         run = self.runs.get(event.run_id)
         if run is None:
             run = self.runs[event.run_id] = RunSoFar(_start_record(event))
-            changes += [Change(event.run_id, None), *self._place_run(run)]
+            changes += [RunChange(event.run_id, None), *self._place_run(run)]
         match event.kind:
             case EventKind.STARTED if run.record["status"] == "PENDING":
                 changes.append(_begin_run(run, event))
@@ -142,7 +142,7 @@ class RunReader:
                 run.record["progress"] = {
                     name: event.data.get(name) for name in ("text", "fraction")
                 }
-                changes.append(Change(event.run_id, None))
+                changes.append(RunChange(event.run_id, None))
             case EventKind.PAUSED:
                 changes += self._pause_run(run, event)
             case EventKind.CONTINUED:
@@ -151,7 +151,7 @@ class RunReader:
                 changes += self._end_run(run, event)
         return changes
 
-    def _place_run(self, run: RunSoFar) -> list[Change]:
+    def _place_run(self, run: RunSoFar) -> list[RunChange]:
         """Give a run of a member or step its place among the items of its parent."""
         parent = self.runs.get(run.record.get("parent_run_id") or "")
         if parent is None:
@@ -173,7 +173,7 @@ class RunReader:
                     return [parent.replace(index, {**item, "task": arguments.get("task")})]
         return [parent.add(item)]
 
-    def _pause_run(self, run: RunSoFar, event: Event) -> list[Change]:
+    def _pause_run(self, run: RunSoFar, event: Event) -> list[RunChange]:
         approvals = [
             cast(ApprovalSummary, {"created_at": event.at, "decided_at": None, **approval})
             for approval in event.data.get("approvals") or ()
@@ -181,23 +181,23 @@ class RunReader:
         run.record |= {"status": "PAUSED", "paused_at": event.at, "approvals": approvals}
         run.record["phase"] = describe_run(run.record)
         changes = [run.set_approval(approval) for approval in approvals]
-        return [Change(event.run_id, None), *changes, *self._find_place(run)]
+        return [RunChange(event.run_id, None), *changes, *self._find_place(run)]
 
-    def _find_place(self, run: RunSoFar) -> list[Change]:
+    def _find_place(self, run: RunSoFar) -> list[RunChange]:
         """Return the change of the item that has the run in its parent, if there is one."""
         parent = self.runs.get(run.record.get("parent_run_id") or "")
         index = None if parent is None else parent.find(run_id=run.record["run_id"])
         if parent is None or index is None:
             return []
-        return [Change(parent.record["run_id"], index)]
+        return [RunChange(parent.record["run_id"], index)]
 
-    def _end_run(self, run: RunSoFar, event: Event) -> list[Change]:
+    def _end_run(self, run: RunSoFar, event: Event) -> list[RunChange]:
         data, run_id = event.data, event.run_id
         run.record |= {"status": event.end_status, "finished_at": event.at}
         run.record |= {name: data[name] for name in ("error", "metrics") if data.get(name)}
         # No event has the time at which the work has stopped.
         run.record["phase"] = describe_run({**run.record, "stopped_at": event.at})
-        changes = [Change(run_id, None)]
+        changes = [RunChange(run_id, None)]
         for position, item in enumerate(run.items):
             if item["type"] == "tool_call" and item["status"] in ("running", "waiting"):
                 if _is_question(item) and event.end_status == "COMPLETED":
@@ -228,11 +228,11 @@ def _start_record(event: Event) -> dict[str, Any]:
     return {**record, "phase": describe_run(record)}
 
 
-def _begin_run(run: RunSoFar, event: Event) -> Change:
+def _begin_run(run: RunSoFar, event: Event) -> RunChange:
     """Begin a run that waited in the queue."""
     run.record |= {"status": "RUNNING", "started_at": event.at, "queue_position": None}
     run.record["phase"] = describe_run(run.record)
-    return Change(event.run_id, None)
+    return RunChange(event.run_id, None)
 
 
 def _is_question(item: ToolCallItem) -> bool:
@@ -241,11 +241,11 @@ def _is_question(item: ToolCallItem) -> bool:
     return approval is not None and item["started_at"] == approval["created_at"]
 
 
-def _continue_run(run: RunSoFar, event: Event) -> list[Change]:
+def _continue_run(run: RunSoFar, event: Event) -> list[RunChange]:
     """Begin a leg. One that is repeated after a crash starts from `content`: later text is void."""
     run.record |= {"status": "RUNNING", "approvals": []}
     run.record["phase"] = describe_run(run.record)
-    changes = [Change(event.run_id, None)]
+    changes = [RunChange(event.run_id, None)]
     content = str(event.data.get("content") or "")
     kept = 0
     for position, item in enumerate(run.items):
@@ -263,7 +263,7 @@ def _continue_run(run: RunSoFar, event: Event) -> list[Change]:
     return changes
 
 
-def _start_call(run: RunSoFar, event: Event) -> Change:
+def _start_call(run: RunSoFar, event: Event) -> RunChange:
     """Add a call; one that has waited for a decision stays in its place."""
     started = build_call(event.call_id, event.tool, event.at, None, "RUNNING")
     index = run.find(type="tool_call", tool_call_id=event.call_id)
@@ -277,7 +277,7 @@ def _keep_approval(call: ToolCallItem, before: Item) -> ToolCallItem:
     return call if approval is None else {**call, "approval": approval}
 
 
-def _complete_call(run: RunSoFar, event: Event) -> list[Change]:
+def _complete_call(run: RunSoFar, event: Event) -> list[RunChange]:
     index = run.find(type="tool_call", tool_call_id=event.call_id)
     if index is None:
         if event.tool.get("tool_name") in DELEGATIONS:

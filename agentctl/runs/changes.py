@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 
 from agentctl import errors
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.runs.claims import Claims
+from agentctl.runs.claims import LegClaims
 from agentctl.runs.engine import Engine
 from agentctl.runs.hub import Hub
 from agentctl.runs.states import Ending
@@ -218,7 +218,7 @@ class LegWatch:
         notified: set when a database has notified of such a run.
     """
 
-    def __init__(self, claims: Claims, databases: Databases, changes: DatabaseChanges) -> None:
+    def __init__(self, claims: LegClaims, databases: Databases, changes: DatabaseChanges) -> None:
         self.notified = asyncio.Event()
         self._claims = claims
         self._databases = databases

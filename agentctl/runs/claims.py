@@ -92,7 +92,7 @@ class ClaimHost(Protocol):
         ...
 
 
-class Claims:
+class LegClaims:
     """Claims legs for an engine.
 
     Args:

@@ -36,7 +36,7 @@ from agentctl.runs.background import (
     requires_background_work,
 )
 from agentctl.runs.budgets import Budgets
-from agentctl.runs.claims import Claims
+from agentctl.runs.claims import LegClaims
 from agentctl.runs.counters import RunCounters
 from agentctl.runs.live import Continuation, LiveRun, ReportedRun
 from agentctl.runs.members import Members
@@ -138,7 +138,7 @@ class Engine:
         self._supervision = Supervision(
             catalog, self._run_tasks, self.counters, self._starts, budgets, tracer
         )
-        self.claims = Claims(self, databases, catalog, worker, self._run_tasks)
+        self.claims = LegClaims(self, databases, catalog, worker, self._run_tasks)
 
     @property
     def worker_id(self) -> str:
@@ -270,7 +270,7 @@ class Engine:
     async def continue_run(
         self, database: Database, run_id: str, *, dependencies: str | None = None
     ) -> LiveRun | None:
-        """Claim the next leg of a root run and start its work (`Claims.claim`)."""
+        """Claim the next leg of a root run and start its work (`LegClaims.claim`)."""
         return await self.claims.claim(database, run_id, dependencies=dependencies)
 
     async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> AdmittedRun:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from agentctl.records.events import parse_event
-from agentctl.records.run_reader import Change, RunReader
+from agentctl.records.run_reader import RunChange, RunReader
 from agentctl.requests import StreamEvent
 
 EVENT_NAME = "ItemsChanged"
@@ -37,7 +37,7 @@ async def stream_items(
                 yield changed
 
 
-def _build_change(reader: RunReader, change: Change) -> dict[str, Any]:
+def _build_change(reader: RunReader, change: RunChange) -> dict[str, Any]:
     run = reader.runs[change.run_id]
     built: dict[str, Any] = {"run_id": change.run_id}
     if change.position is None:

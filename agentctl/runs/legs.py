@@ -25,7 +25,7 @@ from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.replay import find_root_id
 from agentctl.runs.results import to_json
 from agentctl.runs.states import Pause, is_final, is_settled
-from agentctl.runs.stream import Batch
+from agentctl.runs.stream import EventBatch
 from agentctl.runs.waiting import lock_queue
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.journal import rebuild
@@ -66,7 +66,7 @@ class PreparedPause:
     rows: Sequence[ApprovalRow]
     checkpoint: Checkpoint
     event: tuple[str, bytes]
-    batch: Batch | None
+    batch: EventBatch | None
 
 
 def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPause:

@@ -24,7 +24,7 @@ from agentctl.runs.journal import RunJournal
 from agentctl.runs.recorder import Recorder
 from agentctl.runs.run_memories import RunMemories
 from agentctl.runs.states import WORKER_LOST, Ending, LegEnd, Pause
-from agentctl.runs.stream import Place, Stream
+from agentctl.runs.stream import EventPlace, Stream
 from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
@@ -137,8 +137,8 @@ class LiveRun:
             stream; None for the next ones.
     """
 
-    start_place: Place | None = None
-    end_place: Place | None = None
+    start_place: EventPlace | None = None
+    end_place: EventPlace | None = None
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ PORTION_EVENTS = 4_096
 take quadratic time."""
 
 
-class Batch(NamedTuple):
+class EventBatch(NamedTuple):
     """Events that are stored together.
 
     Attributes:
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
     lines: str
 
 
-class Place:
+class EventPlace:
     """A place in the order of the events, which is open until its event is published.
 
     Args:
@@ -61,7 +61,7 @@ class Place:
     __slots__ = ("at", "event", "is_open", "start")
 
     def __init__(
-        self, event: tuple[str, bytes, Piece | None] | None = None, start: Place | None = None
+        self, event: tuple[str, bytes, Piece | None] | None = None, start: EventPlace | None = None
     ) -> None:
         self.event = event
         self.is_open = event is None
@@ -110,7 +110,7 @@ class Stream:
         self._bytes = 0
         self._stored = first
         self._waiting: set[asyncio.Future[None]] = set()
-        self._places: deque[Place] = deque()
+        self._places: deque[EventPlace] = deque()
 
     def publish(
         self,
@@ -118,8 +118,8 @@ class Stream:
         data: bytes,
         piece: Piece | None = None,
         *,
-        place: Place | None = None,
-        start: Place | None = None,
+        place: EventPlace | None = None,
+        start: EventPlace | None = None,
     ) -> None:
         """Add an event. After `seal`, do nothing: the last event stays the last one.
 
@@ -134,19 +134,19 @@ class Stream:
             place.event, place.is_open = (name, data, piece), False
             self._publish_places()
         elif self._places:
-            self._places.append(Place((name, data, piece), start))
+            self._places.append(EventPlace((name, data, piece), start))
         elif start is None or start.event is not None:
             self._publish(name, data, piece)
 
-    def reserve(self) -> Place:
+    def reserve(self) -> EventPlace:
         """Reserve the place of an event that is published later; later events wait for it."""
-        place = Place()
+        place = EventPlace()
         place.at = now()
         if self.recorded and not self._sealed:
             self._places.append(place)
         return place
 
-    def leave(self, *places: Place | None) -> None:
+    def leave(self, *places: EventPlace | None) -> None:
         """Publish nothing in places that are still open."""
         for place in places:
             if place is not None:
@@ -206,13 +206,13 @@ class Stream:
         finally:
             self._waiting.discard(waiter)
 
-    def next_batch(self) -> Batch | None:
+    def next_batch(self) -> EventBatch | None:
         """Return the oldest events that are not stored, at least one; None if all are stored."""
         start = self._stored - self._first
         batch = limit_size(self._events[start : start + PORTION_EVENTS], BATCH_BYTES)
         return self._build_batch(batch, self._pieces[: len(batch)]) if batch else None
 
-    def last_batch(self, last: tuple[str, bytes]) -> Batch:
+    def last_batch(self, last: tuple[str, bytes]) -> EventBatch:
         """Return all events that are not stored, followed by the last event.
 
         The stream does not publish the last event here: followers get it after it is stored.
@@ -221,14 +221,14 @@ class Stream:
         waiting = [*self._events[self._stored - self._first :], end]
         return self._build_batch(waiting, [*self._pieces, None])
 
-    def unstored_batch(self) -> Batch | None:
+    def unstored_batch(self) -> EventBatch | None:
         """Return all events that are not stored, however large; None if all are."""
         waiting = self._events[self._stored - self._first :]
         return self._build_batch(waiting, self._pieces) if waiting else None
 
-    def _build_batch(self, portion: list[StreamEvent], pieces: list[Piece | None]) -> Batch:
+    def _build_batch(self, portion: list[StreamEvent], pieces: list[Piece | None]) -> EventBatch:
         lines = encode_events(self._run_id, portion, pieces)
-        return Batch(portion[0].seq, portion[-1].seq, lines)
+        return EventBatch(portion[0].seq, portion[-1].seq, lines)
 
     def mark_stored(self, last: int) -> None:
         """Mark the events up to number `last` as stored and drop those outside the window."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Union, get_
 from agentctl.agents import RunContext
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.events import Progress
+from agentctl.runtime.events import ProgressReported
 from agentctl.runtime.spans import current_call
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ class RunHost:
             return
         if text is not None:
             text = replace_unstorable(text[:MAXIMUM_PROGRESS_LENGTH])
-        self._call(self._publish, Progress(text, fraction))
+        self._call(self._publish, ProgressReported(text, fraction))
 
     def report_usage(self, usage: Mapping[str, int]) -> None:
         """Add to the token counters of the run, unless it has stopped."""
@@ -345,7 +345,7 @@ class RunHost:
     def _drops_reports(self) -> bool:
         return self.replayer is not None and self.replayer.drops_reports
 
-    def _publish(self, event: Progress) -> None:
+    def _publish(self, event: ProgressReported) -> None:
         environment = self._environment
         if self.is_cancelled() or environment.transcript.progress_events >= MAXIMUM_PROGRESS_EVENTS:
             return

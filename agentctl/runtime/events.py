@@ -51,7 +51,7 @@ class ThinkingDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ProgressReported:
     """Progress that a tool or an agent in code reports: a text, a fraction from 0 to 1, or both."""
 
     kind: ClassVar = EventKind.PROGRESS
@@ -81,7 +81,7 @@ class StepCompleted:
 RunEvent = (
     Content
     | ThinkingDelta
-    | Progress
+    | ProgressReported
     | ToolCallStarted
     | ToolCallCompleted
     | StepStarted

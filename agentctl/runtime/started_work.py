@@ -32,7 +32,7 @@ from types import FrameType
 from typing import Any, cast
 
 from agentctl import child_processes
-from agentctl.child_processes import ChildProcess, ProcessIdentity
+from agentctl.child_processes import ChildProcess, KnownProcess
 from agentctl.event_loop import wait_until_done
 from agentctl.run_scope import current_scope, outside_run
 from agentctl.runtime import origins
@@ -63,7 +63,7 @@ _REPORTS_THREADS = sys.version_info >= (3, 12)
 
 _THREAD_EVENTS = ("_thread.start_new_thread", "_thread.start_joinable_thread")
 
-StartedProcess = ProcessIdentity | weakref.ref[Any]
+StartedProcess = KnownProcess | weakref.ref[Any]
 """A process, or the `subprocess.Popen` that starts it, whose number is not known yet."""
 
 
@@ -81,7 +81,7 @@ class StartedWork:
         self._calls: dict[Future[Any], CodeScope] = {}
         self._threads: list[tuple[weakref.ref[threading.Thread], CodeScope]] = []
         self._processes: list[tuple[StartedProcess, CodeScope]] = []
-        self._open: dict[ProcessIdentity, ChildProcess] = {}
+        self._open: dict[KnownProcess, ChildProcess] = {}
         self._named: dict[Any, asyncio.Future[Any]] = {}
         self._has_ended = self._is_cancelled = False
         # True while a repetition is scheduled.
@@ -289,7 +289,7 @@ class CodeScope:
         self._keep_name(thread)
         self._started.add_thread(thread, self)
 
-    def add_process(self, process: ProcessIdentity | weakref.ref[Any]) -> None:
+    def add_process(self, process: KnownProcess | weakref.ref[Any]) -> None:
         self._started.add_process(process, self)
 
     def cancel(self) -> None:
@@ -443,9 +443,9 @@ def _after_fork() -> None:
             scope.add_process(process)
 
 
-def _identify(process: StartedProcess) -> ProcessIdentity | None:
+def _identify(process: StartedProcess) -> KnownProcess | None:
     """Return the identity of a process that has not ended."""
-    if isinstance(process, ProcessIdentity):
+    if isinstance(process, KnownProcess):
         return process if child_processes.is_running(process) else None
     started = process()
     if started is None or started.returncode is not None:

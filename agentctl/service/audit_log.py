@@ -230,7 +230,7 @@ class AuditLog:
                 _log.log("audit entry not written: %s (%s)", error.detail, error.cause)
 
 
-class Batch(NamedTuple):
+class ResourceBatch(NamedTuple):
     """Many resources of one entry: their noun, their number, and the hash of their ids."""
 
     noun: str
@@ -264,7 +264,7 @@ class AuditedCall:
     _path_params: Mapping[str, str]
     _resources: list[str] = field(default_factory=list)
     _created: list[str] = field(default_factory=list)
-    _batch: Batch | None = None
+    _batch: ResourceBatch | None = None
     _appending: bool = False
     _done: bool = False
     # Entries are built in the thread of the database. A run adds its trace when it has one.
@@ -295,7 +295,7 @@ class AuditedCall:
 
     def set_batch(self, noun: str, ids: Sequence[str]) -> None:
         """Set the resources of an entry that has their number and a hash instead of the ids."""
-        self._batch = Batch(noun, len(ids), hash_ids(ids))
+        self._batch = ResourceBatch(noun, len(ids), hash_ids(ids))
 
     async def write_batch(
         self, database: Database, work: Work[T], find_ids: Callable[[T], Sequence[str]]

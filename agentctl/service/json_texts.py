@@ -10,7 +10,7 @@ import orjson
 from agentctl.errors import Unavailable
 from agentctl.records.times import format_rfc3339
 from agentctl.runs.states import is_final
-from agentctl.store.repositories.run_rows import LastRun, RunRow, RunState
+from agentctl.store.repositories.run_rows import LastRunState, RunRow, RunState
 
 CHECKED_BYTES = 16_384
 """Size of a stored text that is parsed before it is sent."""
@@ -89,7 +89,7 @@ def join_arrays(inner: Sequence[bytes]) -> list[bytes]:
     return pieces
 
 
-def dump_holding(run: RunRow | RunState | LastRun) -> bytes:
+def dump_holding(run: RunRow | RunState | LastRunState) -> bytes:
     """Return the names of the work that goes on after the end of a run, `null` if not known."""
     if not is_final(run.status) or run.stopped_at is not None:
         return b"[]"

@@ -23,11 +23,11 @@ from agentctl.service.json_texts import (
 )
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
-from agentctl.store.repositories.run_rows import LastRun
+from agentctl.store.repositories.run_rows import LastRunState
 from agentctl.store.repositories.search_pages import MatchedSession
 from agentctl.store.repositories.session_lists import ListedSession
 from agentctl.store.repositories.sessions import SessionRow, SummaryRow
-from agentctl.store.search import Search
+from agentctl.store.search import SearchWords
 
 
 def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes:
@@ -123,7 +123,7 @@ def build_session_summaries(rows: Iterable[ListedSession]) -> list[bytes]:
 
 
 def build_matched_sessions(
-    matched: Sequence[MatchedSession], newest: Mapping[str, LastRun], search: Search
+    matched: Sequence[MatchedSession], newest: Mapping[str, LastRunState], search: SearchWords
 ) -> list[bytes]:
     """Build the sessions that a search has found, each with the text around the words.
 
@@ -153,7 +153,7 @@ def read_session_head(row: SessionRow) -> Steps[bytes]:
     return orjson.dumps(head)
 
 
-def _describe_last_run(run: LastRun) -> dict[str, Any]:
+def _describe_last_run(run: LastRunState) -> dict[str, Any]:
     record: dict[str, Any] = {
         "run_id": run.run_id,
         "status": run.status,
@@ -171,7 +171,7 @@ def _format_time(microseconds: int | None) -> str | None:
     return None if microseconds is None else format_rfc3339(microseconds)
 
 
-def _summarize_session(row: SummaryRow, newest: LastRun | None) -> dict[str, Any]:
+def _summarize_session(row: SummaryRow, newest: LastRunState | None) -> dict[str, Any]:
     hold = {} if row.hold is None else {"hold": orjson.Fragment(row.hold)}
     return {
         "session_id": row.session_id,

@@ -48,10 +48,10 @@ from agentctl.store.listing import RowPage, Slice
 from agentctl.store.repositories import run_reads, search_pages, session_lists, sessions
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories.quotas import check_added
-from agentctl.store.repositories.run_rows import LastRun, RunState
+from agentctl.store.repositories.run_rows import LastRunState, RunState
 from agentctl.store.repositories.search_pages import MatchedSession
 from agentctl.store.repositories.sessions import SessionRow, SummaryRow
-from agentctl.store.search import Search, parse_search
+from agentctl.store.search import SearchWords, parse_search
 from agentctl.store.threads import call_in_thread
 from agentctl.store.visibility import EVERYONE, Visibility
 from agentctl.transcripts import export
@@ -98,8 +98,8 @@ class SessionOperations(OperationFamily):
 
     @unit
     def _find_sessions(
-        self, filter: SessionFilter, search: Search, part: Slice, kind: str
-    ) -> Steps[tuple[RowPage[MatchedSession], dict[str, LastRun]]]:
+        self, filter: SessionFilter, search: SearchWords, part: Slice, kind: str
+    ) -> Steps[tuple[RowPage[MatchedSession], dict[str, LastRunState]]]:
         visibility, user_id = self.lookups.visibility, filter.where.user_id
         page = yield from search_pages.list_page(
             search,

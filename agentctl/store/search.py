@@ -60,7 +60,7 @@ class Snippet(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchWords:
     """The words of a search for the index of one tokenizer."""
 
     words: tuple[Word, ...]
@@ -122,7 +122,7 @@ class Search:
         return Snippet(line, [hit.span() for hit in words.finditer(_fold(line))])
 
 
-def parse_search(text: str, tokenizer: Tokenizer) -> Search:
+def parse_search(text: str, tokenizer: Tokenizer) -> SearchWords:
     """Return the words of a search.
 
     Args:
@@ -151,7 +151,7 @@ def parse_search(text: str, tokenizer: Tokenizer) -> Search:
         raise errors.ValidationFailed("search must contain a word")
     if len(words) > MAXIMUM_WORDS:
         raise errors.ValidationFailed(f"search must be at most {MAXIMUM_WORDS} words")
-    return Search(tuple(dict.fromkeys(words)), tokenizer)
+    return SearchWords(tuple(dict.fromkeys(words)), tokenizer)
 
 
 def _quote(text: str) -> str:
@@ -171,7 +171,7 @@ def build_owner_key(user_id: str | None) -> str:
 
 
 @lru_cache(64)
-def _build_patterns(search: Search) -> tuple[list[re.Pattern[str]], re.Pattern[str]]:
+def _build_patterns(search: SearchWords) -> tuple[list[re.Pattern[str]], re.Pattern[str]]:
     """Return patterns of folded texts: one for the place of each word, and one of all words.
 
     The place of a word such as `e-mail` is that of its longest part. So the time of a look-up in a

@@ -138,7 +138,7 @@ class SessionRuns:
         return runs
 
 
-class Causes:
+class CausesReader:
     """The causes of failed runs, for a caller that may read them.
 
     Args:

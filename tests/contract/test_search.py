@@ -21,7 +21,7 @@ from agentctl.service.search_index import count_unindexed, index_texts
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories import search_pages
-from agentctl.store.search import MAXIMUM_TERMS, Search, Snippet
+from agentctl.store.search import MAXIMUM_TERMS, SearchWords, Snippet
 from tests.contract.engines import Engine, empty
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -185,13 +185,13 @@ async def test_snippet_begins_before_a_word_in_quotes(searched: Deployment) -> N
 async def test_snippets_are_not_cut_on_the_event_loop(
     searched: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads, cut = list[threading.Thread](), Search.cut
+    threads, cut = list[threading.Thread](), SearchWords.cut
 
-    def record(self: Search, text: str) -> Snippet:
+    def record(self: SearchWords, text: str) -> Snippet:
         threads.append(threading.current_thread())
         return cut(self, text)
 
-    monkeypatch.setattr(Search, "cut", record)
+    monkeypatch.setattr(SearchWords, "cut", record)
     async with opened(searched) as service:
         me = user(service)
         await say(me, "one", "some words")

@@ -10,7 +10,7 @@ import pytest
 
 from agentctl.config import settings
 from agentctl.records.times import now
-from agentctl.runs.claims import Claims
+from agentctl.runs.claims import LegClaims
 from agentctl.runs.cleanup import delete_expired
 from agentctl.runs.decisions import expire_approvals
 from agentctl.runs.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
@@ -103,7 +103,7 @@ async def test_server_with_a_fast_clock_ends_nothing_too_early(
     """The deadlines of approvals and of the queue count on the clock of PostgreSQL as well."""
     databases = Databases(configured, create=True)
     unused: Any = None
-    claims = Claims(unused, databases, unused, unused, unused)
+    claims = LegClaims(unused, databases, unused, unused, unused)
     try:
         system = databases.system
         await system.write(sessions.create(a_session()))

@@ -22,7 +22,7 @@ from agentctl.runtime.components.execute import prepare_components
 from agentctl.runtime.components.records import build_record, build_session_data
 from agentctl.runtime.events import (
     Content,
-    Progress,
+    ProgressReported,
     ThinkingDelta,
     ToolCallCompleted,
     ToolCallStarted,
@@ -118,10 +118,10 @@ def test_generator_reports_text_and_events_in_order() -> None:
     ended = run("stream", "cats")
     kinds = [type(event) for event in ended.events]
     assert kinds == [
-        ThinkingDelta, Progress, ToolCallStarted, ToolCallStarted, ToolCallCompleted,
+        ThinkingDelta, ProgressReported, ToolCallStarted, ToolCallStarted, ToolCallCompleted,
         ToolCallCompleted, Content, Content,
     ]  # fmt: skip
-    assert ended.events[1] == Progress("searching", 0.25)
+    assert ended.events[1] == ProgressReported("searching", 0.25)
     transcript = ended.transcript
     assert (transcript.content, transcript.reasoning_content) == ("found one", "let me look. ")
     assert transcript.output == {"title": "one", "priority": 1}

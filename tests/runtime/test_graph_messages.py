@@ -12,7 +12,7 @@ import pytest
 
 from agentctl.config.settings import Agent
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.events import Content, Progress
+from agentctl.runtime.events import Content, ProgressReported
 from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, settings
@@ -126,7 +126,7 @@ async def test_text_of_a_summary_is_progress() -> None:
     history = [{"role": role, "content": texts[role], "created_at": 1} for role in texts]
     ended = await run(f"{MODULE}:summarizing", history=history)
     assert ended.joined_deltas == ended.transcript.content == "hi"
-    (progress,) = [event.text for event in ended.events if isinstance(event, Progress)]
+    (progress,) = [event.text for event in ended.events if isinstance(event, ProgressReported)]
     assert str(progress).startswith("Summary of ")
 
 
@@ -155,7 +155,7 @@ async def test_inner_answers_are_progress_and_their_tokens_count() -> None:
     ended = await run(f"{MODULE}:routing")
     assert ended.transcript.content == ended.joined_deltas == "the poem"
     assert said(ended)[1:] == [("assistant", "the poem")]
-    progress = [event.text for event in ended.events if isinstance(event, Progress)]
+    progress = [event.text for event in ended.events if isinstance(event, ProgressReported)]
     assert progress == ['{"step": "poem"}']
     spans = [span for span in ended.transcript.spans.records() if span["kind"] == "model"]
     tokens = [span["input_tokens"] for span in spans]
@@ -170,7 +170,7 @@ async def test_inner_answers_are_progress_and_their_tokens_count() -> None:
 async def test_answer_of_a_subgraph_is_streamed() -> None:
     ended = await run(f"{MODULE}:with_subgraph")
     assert ended.transcript.content == ended.joined_deltas == "words of the subgraph"
-    assert sum(not isinstance(event, Progress) for event in ended.events) > 1
+    assert sum(not isinstance(event, ProgressReported) for event in ended.events) > 1
 
 
 async def test_answer_that_a_node_does_not_return_is_not_content() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.listing import MAXIMUM_SURPLUS, MAXIMUM_TOTAL
 from agentctl.store.repositories import sessions
-from agentctl.store.repositories.run_rows import LastRun
+from agentctl.store.repositories.run_rows import LastRunState
 from agentctl.store.repositories.sessions import SummaryRow
 from agentctl.store.totals import MAXIMUM_LISTS, ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -95,7 +95,7 @@ def test_a_remembered_total_equals_the_counted_total(store: Store) -> None:
     assert store.run(compare()) == {True, False}
 
 
-A_ROW = (*astuple(a_session("s1"))[: len(fields(SummaryRow))], *[None] * len(fields(LastRun)))
+A_ROW = (*astuple(a_session("s1"))[: len(fields(SummaryRow))], *[None] * len(fields(LastRunState)))
 
 
 def is_counted(work: Work[Any], removed: int, found: int, row: Sequence[Any] = A_ROW) -> bool:

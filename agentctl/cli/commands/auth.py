@@ -239,7 +239,7 @@ _OPTIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ExplainQuery:
     """A question about an operation or a scope.
 
     Attributes:
@@ -253,7 +253,7 @@ class Question:
     scope: str = ""
 
 
-def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> Question:
+def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> ExplainQuery:
     """Parse a question.
 
     Args:
@@ -266,14 +266,14 @@ def parse_question(what: str, path: str | None, ids: Mapping[str, str]) -> Quest
     """
     if path is not None:
         _reject_unused_ids(ids, {}, f"{what} {path}")
-        return Question(f"{what.upper()} {path}", _match_route(what.upper(), path))
+        return ExplainQuery(f"{what.upper()} {path}", _match_route(what.upper(), path))
     if what in policy.POLICY:
         named = {name for name in _OPTIONS if f"{{{name}}}" in ROUTES[what].template}
         _reject_unused_ids(ids, named, what)
-        return Question(what, RouteMatch(what, dict(ids)))
+        return ExplainQuery(what, RouteMatch(what, dict(ids)))
     _reject_unused_ids(ids, {}, what)
     if ":" in what:
-        return Question(what, scope=what)
+        return ExplainQuery(what, scope=what)
     near = suggest_name(what, [*policy.POLICY, *KNOWN_SCOPES], cutoff=0.6)
     hint = f"did you mean {near!r}?" if near else "`agentctl auth scopes` lists both"
     if what.upper() in {route.method for route in ROUTES.values()} | {"HEAD"}:
@@ -301,7 +301,7 @@ def _reject_unused_ids(ids: Mapping[str, str], named: Any, what: str) -> None:
             raise UsageError(f"{_OPTIONS[name]} has no effect with {what}")
 
 
-def answer_question(asked: Question, me: MeRecord) -> dict[str, Any]:
+def answer_question(asked: ExplainQuery, me: MeRecord) -> dict[str, Any]:
     """Answer a question: allowed or not, the reason, and the required scopes.
 
     Raises:

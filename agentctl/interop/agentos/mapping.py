@@ -56,7 +56,7 @@ def _keep(value: Any) -> Any:
     return value
 
 
-class Field(NamedTuple):
+class MappedField(NamedTuple):
     """A field of a record.
 
     Attributes:
@@ -70,7 +70,7 @@ class Field(NamedTuple):
     theirs: str = ""
 
 
-Fields = Mapping[str, Field]
+Fields = Mapping[str, MappedField]
 
 
 def read_fields(record_type: type, fields: Fields, record: Record) -> Built:
@@ -177,8 +177,12 @@ def write_tool(tool: Record, created_at: int) -> Built:
     return {**_NEW_TOOL, "created_at": created_at, **tool}
 
 
-_TEXT, _REQUIRED, _PLAIN = Field(read_text), Field(read_required), Field(read_plain)
-_MOMENT = Field(format_moment, lambda value: None if value is None else to_seconds(value))
+_TEXT, _REQUIRED, _PLAIN = (
+    MappedField(read_text),
+    MappedField(read_required),
+    MappedField(read_plain),
+)
+_MOMENT = MappedField(format_moment, lambda value: None if value is None else to_seconds(value))
 _IDS: Fields = {names.id_field: _TEXT for names in KINDS.values()}
 
 RUN: Fields = {
@@ -187,23 +191,23 @@ RUN: Fields = {
     "parent_run_id": _TEXT,
     **_IDS,
     "user_id": _TEXT,
-    "status": Field(read_status),
-    "input": Field(_keep, theirs="run_input"),
-    "content": Field(format_content),
-    "messages": Field(read_messages),
-    "tools": Field(
+    "status": MappedField(read_status),
+    "input": MappedField(_keep, theirs="run_input"),
+    "content": MappedField(format_content),
+    "messages": MappedField(read_messages),
+    "tools": MappedField(
         lambda tools: [
             {name: tool.get(name) for name in _TOOL_FIELDS} for tool in read_objects(tools)
         ]
     ),
-    "metrics": Field(read_counters, write_counters),
+    "metrics": MappedField(read_counters, write_counters),
     "reasoning_content": _TEXT,
-    "metadata": Field(read_object),
-    "session_state": Field(read_object),
+    "metadata": MappedField(read_object),
+    "session_state": MappedField(read_object),
     "created_at": _MOMENT,
-    "spans": Field(lambda value: []),
-    "approvals": Field(lambda value: []),
-    "member_runs": Field(
+    "spans": MappedField(lambda value: []),
+    "approvals": MappedField(lambda value: []),
+    "member_runs": MappedField(
         lambda runs: [str(run["run_id"]) for run in read_objects(runs) if run.get("run_id")],
         theirs="member_responses",
     ),
@@ -214,15 +218,15 @@ SESSION: Fields = {
     "session_name": _PLAIN,
     "user_id": _TEXT,
     **_IDS,
-    "total_tokens": Field(_keep),
+    "total_tokens": MappedField(_keep),
     "created_at": _MOMENT,
     "updated_at": _MOMENT,
 }
 
 MEMORY: Fields = {
     "memory_id": _PLAIN,
-    "memory": Field(lambda value: format_content(value) or ""),
-    "topics": Field(
+    "memory": MappedField(lambda value: format_content(value) or ""),
+    "topics": MappedField(
         lambda value: [str(topic) for topic in value] if isinstance(value, list) else []
     ),
     "agent_id": _TEXT,
@@ -235,8 +239,8 @@ MEMORY: Fields = {
 ACCOUNT: Fields = {
     "id": _PLAIN,
     "name": _PLAIN,
-    "token_hint": Field(read_plain, theirs="token_prefix"),
-    "scopes": Field(
+    "token_hint": MappedField(read_plain, theirs="token_prefix"),
+    "scopes": MappedField(
         lambda value: [_read_grant(scope) for scope in value or []],
         lambda value: [_write_scope(grant["scope"]) for grant in value],
     ),

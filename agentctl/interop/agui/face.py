@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from agentctl.errors import AgentctlError, BadRequest
 from agentctl.interop.agui.events import AguiEvent, AguiStream, encode
-from agentctl.interop.agui.input import RunInput, read_input
-from agentctl.interop.agui.interrupts import Continuation, check_no_interrupt
+from agentctl.interop.agui.input import AguiRequest, read_input
+from agentctl.interop.agui.interrupts import ResumedRun, check_no_interrupt
 from agentctl.interop.agui.settings import PREFIX, ROUTE_KINDS, TABLE
 from agentctl.light_dataclass import dataclass
 from agentctl.records.events import parse_event
@@ -86,7 +86,7 @@ class Exchange:
             )
             if given.continues:
                 operation = ids.continue_run
-                events = self._continue(given, Continuation(given, known), key)
+                events = self._continue(given, ResumedRun(given, known), key)
             else:
                 check_no_interrupt(known)
                 events = self._start(given, key)
@@ -107,7 +107,7 @@ class Exchange:
             raise BadRequest("The header field Idempotency-Key is given more than once")
         return values[0] if values else None
 
-    def _start(self, given: RunInput, key: str | None) -> AsyncGenerator[list[AguiEvent]]:
+    def _start(self, given: AguiRequest, key: str | None) -> AsyncGenerator[list[AguiEvent]]:
         request = RunRequest(
             message=given.message,
             session_id=given.thread_id,
@@ -123,7 +123,7 @@ class Exchange:
         return self._translate(stream, portions)
 
     async def _continue(
-        self, given: RunInput, continuation: Continuation, key: str | None
+        self, given: AguiRequest, continuation: ResumedRun, key: str | None
     ) -> AsyncGenerator[list[AguiEvent]]:
         """Yield the events of the next leg of a run.
 
@@ -145,7 +145,7 @@ class Exchange:
                 raise
 
     async def _open_leg(
-        self, given: RunInput, continuation: Continuation, key: str | None
+        self, given: AguiRequest, continuation: ResumedRun, key: str | None
     ) -> tuple[AguiStream, Portions | None]:
         """Store the decisions of a request; return its stream and the events of the run.
 
@@ -177,7 +177,7 @@ class Exchange:
         stream.root_id = run_id
         return stream, portions
 
-    async def _cancel(self, given: RunInput, run_id: str) -> None:
+    async def _cancel(self, given: AguiRequest, run_id: str) -> None:
         """Cancel the run of a page that has left, unless `server.on_disconnect` is `detach`."""
         settings = self.call.caller.app_state.settings
         if settings.server.on_disconnect != "cancel":

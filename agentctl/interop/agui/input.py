@@ -31,7 +31,7 @@ _SKIPPED_ROLES = frozenset({"activity", "assistant", "developer", "reasoning", "
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ResumeAnswer:
     """An entry of `resume`: the answer to one interrupt.
 
     Attributes:
@@ -60,7 +60,7 @@ class ToolResult:
 
 
 @dataclass(frozen=True, slots=True)
-class RunInput:
+class AguiRequest:
     """A request.
 
     Attributes:
@@ -80,7 +80,7 @@ class RunInput:
     has_version: bool
     message: str | None
     results: Sequence[ToolResult]
-    answers: Sequence[Answer]
+    answers: Sequence[ResumeAnswer]
     context: Sequence[EarlierMessage]
     tools: list[dict[str, Any]] | None
     state: dict[str, Any] | None
@@ -92,7 +92,7 @@ class RunInput:
         return bool(self.answers or (self.message is None and self.results))
 
 
-def read_input(body: object) -> RunInput:
+def read_input(body: object) -> AguiRequest:
     """Return a request from its parsed body.
 
     Raises:
@@ -110,7 +110,7 @@ def read_input(body: object) -> RunInput:
     messages = _read_list(given, "messages", MAXIMUM_MESSAGES)
     answers = _read_list(given, "resume", MAXIMUM_DECISIONS)
     message, results = _read_newest(messages)
-    found = RunInput(
+    found = AguiRequest(
         thread_id=thread_id,
         run_id=run_id,
         has_version=given.get("protocolVersion") is not None,
@@ -173,12 +173,12 @@ def _read_text(content: object, at: str) -> str:
     return "".join(texts)
 
 
-def _read_answer(entry: object, at: str) -> Answer:
+def _read_answer(entry: object, at: str) -> ResumeAnswer:
     given = _check(entry, dict, at)
     status: Literal["resolved", "cancelled"] | Any = given.get("status")
     if status not in ("resolved", "cancelled"):
         raise ValidationFailed(f"{at}.status must be resolved or cancelled")
-    return Answer(
+    return ResumeAnswer(
         at,
         _check(given.get("interruptId"), str, f"{at}.interruptId"),
         status == "cancelled",

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from agentctl.errors import Conflict, FourEyes, NotFound, ValidationFailed
-from agentctl.interop.agui.input import Answer, RunInput, ToolResult
+from agentctl.interop.agui.input import AguiRequest, ResumeAnswer, ToolResult
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, VERBS, ApprovalRecord
 from agentctl.requests.approvals import Ruling, build_ruling
 
@@ -100,7 +100,7 @@ def check_no_interrupt(waiting: Iterable[ApprovalRecord]) -> None:
         )
 
 
-class Continuation:
+class ResumedRun:
     """The paused run that a request goes on with.
 
     Args:
@@ -119,7 +119,7 @@ class Continuation:
         ValidationFailed: an answer is not valid, or one is missing.
     """
 
-    def __init__(self, given: RunInput, known: Sequence[ApprovalRecord]) -> None:
+    def __init__(self, given: AguiRequest, known: Sequence[ApprovalRecord]) -> None:
         by_id = {asked["approval_id"]: asked for asked in known}
         named: list[ApprovalRecord] = []
         self.decisions: list[Ruling] = []
@@ -150,7 +150,7 @@ class Continuation:
         values = [self.run_id, *said]
         self.key = f"agui:{hashlib.sha256(orjson.dumps(values)).hexdigest()}"
 
-    def _take_answer(self, asked: ApprovalRecord, answer: Answer) -> None:
+    def _take_answer(self, asked: ApprovalRecord, answer: ResumeAnswer) -> None:
         if asked["policy"] != "other":
             self.decisions.append(_build_decision(asked, answer))
         elif asked["status"] == "pending":
@@ -179,7 +179,7 @@ class Continuation:
             )
 
 
-def _build_decision(asked: ApprovalRecord, answer: Answer) -> Ruling:
+def _build_decision(asked: ApprovalRecord, answer: ResumeAnswer) -> Ruling:
     """Return the ruling of an answer.
 
     The hash of the page is that of the call that its user has seen. Without one the decision counts

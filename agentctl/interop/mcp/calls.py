@@ -13,7 +13,7 @@ import orjson
 
 from agentctl.errors import AgentctlError, TooManyRequests, ValidationFailed
 from agentctl.interop.mcp.client import Client, Result, build_result
-from agentctl.interop.mcp.progress import Progress
+from agentctl.interop.mcp.progress import CallProgress
 from agentctl.interop.mcp.questions import PausedRun, Question, read_answer, reject
 from agentctl.interop.mcp.tools import Arguments, RunTool
 from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind
@@ -87,7 +87,7 @@ class _RunCall:
         self._last = -1
         self._continues = False
         self._approvals: dict[str, dict[str, Any]] = {}
-        self._progress = Progress(client.report)
+        self._progress = CallProgress(client.report)
 
     async def execute(self) -> Result:
         """Return the result of the run at its end, or of its pause."""

@@ -19,7 +19,7 @@ Report = Callable[[int, str], Awaitable[None]]
 """Sends a notification: its number, from 1, and its message."""
 
 
-class Progress:
+class CallProgress:
     """The progress of the run of one call.
 
     Args:

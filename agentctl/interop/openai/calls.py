@@ -23,7 +23,7 @@ _CALL, _FUNCTION_ITEM, _APPROVAL = "call_", "fc_", "mcpr_"
 _FIELDS = ("name", "description", "parameters")
 
 
-class ToolOptions(NamedTuple):
+class RequestTools(NamedTuple):
     """The tools of a request.
 
     Attributes:
@@ -55,7 +55,7 @@ class CallResult(NamedTuple):
     note: str | None = None
 
 
-class UnknownCall(RefusedParameter):
+class CallNotFound(RefusedParameter):
     """A result of a call that does not exist, or that the caller does not see (400)."""
 
     def __init__(self, at: str) -> None:
@@ -64,7 +64,7 @@ class UnknownCall(RefusedParameter):
         )
 
 
-def read_tools(parameters: OpenAIParameters, *, nested: bool) -> ToolOptions:
+def read_tools(parameters: OpenAIParameters, *, nested: bool) -> RequestTools:
     """Return the tools of a request and their options.
 
     Args:
@@ -78,12 +78,12 @@ def read_tools(parameters: OpenAIParameters, *, nested: bool) -> ToolOptions:
     parallel = parameters.get("parallel_tool_calls", bool)
     choice = parameters.get_any("tool_choice")
     if choice == "none":
-        return ToolOptions()
+        return RequestTools()
     if choice in (None, "auto"):
-        return ToolOptions(tools or None, None, parallel is False)
+        return RequestTools(tools or None, None, parallel is False)
     if not tools:
         raise RefusedParameter("tool_choice needs tools", "tool_choice")
-    return ToolOptions(tools, _read_choice(choice, nested), parallel is False)
+    return RequestTools(tools, _read_choice(choice, nested), parallel is False)
 
 
 def _read_choice(choice: object, nested: bool) -> str:
@@ -130,7 +130,7 @@ def _unpack(text: object, prefix: str, at: str) -> str:
     packed = check_type(text, str, at).removeprefix(prefix)
     found = "-".join((packed[:8], packed[8:12], packed[12:16], packed[16:20], packed[20:]))
     if not str(text).startswith(prefix) or not is_unique_id(found):
-        raise UnknownCall(at)
+        raise CallNotFound(at)
     return found
 
 
@@ -142,7 +142,7 @@ def read_call_result(call_id: object, text: str, at: str) -> CallResult:
     """
     try:
         approval_id = _unpack(call_id, _CALL, at)
-    except UnknownCall:
+    except CallNotFound:
         approval_id = ""
     return CallResult(approval_id, at, text)
 

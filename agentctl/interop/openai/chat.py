@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from agentctl.interop.openai.calls import build_tool_calls, read_tools, select_handed
-from agentctl.interop.openai.events import Answer, RunEnd, RunEvents
+from agentctl.interop.openai.events import Answer, AnswerEnd, RunEvents
 from agentctl.interop.openai.failures import describe_end
 from agentctl.interop.openai.messages import read_chat_messages
 from agentctl.interop.openai.parameters import CHAT_RULES, OpenAIParameters, read_schema
@@ -78,7 +78,7 @@ class ChatCompletion:
             "usage": _build_usage(end.metrics or {}),
         }
 
-    def _select(self, end: RunEnd) -> list[Mapping[str, Any]]:
+    def _select(self, end: AnswerEnd) -> list[Mapping[str, Any]]:
         return select_handed(end.waiting, one_by_one=self.tools.one_by_one, with_approvals=False)
 
     def build_encoder(self, events: RunEvents) -> Callable[[list[StreamEvent]], bytes]:

@@ -13,7 +13,7 @@ _READ_KINDS = frozenset({EventKind.CONTENT, EventKind.CONTINUED, EventKind.PAUSE
 _FINISH_REASONS = {"length": "length", "content_filter": "content_filter"}
 
 
-class RunEnd(NamedTuple):
+class AnswerEnd(NamedTuple):
     """The end of a run, or of one of its legs.
 
     Attributes:
@@ -46,7 +46,7 @@ class Answer(NamedTuple):
     session_id: str
     created_at: int
     text: str
-    end: RunEnd | None
+    end: AnswerEnd | None
     leg: int = 1
     is_queued: bool = False
 
@@ -92,7 +92,7 @@ class RunEvents:
         self._is_separated = self.leg > 1
         self._ended = False
 
-    def read(self, portion: list[StreamEvent]) -> Iterator[str | RunEnd]:
+    def read(self, portion: list[StreamEvent]) -> Iterator[str | AnswerEnd]:
         """Yield the new texts and the end; an empty portion is the end of the stream."""
         for event in portion:
             kind = find_event_kind(event.name)
@@ -115,7 +115,7 @@ class RunEvents:
                 yield self._build_end(status, parsed.data)
         if not portion and not self._ended:
             self._ended = True
-            yield RunEnd(None)
+            yield AnswerEnd(None)
 
     def _read_text(self, text: str) -> str:
         if self._is_separated:
@@ -123,8 +123,8 @@ class RunEvents:
             text, self._is_separated = text.removeprefix("\n\n"), False
         return text
 
-    def _build_end(self, status: str | None, data: Mapping[str, Any]) -> RunEnd:
-        return RunEnd(
+    def _build_end(self, status: str | None, data: Mapping[str, Any]) -> AnswerEnd:
+        return AnswerEnd(
             status,
             to_finish_reason(data.get("finish_reason")),
             subtract_metrics(data.get("metrics"), self._start.metrics),
@@ -142,10 +142,10 @@ class RunEvents:
             items += self.read(portion)
         items += self.read([])
         text = "".join(item for item in items if isinstance(item, str))
-        end = next(item for item in items if isinstance(item, RunEnd))
+        end = next(item for item in items if isinstance(item, AnswerEnd))
         return self.build_answer(text, end)
 
-    def build_answer(self, text: str, end: RunEnd | None) -> Answer:
+    def build_answer(self, text: str, end: AnswerEnd | None) -> Answer:
         """Return the answer with a text and an end; None while the run goes on."""
         return Answer(self.run_id, self.session_id, self.created_at, text, end, self.leg)
 
@@ -158,7 +158,7 @@ def read_answer(run: Mapping[str, Any], waiting: Sequence[Mapping[str, Any]] = (
     """
     end = None
     if run["status"] not in ("PENDING", "RUNNING"):
-        end = RunEnd(
+        end = AnswerEnd(
             run["status"],
             find_finish_reason(run),
             run["metrics"],

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agentctl.auth.principal import Principal
-from agentctl.interop.openai.calls import UnknownCall
+from agentctl.interop.openai.calls import CallNotFound
 from agentctl.interop.openai.chat import ChatCompletion
 from agentctl.interop.openai.failures import RefusedParameter, build_error_response
 from agentctl.interop.openai.messages import NAME
@@ -108,7 +108,7 @@ async def _run(
     if turn.messages.results:
         try:
             return await continue_turn(call, requested)
-        except UnknownCall:
+        except CallNotFound:
             if (history := turn.messages.read_history()) is None:
                 raise
             turn.messages = history

@@ -18,7 +18,7 @@ from agentctl.errors import (
 from agentctl.server.answers import BytesResponse
 
 if TYPE_CHECKING:
-    from agentctl.interop.openai.events import RunEnd
+    from agentctl.interop.openai.events import AnswerEnd
 
 _TYPES = {
     401: ("authentication_error", "invalid_api_key"),
@@ -102,7 +102,7 @@ def build_end_response(
     return BytesResponse(orjson.dumps(body), code, headers={**headers, **_NO_RETRY})
 
 
-def describe_end(end: RunEnd, paused: str = "run_paused") -> dict[str, Any]:
+def describe_end(end: AnswerEnd, paused: str = "run_paused") -> dict[str, Any]:
     """Return the error of a run that did not complete.
 
     Args:

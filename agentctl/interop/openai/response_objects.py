@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agentctl.interop.openai.calls import ToolOptions, build_call_items, select_handed
-from agentctl.interop.openai.events import Answer, RunEnd, RunEvents, read_answer
+from agentctl.interop.openai.calls import RequestTools, build_call_items, select_handed
+from agentctl.interop.openai.events import Answer, AnswerEnd, RunEvents, read_answer
 from agentctl.interop.openai.failures import describe_end
 from agentctl.records.run_spec import REQUIRED
 
@@ -37,7 +37,7 @@ class RequestFields(NamedTuple):
     user: str | None = None
     previous: str | None = None
     format: Mapping[str, Any] | None = None
-    tools: ToolOptions = ToolOptions()
+    tools: RequestTools = RequestTools()
     background: bool = False
 
 
@@ -53,7 +53,7 @@ def format_response_id(run_id: str, leg: int) -> str:
     return f"{_PREFIX}{run_id}" if leg == 1 else f"{_PREFIX}{run_id}_{leg}"
 
 
-def select_items(end: RunEnd, tools: ToolOptions) -> list[dict[str, Any]]:
+def select_items(end: AnswerEnd, tools: RequestTools) -> list[dict[str, Any]]:
     """Return the items that hand out what a run waits for; empty if the response cannot."""
     handed = select_handed(end.waiting, one_by_one=tools.one_by_one, with_approvals=True)
     return build_call_items(handed)

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from agentctl.interop.openai.calls import read_tools
-from agentctl.interop.openai.events import Answer, RunEnd, RunEvents
+from agentctl.interop.openai.events import Answer, AnswerEnd, RunEvents
 from agentctl.interop.openai.failures import RefusedParameter
 from agentctl.interop.openai.messages import read_input_items
 from agentctl.interop.openai.parameters import (
@@ -144,7 +144,7 @@ class _Encoder:
         body = {"type": name, "sequence_number": self._number, **fields}
         return b"event: %b\ndata: %b\n\n" % (name.encode(), orjson.dumps(body))
 
-    def _build(self, end: RunEnd | None) -> dict[str, Any]:
+    def _build(self, end: AnswerEnd | None) -> dict[str, Any]:
         return build_response(self._fields, self._events.build_answer("".join(self._texts), end))
 
     def _open_message(self) -> list[bytes]:
@@ -157,7 +157,7 @@ class _Encoder:
             self._event("response.content_part.added", **self._place, part=build_part("")),
         ]
 
-    def _encode_end(self, end: RunEnd) -> list[bytes]:
+    def _encode_end(self, end: AnswerEnd) -> list[bytes]:
         items = select_items(end, self._fields.tools)
         if end.status != "COMPLETED" and not items:
             return [self._event("response.failed", response=self._build(end))]

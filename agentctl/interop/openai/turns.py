@@ -10,7 +10,7 @@ import orjson
 from starlette.responses import Response
 
 from agentctl.errors import AgentctlError, Conflict, NotFound, Unavailable, ValidationFailed
-from agentctl.interop.openai.calls import CallResult, UnknownCall
+from agentctl.interop.openai.calls import CallNotFound, CallResult
 from agentctl.interop.openai.chat import ChatCompletion
 from agentctl.interop.openai.events import Answer, LegStart, RunEvents, read_answer
 from agentctl.interop.openai.failures import RefusedParameter, build_end_response, describe_end
@@ -167,7 +167,7 @@ async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
         try:
             run_ids.add((await operations.find_asked(result.approval_id))["root_run_id"])
         except NotFound:
-            raise UnknownCall(result.at) from None
+            raise CallNotFound(result.at) from None
     if len(run_ids) > 1:
         raise RefusedParameter(
             "The results are of calls of several runs: send those of one", results[0].at
@@ -176,9 +176,9 @@ async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
     try:
         found = await operations.find_turn(run_id)
     except NotFound:
-        raise UnknownCall(results[0].at) from None
+        raise CallNotFound(results[0].at) from None
     if (found.kind, found.component_id) != (requested.kind, requested.model):
-        raise UnknownCall(results[0].at)
+        raise CallNotFound(results[0].at)
     if turn.previous is not None and read_response_id(turn.previous) != run_id:
         raise RefusedParameter(
             "The results are not those of the calls of this response", "previous_response_id"

@@ -140,7 +140,7 @@ class Answered(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AnswerRequest:
     """A call of a model of the configuration by the code of an agent.
 
     Attributes:
@@ -166,7 +166,7 @@ class Request:
     is_reported: bool = False
 
 
-def stream_answer(request: Request) -> AsyncGenerator[Delta | Answered]:
+def stream_answer(request: AnswerRequest) -> AsyncGenerator[Delta | Answered]:
     """Call a model of the configuration: yield its pieces as they arrive, and the answer last.
 
     An iteration that is not continued to its end must be closed, which ends the call. It may be
@@ -184,7 +184,7 @@ def stream_answer(request: Request) -> AsyncGenerator[Delta | Answered]:
 
 
 async def _stream_elsewhere(
-    request: Request, access: ModelAccess
+    request: AnswerRequest, access: ModelAccess
 ) -> AsyncGenerator[Delta | Answered]:
     """Stream an answer to an event loop that is not that of the server, such as `asyncio.run`."""
     arrived: asyncio.Queue[Delta | Answered | None] = asyncio.Queue()
@@ -203,7 +203,7 @@ async def _stream_elsewhere(
         work.cancel()
 
 
-def stream_to_thread(request: Request) -> Generator[Delta | Answered]:
+def stream_to_thread(request: AnswerRequest) -> Generator[Delta | Answered]:
     """Call a model from a thread of a run: yield as `stream_answer`, and raise as it.
 
     Raises:
@@ -222,7 +222,7 @@ def stream_to_thread(request: Request) -> Generator[Delta | Answered]:
 
 
 def _send(
-    request: Request, access: ModelAccess, pass_on: Callable[[Delta | Answered | None], None]
+    request: AnswerRequest, access: ModelAccess, pass_on: Callable[[Delta | Answered | None], None]
 ) -> Future[None]:
     """Stream an answer in the loop of the server to `pass_on`, with None at its end."""
 
@@ -243,7 +243,7 @@ def _check(work: Future[None]) -> None:
     work.result()
 
 
-async def _stream(request: Request, access: ModelAccess) -> AsyncGenerator[Delta | Answered]:
+async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator[Delta | Answered]:
     attempts = access.prepare(request.model, request.settings)
     access.environment.checkpoint()
     await access.environment.begin_model_call()
@@ -290,7 +290,7 @@ async def _stream(request: Request, access: ModelAccess) -> AsyncGenerator[Delta
     yield Answered(attempts.model.id, answer, arriving.usage, native)
 
 
-async def fetch_answer(request: Request) -> tuple[str, Answered]:
+async def fetch_answer(request: AnswerRequest) -> tuple[str, Answered]:
     """Call a model of the configuration; return its thinking and its answer.
 
     Raises as `stream_answer`.
@@ -298,7 +298,7 @@ async def fetch_answer(request: Request) -> tuple[str, Answered]:
     return _join([piece async for piece in stream_answer(request)])
 
 
-def fetch_to_thread(request: Request) -> tuple[str, Answered]:
+def fetch_to_thread(request: AnswerRequest) -> tuple[str, Answered]:
     """Do the same from a thread of a run. Raises as `stream_to_thread`."""
     return _join([*stream_to_thread(request)])
 

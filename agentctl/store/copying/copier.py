@@ -72,7 +72,7 @@ Sums = Mapping[str, TwoSums]
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedCopy:
     """A finished copy.
 
     Attributes:
@@ -171,7 +171,7 @@ class Copier:
                 self._report("rows copied", done, max(total, done))
         await self._index_texts()
 
-    async def finish(self, *, wait: float, interrupt: bool) -> Finished:
+    async def finish(self, *, wait: float, interrupt: bool) -> FinishedCopy:
         """Copy the rest, compare everything, and let the target take the place of the source.
 
         Args:
@@ -198,7 +198,7 @@ class Copier:
         await self.open_target()
         ended = time.monotonic()
         tables = {name: both.source for name, both in sums.items()}
-        return Finished(tables, ended - began, ended - locked)
+        return FinishedCopy(tables, ended - began, ended - locked)
 
     async def open_target(self) -> None:
         """Let the target of a source that has moved be served."""
@@ -329,7 +329,7 @@ class Copier:
                     await self._source.forget_changes(part)
         return count
 
-    async def _copy_changes(self, changes: Sequence[state.Change], sums: Sums | None) -> None:
+    async def _copy_changes(self, changes: Sequence[state.ChangedRow], sums: Sums | None) -> None:
         changed = {table.name: dict[Key, None]() for table in self._tables}
         for change in changes:
             key = read_key(change.key)

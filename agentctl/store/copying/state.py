@@ -29,7 +29,7 @@ class CopyState:
     finished_at: int | None
 
 
-class Change(NamedTuple):
+class ChangedRow(NamedTuple):
     """A changed row of a source that the target may not have."""
 
     seq: int
@@ -175,9 +175,9 @@ def advance(name: str, cursor: str | None, rows: int, *, is_complete: bool) -> W
     return _ADVANCE.execute(name=name, cursor=cursor, rows=rows, is_complete=int(is_complete))
 
 
-def list_changes(after: int, limit: int) -> Work[list[Change]]:
+def list_changes(after: int, limit: int) -> Work[list[ChangedRow]]:
     """Return recorded changes in the order in which they were made."""
-    return _CHANGES.rows(Change, after=after, limit=limit)
+    return _CHANGES.rows(ChangedRow, after=after, limit=limit)
 
 
 def count_changes() -> Work[int]:

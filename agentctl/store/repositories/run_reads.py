@@ -8,7 +8,7 @@ from itertools import product
 
 from agentctl.store.database import Sql, Statement, Steps, Work, single_unit, unit
 from agentctl.store.listing import ID_GROUP, Order, group_ids
-from agentctl.store.repositories.run_rows import LastRun, RunRow, RunState, StoredHistory, Turn
+from agentctl.store.repositories.run_rows import LastRunState, RunRow, RunState, StoredHistory, Turn
 from agentctl.store.states import HAS_CANCEL_REQUEST, IS_LIVE
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
@@ -178,10 +178,10 @@ _CHILDREN = Sql(
 )
 
 # `holding` is at the end of a row that may be large, so it is read of few runs only.
-LAST_RUN_COLUMNS = ", ".join(f"newest.{field.name}" for field in fields(LastRun)).replace(
+LAST_RUN_COLUMNS = ", ".join(f"newest.{field.name}" for field in fields(LastRunState)).replace(
     "newest.holding", "CASE WHEN newest.stopped_at IS NULL THEN newest.holding END"
 )
-"""The columns of `LastRun`, in its order, of a row of runs that is named `newest`."""
+"""The columns of `LastRunState`, in its order, of a row of runs that is named `newest`."""
 
 
 def select_newest(session_id: str) -> str:
@@ -386,12 +386,12 @@ def has_leg_effects(run_id: str) -> Work[int | None]:
 
 
 @unit
-def list_newest(session_ids: Sequence[str]) -> Steps[dict[str, LastRun]]:
+def list_newest(session_ids: Sequence[str]) -> Steps[dict[str, LastRunState]]:
     """Return the newest top-level run of each session that has one, by the id of the session."""
-    newest: dict[str, LastRun] = {}
+    newest: dict[str, LastRunState] = {}
     for parameters in group_ids(session_ids):
         for row in (yield Statement(_NEWEST, parameters)):
-            run = LastRun(*row)
+            run = LastRunState(*row)
             newest[run.session_id] = run
     return newest
 

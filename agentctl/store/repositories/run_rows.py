@@ -108,7 +108,7 @@ class RunState:
 
 
 @dataclass(slots=True)
-class LastRun:
+class LastRunState:
     """The part of `RunState` that a list of sessions shows of their newest runs.
 
     `holding` is None if the work of the run has ended.

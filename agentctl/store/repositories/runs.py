@@ -167,7 +167,7 @@ _LEAVE = Sql(
 )
 
 
-class Finished(NamedTuple):
+class FinishedRun(NamedTuple):
     """The stored end of a run. `advanced` is True if another run of its session may begin now."""
 
     advanced: bool
@@ -312,7 +312,7 @@ def build_end_values(end: RunEnd, *, lost: bool = False) -> dict[str, Value]:
 
 
 @unit
-def finish(end: RunEnd, *, lost: bool = False) -> Steps[Finished | None]:
+def finish(end: RunEnd, *, lost: bool = False) -> Steps[FinishedRun | None]:
     """Store the end of a run, and add its usage to its session.
 
     Args:
@@ -337,8 +337,8 @@ def finish(end: RunEnd, *, lost: bool = False) -> Steps[Finished | None]:
         last=(seq, end.status) if parent_run_id is None else None,
     )
     if parent_run_id is not None or not has_queue:
-        return Finished(advanced=False)
-    return Finished((yield from queue.advance(session_id, end.finished_at)))
+        return FinishedRun(advanced=False)
+    return FinishedRun((yield from queue.advance(session_id, end.finished_at)))
 
 
 def record_work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -> Work[bool]:

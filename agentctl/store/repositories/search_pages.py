@@ -24,7 +24,7 @@ from agentctl.store.listing import (
 from agentctl.store.repositories.search import FARTHEST, LATEST, SHARE
 from agentctl.store.repositories.session_lists import LISTING
 from agentctl.store.repositories.sessions import SummaryRow
-from agentctl.store.search import MAXIMUM_TERMS, Search, Word, build_owner_key
+from agentctl.store.search import MAXIMUM_TERMS, SearchWords, Word, build_owner_key
 from agentctl.store.visibility import Visibility
 
 MAXIMUM_READ = 1_000
@@ -97,7 +97,7 @@ class _Reader:
 
     def __init__(
         self,
-        search: Search,
+        search: SearchWords,
         visibility: Visibility,
         conditions: Conditions,
         page: Slice,
@@ -271,7 +271,12 @@ _ONLY_INDEXES = Sql(
 
 @unit
 def list_page(
-    search: Search, visibility: Visibility, conditions: Conditions, page: Slice, *, is_sqlite: bool
+    search: SearchWords,
+    visibility: Visibility,
+    conditions: Conditions,
+    page: Slice,
+    *,
+    is_sqlite: bool,
 ) -> Steps[RowPage[MatchedSession]]:
     """Read a page of the sessions with a text that contains all words.
 

@@ -23,7 +23,7 @@ from agentctl.store.listing import (
     prefix_end,
 )
 from agentctl.store.repositories.run_reads import LAST_RUN_COLUMNS, select_newest
-from agentctl.store.repositories.run_rows import LastRun
+from agentctl.store.repositories.run_rows import LastRunState
 from agentctl.store.repositories.sessions import SummaryRow
 from agentctl.store.repositories.text_filters import (
     ERROR_TEXT,
@@ -40,7 +40,7 @@ from agentctl.store.visibility import Visibility
 class ListedSession(SummaryRow):
     """A session of a list with its newest top-level run, if there is one."""
 
-    last_run: LastRun | None
+    last_run: LastRunState | None
 
 
 SessionRowPage = RowPage[ListedSession]
@@ -140,7 +140,7 @@ def _list_compared(
 
 def _build_row(*values: Any) -> ListedSession:
     own, last = values[: len(_COLUMNS)], values[len(_COLUMNS) :]
-    last_run = None if last[0] is None else LastRun(*last)
+    last_run = None if last[0] is None else LastRunState(*last)
     return ListedSession(*[*own, last_run])
 
 

@@ -149,19 +149,19 @@ def settle(run_id: str, call_id: str, state: str, body: str | None, at: int | No
     return _SETTLE.has_rows(run_id=run_id, call_id=call_id, state=state, body=body, at=at)
 
 
-class Progress(NamedTuple):
+class LastStep(NamedTuple):
     """The last step that has ended: the attempt of the root run, and the end (microseconds UTC)."""
 
     attempt: int
     ended_at: int
 
 
-def find_progress(run_id: str) -> Work[Progress | None]:
+def find_progress(run_id: str) -> Work[LastStep | None]:
     """Return the last step of a root run or of its members that has ended; None for none.
 
     The steps of a member are deleted at its end: `RunJournal.end_member` keeps when that was.
     """
-    return _PROGRESS.first(Progress, run_id=run_id)
+    return _PROGRESS.first(LastStep, run_id=run_id)
 
 
 def drop(run_id: str) -> Work[None]:

@@ -37,7 +37,7 @@ class DeliveryRow:
     delivered_at: int | None
 
 
-class ReportedRun(NamedTuple):
+class PublishedRun(NamedTuple):
     """The columns of a run that its events have; see `run_rows.RunRow`."""
 
     run_id: str
@@ -105,7 +105,7 @@ class DisabledWebhook(NamedTuple):
 
 _COLUMNS = ", ".join(field.name for field in fields(DeliveryRow))
 
-_REPORTED = Sql(f"SELECT {', '.join(ReportedRun._fields)} FROM runs WHERE run_id = :run_id")
+_REPORTED = Sql(f"SELECT {', '.join(PublishedRun._fields)} FROM runs WHERE run_id = :run_id")
 _CREATE = Sql(
     "INSERT INTO webhook_deliveries (delivery_id, event_id, webhook_id, type, run_id, body, state,"
     " attempts, next_at, created_at) VALUES (:delivery_id, :event_id, :webhook_id, :type, :run_id,"
@@ -170,9 +170,9 @@ _ENABLE = Sql("DELETE FROM disabled_webhooks WHERE webhook_id = :webhook_id RETU
 _DISABLED = Sql("SELECT webhook_id, disabled_at, reason FROM disabled_webhooks ORDER BY webhook_id")
 
 
-def get_reported_run(run_id: str) -> Work[ReportedRun | None]:
+def get_reported_run(run_id: str) -> Work[PublishedRun | None]:
     """Return the columns of a run that its events have."""
-    return _REPORTED.first(ReportedRun, run_id=run_id)
+    return _REPORTED.first(PublishedRun, run_id=run_id)
 
 
 def create(delivery: NewDelivery) -> Work[None]:

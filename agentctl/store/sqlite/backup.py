@@ -42,7 +42,7 @@ CopiedRows = tuple[dict[str, int], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Backup:
+class FinishedBackup:
     """A finished backup.
 
     Attributes:
@@ -78,7 +78,7 @@ class Backup:
         }
 
 
-async def back_up(source: Path, target: Path, report: ReportCopyProgress) -> Backup:
+async def back_up(source: Path, target: Path, report: ReportCopyProgress) -> FinishedBackup:
     """Copy a database to a new file that only its owner can read, and check the copy.
 
     The file gets its name when it is complete, checked and on the disk. Until then it is
@@ -105,7 +105,7 @@ async def back_up(source: Path, target: Path, report: ReportCopyProgress) -> Bac
             leftover.unlink(missing_ok=True)
     taken_at, created_at, schema, seconds, (tables, digest) = result
     size = target.stat().st_size
-    return Backup(target, taken_at, created_at, size, schema, seconds, tables, digest)
+    return FinishedBackup(target, taken_at, created_at, size, schema, seconds, tables, digest)
 
 
 def read_creation_time(path: Path) -> int:

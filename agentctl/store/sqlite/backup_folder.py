@@ -27,7 +27,7 @@ from agentctl.config.backup import KeepRule
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_rfc3339
-from agentctl.store.sqlite.backup import Backup, flush, hash_rows, is_damaged
+from agentctl.store.sqlite.backup import FinishedBackup, flush, hash_rows, is_damaged
 from agentctl.store.threads import call_in_thread
 
 _TIME = "%Y%m%dT%H%M%SZ"
@@ -196,7 +196,7 @@ class BackupFolder:
         """Return the path of a backup that is not complete yet: `publish` gives it its name."""
         return self.path / f"{self._id}-{datetime.fromtimestamp(at, UTC).strftime(_TIME)}.db.new"
 
-    def publish(self, backup: Backup) -> Path:
+    def publish(self, backup: FinishedBackup) -> Path:
         """Store the facts of a checked copy, and give it its name. Return its path.
 
         Raises:

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from agentctl import errors
-from agentctl.store.sqlite.backup import Backup, back_up
+from agentctl.store.sqlite.backup import FinishedBackup, back_up
 
 NICENESS = 10
 
@@ -26,7 +26,7 @@ END_SECONDS = 5.0
 """Time that a cancelled backup has to remove its file, before it is killed."""
 
 
-async def back_up_in_child(source: Path, target: Path) -> Backup:
+async def back_up_in_child(source: Path, target: Path) -> FinishedBackup:
     """Copy a database as `back_up` does, in a child process with a low priority.
 
     Raises:
@@ -59,7 +59,7 @@ async def back_up_in_child(source: Path, target: Path) -> Backup:
         raise errors.Unavailable("The backup was interrupted", cause=cause) from None
     if "detail" in result:
         raise errors.Unavailable(result["detail"], cause=result["cause"], hint=result["hint"])
-    return Backup(**{**result, "path": target})
+    return FinishedBackup(**{**result, "path": target})
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

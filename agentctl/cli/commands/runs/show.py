@@ -70,7 +70,7 @@ from agentctl.records.kinds import component_of_run
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.requests import FULL_VIEW, SUMMARY_VIEW, RunFilter, SessionLocator
 from agentctl.transcripts.model import build_drawn_run
-from agentctl.transcripts.runs import Causes, read_members
+from agentctl.transcripts.runs import CausesReader, read_members
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document
@@ -179,7 +179,7 @@ async def get_run(
     run = document.value
     children = await read_members(target.operations, run, where, view)
     drawn = build_drawn_run(run, children)
-    await Causes(target.operations, db).add_to(drawn)
+    await CausesReader(target.operations, db).add_to(drawn)
     with Pager(wanted=not no_pager) as pager:
         page = create_page(output_format, look, pager.write)
         page.print_run(drawn)

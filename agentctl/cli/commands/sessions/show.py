@@ -75,7 +75,7 @@ from agentctl.requests import (
     SessionRunsQuery,
 )
 from agentctl.transcripts.model import build_drawn_run
-from agentctl.transcripts.runs import Causes, SessionRuns, read_members
+from agentctl.transcripts.runs import CausesReader, SessionRuns, read_members
 
 if TYPE_CHECKING:
     from agentctl.cli.show.transcript.live import LiveTranscript
@@ -259,7 +259,7 @@ class _Followed:
             run = await self._wait_for_end(run)
         children = await read_members(self.target.operations, run, self.where, self.form)
         drawn = build_drawn_run(run, children)
-        await Causes(self.target.operations, self.where.db_id).add_to(drawn)
+        await CausesReader(self.target.operations, self.where.db_id).add_to(drawn)
         self.page.print_run(drawn, self.number)
 
     async def _follow_events(self, run: Record, lines: LiveTranscript) -> None:

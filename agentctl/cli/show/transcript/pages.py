@@ -12,7 +12,7 @@ from agentctl.errors import AgentctlError, UsageError
 from agentctl.records.kinds import Record
 from agentctl.transcripts import markdown
 from agentctl.transcripts.model import DrawnRun
-from agentctl.transcripts.runs import Causes, SessionRuns
+from agentctl.transcripts.runs import CausesReader, SessionRuns
 from agentctl.transcripts.texts import TRACE_URL, Look, describe_details
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ async def print_transcript(
     runs = SessionRuns(operations, str(session["session_id"]), where, form)
     part = await runs.find_last(last, session)
     page.print_session(session, part.describe())
-    causes, links = Causes(operations, where.db_id), TraceLinks(operations)
+    causes, links = CausesReader(operations, where.db_id), TraceLinks(operations)
     async for number, run in runs.draw(part):
         await causes.add_to(run)
         run.record = await links.add_to(run.record)
