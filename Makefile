@@ -100,6 +100,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m tests.architecture.prose
+	$(BIN)/python -m tests.architecture.budgets
 
 docs: $(VENV)/.installed-test
 	$(BIN)/python docs/generate.py

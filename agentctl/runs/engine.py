@@ -278,7 +278,7 @@ class Engine:
         # A caller that leaves does not interrupt it: a row that is committed needs its supervisor.
         return await asyncio.shield(self._run_tasks.start(self._commit_and_execute(run, admit)))
 
-    async def _commit_and_execute(
+    async def _commit_and_execute(  # noqa: C901
         self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]
     ) -> AdmittedRun:
         outcome_unknown = False

@@ -158,7 +158,7 @@ def describe(row: ApprovalRow) -> dict[str, Any]:
 
 
 @unit
-def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:
+def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:  # noqa: C901
     """Store a pause: approvals, checkpoint, last events and the status, in one transaction.
 
     A member locks its root run and its parent first: their end, which cancels the members that are

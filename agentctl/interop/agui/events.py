@@ -176,7 +176,7 @@ class AguiStream:
             opening["parentSubagentRunId"] = parent
         return part, [opening]
 
-    def _translate(self, part: _Part, event: Event, seq: int) -> Iterator[AguiEvent]:
+    def _translate(self, part: _Part, event: Event, seq: int) -> Iterator[AguiEvent]:  # noqa: C901
         match event.kind:
             case EventKind.CONTENT:
                 yield from self._add_text(part, event.text, seq)

@@ -173,7 +173,7 @@ def _read_state(run: HostedRun, name: str) -> Sequence[Any]:
     return run.leg.state.get(name, ()) if run.leg is not None else ()
 
 
-async def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bool) -> None:
+async def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bool) -> None:  # noqa: C901
     """Report what a generator has yielded, unless it repeats an earlier leg."""
     if isinstance(item, str):
         run.add_text(output.take_text(str.__str__(item)))

@@ -149,7 +149,7 @@ class LangGraphRunner:
                 return False
         return True
 
-    async def _drive(
+    async def _drive(  # noqa: C901
         self, message: str, run: HostedRun, control: RunControl, model_calls: ModelCalls
     ) -> None:
         saved = await self._open_thread(message, run)

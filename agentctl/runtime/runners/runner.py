@@ -103,7 +103,7 @@ async def run_hosted_agent(opening: Awaitable[Runner], environment: RunEnvironme
         raise
 
 
-async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> None:
+async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> None:  # noqa: C901
     transcript, message = environment.transcript, environment.spec.input
     access = current_access.get()
     if environment.leg is None:
