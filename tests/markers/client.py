@@ -26,7 +26,10 @@ BEHAVIOURS = {
 }  # fmt: skip
 """The behaviours of `tests.markers.endpoint`, and how often each is chosen."""
 
-FACES = {"rest": 20, "sse": 25, "background": 30, "chat": 8, "responses": 5, "agui": 7, "mcp": 5}
+FACES = {
+    "rest": 20, "sse": 25, "background": 30, "chat": 8, "responses": 5, "agui": 7, "mcp": 5,
+    "agentos": 6,
+}  # fmt: skip
 
 FATES = {"read": 55, "cancel": 28, "disconnect": 17}
 
@@ -168,6 +171,19 @@ class Clients:
         call = _rpc("tools/call", {"name": f"{kind[:-1]}_{name}", "arguments": arguments})
         await self._post(note, "/mcp", call, self._limit(note, leave), headers)
 
+    async def _run_agentos(self, note: Note, text: str, leave: float) -> None:
+        """Start a run as AgentOS's clients do: a form, and the record or events of AgentOS."""
+        form = {
+            "message": text,
+            "session_id": self._session_id(note.marker),
+            "stream": str(self._chance.random() < 0.6).lower(),
+        }
+        path = f"/{note.component}/runs"
+        agentos = {"Agentctl-Interface": "agentos"}
+        await self._post(note, path, {}, self._limit(note, leave), agentos, form)
+        session = f"/sessions/{self._session_id(note.marker)}/runs"
+        await self._send(note.marker, "GET", session, place="agentos", headers=agentos)
+
     # Requests
 
     async def _create_session(self, session: Marker, component: str) -> None:
@@ -222,11 +238,19 @@ class Clients:
                     note.status = name.upper()
 
     async def _post(
-        self, note: Note, path: str, body: Body, limit: float | None, headers: Body | None = None
+        self,
+        note: Note,
+        path: str,
+        body: Body,
+        limit: float | None,
+        headers: Body | None = None,
+        form: Body | None = None,
     ) -> Body:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
-                response = await self._send(note.marker, "POST", path, body, note.face, headers)
+                response = await self._send(
+                    note.marker, "POST", path, body, note.face, headers, form
+                )
                 if response.status_code < 300:
                     if note.face not in ("rest", "background"):
                         note.status = "COMPLETED" if str(note.marker) in response.text else "ANSWER"
@@ -246,11 +270,13 @@ class Clients:
         body: Body | None = None,
         place: str = "other",
         headers: Body | None = None,
+        form: Body | None = None,
     ) -> httpx2.Response:
         response = await self._http.request(
             method,
             self.server.url + path,
-            json=body,
+            json=None if form else body,
+            data=form,
             headers={**self._headers(owner), **(headers or {})},
         )
         self.outcome.statuses[str(response.status_code)] += 1
@@ -261,6 +287,7 @@ class Clients:
         headers = {"Authorization": f"Bearer {self.server.tokens[owner.user]}"}
         headers["Accept"] = "application/json, text/event-stream"
         headers["X-Session-ID"] = self._session_id(owner)
+        headers["Agentctl-Interface"] = "contract"
         return headers
 
     def _body(self, note: Note, text: str) -> Body:

@@ -60,6 +60,8 @@ COMPONENTS = (
 DURABLE = ("agents/durable", "teams/lasting")
 """The components whose runs have no `dependencies`, because these are not stored."""
 
+AGENTOS = 'compatibility = "agentos"'
+
 _CONFIG = """
 [runs]
 timeout_seconds = {run_seconds}
@@ -187,7 +189,9 @@ def start_marked_server(engine: Engine, users: dict[str, str]) -> Iterator[Marke
             }
         tls = httpx2.get(f"{endpoint.root_url}/").json()["tls"]
         config = _format_config(endpoint.base_url, endpoint.root_url, tls, ledger)
-        deployment = create_deployment(folder, endpoint.base_url, extra=config, databases=databases)
+        deployment = create_deployment(
+            folder, endpoint.base_url, extra=config, databases=databases, server=AGENTOS
+        )
         scopes = [
             f"{kind}:{verb}"
             for kind in ("agents", "teams", "workflows")
