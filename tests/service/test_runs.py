@@ -424,3 +424,36 @@ async def test_large_documents_are_built_outside_of_the_event_loop(
         await operations.get_session_runs("large")
     assert len(builders) == 4
     assert threading.get_ident() not in set[int]().union(*builders.values())
+
+
+async def test_start_is_not_refused_after_its_commit(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_service(deployment) as service:
+        operations, database = user(service), service.hosting.databases.system
+        read, write, is_committed = database.read, database.write, False
+
+        async def commit(work: Any, **options: Any) -> Any:
+            nonlocal is_committed
+            result = await write(work, **options)
+            is_committed = True
+            return result
+
+        async def refuse(work: Any, **options: Any) -> Any:
+            if is_committed:
+                raise errors.Unavailable("The database is busy")
+            return await read(work, **options)
+
+        with monkeypatch.context() as refusing:
+            refusing.setattr(database, "write", commit)
+            refusing.setattr(database, "read", refuse)
+            request = RunRequest("hello", "s1", background=True)
+            started = (await operations.create_run("agent", "echo", request)).value
+        assert is_committed
+        assert (started["status"], started["input"]) == ("PENDING", "hello")
+
+        async def has_ended() -> bool:
+            run = (await operations.get_run(started["run_id"])).value
+            return run["status"] == "COMPLETED"
+
+        await wait_until(has_ended)
