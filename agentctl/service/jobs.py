@@ -10,7 +10,7 @@ from agentctl.runs.claims import ADVANCE_SECONDS
 from agentctl.runs.cleanup import CLEANUP_SECONDS, CLEANUP_SHARE, delete_expired
 from agentctl.runs.clock_guard import ClockGuard, observe_clock
 from agentctl.runs.decisions import expire_approvals
-from agentctl.runs.jobs import Job, Lane
+from agentctl.runs.lanes import Job, Lane
 from agentctl.runs.retention import Ages
 from agentctl.runs.sweep import SWEEP_SECONDS, sweep_dead_workers
 from agentctl.runs.worker import Worker

@@ -20,7 +20,7 @@ from agentctl.runs.budgets import Budgets
 from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests
 from agentctl.runs.engine import Engine
-from agentctl.runs.jobs import Jobs
+from agentctl.runs.lanes import Jobs
 from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.prices import Prices

@@ -19,7 +19,7 @@ import asyncpg
 
 from agentctl.config import settings
 from agentctl.records.times import now
-from agentctl.runs.jobs import Job, Jobs, Lane
+from agentctl.runs.lanes import Job, Jobs, Lane
 from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.sweep import SWEEP_SECONDS, sweep_dead_workers

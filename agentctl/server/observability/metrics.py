@@ -27,7 +27,7 @@ from agentctl.records.kinds import KINDS
 from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs.engine import Engine
-from agentctl.runs.jobs import Jobs
+from agentctl.runs.lanes import Jobs
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runtime.mcp.counters import CALL_ENDS
 from agentctl.runtime.mcp.servers import McpServers

@@ -12,7 +12,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.runs import jobs as module
-from agentctl.runs.jobs import Job, Jobs, Lane
+from agentctl.runs.lanes import Job, Jobs, Lane
 from tests.loops import wait_until
 
 SOON = 0.005
