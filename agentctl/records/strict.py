@@ -1,7 +1,7 @@
 """Strict decoders of base64url and JSON from callers: one text for one value.
 
 PyJWT accepts `=` padding and UTF-16. With two texts for one token, a raw token could not serve as
-a cache key. RFC 7515 2 and RFC 7519 4 allow a server to reject all lax forms.
+a cache key. RFC 7515 2 and RFC 7519 4 allow a server to reject all lax forms (docs/decisions/0137).
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Times: integer microseconds UTC in the code, RFC 3339 with microseconds and Z in JSON."""
+"""Times: integer microseconds UTC in the code, RFC 3339 with microseconds and Z in JSON.
+
+pydantic, which reads the same, is not loaded by a command (docs/decisions/0141).
+"""
 
 from __future__ import annotations
 

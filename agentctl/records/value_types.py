@@ -1,7 +1,8 @@
 """Types of values: one description of an annotation that checks, parses and names its values.
 
 Configuration, request bodies, parameters and records of a remote server use it, so that a value
-has the same rules and the same words in each of their errors. An annotation is compiled once.
+has the same rules and the same words in each of their errors. An annotation is compiled once
+(docs/decisions/0032).
 """
 
 from __future__ import annotations

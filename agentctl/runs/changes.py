@@ -9,7 +9,7 @@ Cancel requests are read from the rows. While this process executes runs, it que
 when it is notified. In case a notification was lost, the heartbeat of the worker asks for requests
 in the system database, and databases without a heartbeat are asked as often: also whether they have
 moved to another place, which a refused heartbeat shows for the system database. A process without
-a run and without a waiting caller polls nothing (docs/decisions/0050), except for runs that any
+a run and without a waiting caller polls nothing (docs/decisions/0094), except for runs that any
 server may claim: a serving process is notified, and compares a number every 0.5 s.
 """
 

@@ -1,4 +1,4 @@
-"""Detection of a wrong wall clock, before a process deletes data by its age (decision 40).
+"""Detection of a wrong wall clock, before a process deletes data (docs/retention.md "Ages").
 
 A clock that is wrong for a minute would delete all of that data, and nothing brings it back.
 """

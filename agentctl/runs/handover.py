@@ -1,4 +1,4 @@
-"""Hand-over: a process that ends gives its durable runs to others (docs/decisions/0100)."""
+"""Hand-over: a process that ends gives its durable runs to others (docs/decisions/0099)."""
 
 from __future__ import annotations
 

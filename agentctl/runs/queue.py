@@ -1,4 +1,4 @@
-"""The queue of a session: a new run that has to wait (docs/queue.md).
+"""The queue of a session: a new run that has to wait (docs/queue.md, docs/decisions/0098).
 
 When it has its turn (`store/repositories/queue.py`), any server begins it from its checkpoint.
 """

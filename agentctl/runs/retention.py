@@ -207,7 +207,7 @@ async def _write(
     """Remove some ids with an entry in the audit log; return how many were removed.
 
     The entry is in the same transaction, or is committed first if the audit log is in another
-    database (docs/decisions/0020). A second entry follows if not all were removed then.
+    database (docs/contract.md "Audit"). A second entry follows if not all were removed then.
     """
     if database is databases.system:
         return len(await database.write(_with_entry(work, record.append)))

@@ -3,7 +3,7 @@
 When very many runs start at once, each caller would otherwise wait for the model calls of the runs
 before its own. So the work of a run waits until the starts that began before it are complete: all
 callers have their first event, or the row of a run without events, before the first model call. The
-row is committed before that, and a cancel ends this wait as it ends work (docs/decisions/0067).
+row is committed before that, and a cancel ends this wait as it ends work (docs/decisions/0051).
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Stream:
     Args:
         run_id: the root run.
         recorded: False for a plain run: no client can follow it while it executes, so its events
-            are not created at all (docs/decisions/0013).
+            are not created at all (docs/decisions/0014).
         first: number of the first event: those of earlier legs of the run are stored.
 
     Attributes:

@@ -35,7 +35,7 @@ def build_chat_history(
     Args:
         messages: the messages of one run.
         previous_system: instructions of the previous run, None if there was none. Equal
-            instructions are not repeated (docs/decisions/0006).
+            instructions are not repeated (docs/contract.md "Session records").
     """
     return [
         _history_entry(message)

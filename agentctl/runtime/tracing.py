@@ -2,7 +2,7 @@
 
 Spans that a library or a tool creates nest below the span of the run, of the tool call or of the
 model call that executes. The spans of the server itself are built when a leg has ended, from what
-the transcript has recorded (docs/decisions/0102): nothing here is called for a token.
+the transcript has recorded (docs/decisions/0053): nothing here is called for a token.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The route class of every operation, and the dispatcher of requests.
 
 The server is a Starlette application with its own router. FastAPI only makes the OpenAPI
-document, in `openapi/document.py`, from the declarations of the operations.
+document, in `openapi/document.py`, from the declarations of the operations (docs/decisions/0009).
 
 A request passes, in this order: the match of its decoded path and method, the policy of the
 matched operation, the parameters, the body, and the operation. So it is refused as 401, 403, 404,

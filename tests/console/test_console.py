@@ -45,7 +45,7 @@ PRESS = """keys => {
 FIRST_LIST = (12, 109_000, 37_500)
 FIRST_OVERVIEW = (13, 129_000, 44_500)
 FIRST_TRANSCRIPT = (18, 207_000, 69_500)
-"""Requests, bytes and compressed bytes of the page and its files, at most; decision 71 has them."""
+"""Requests, bytes and compressed bytes of the page and its files, at most; decision 56 has them."""
 
 TALL: Any = {"width": 1280, "height": 1000}
 """A page that does not scroll with two short runs."""

@@ -40,7 +40,7 @@ FETCH_RULES = {
     "the response is not JSON": "RFC 8259 8.1: no byte order mark",
     "the response has more than": "docs/limits.md",
 }
-WIDER = {"Fail to fetch data": "docs/decisions/0066: a redirect to the same origin is followed"}
+WIDER = {"Fail to fetch data": "docs/decisions/0139: a redirect to the same origin is followed"}
 
 
 @pytest.fixture

@@ -39,17 +39,23 @@ def test_index_links_every_page() -> None:
 
 
 def test_list_of_decisions_is_complete() -> None:
-    links = page("docs/decisions/README.md").links()
+    kept, _, folded = page("docs/decisions/README.md").text.partition("## Now part of")
     there = sorted(path.name for path in (ROOT / "docs" / "decisions").glob("0*.md"))
-    assert links == there
-    numbers = [name.partition("-")[0] for name in there]
-    assert len(numbers) == len(set(numbers))
-    unused = set(range(1, int(numbers[-1]))) - set(map(int, numbers))
-    stated = re.search(
-        r"numbers ([\d, and]+) were never used", page("docs/decisions/README.md").text
-    )
+    listed = re.findall(r"^- (\d+): \[[^\]]+\]\((\S+)\)", kept, re.MULTILINE)
+    assert sorted(name for _, name in listed) == there
+    assert [int(number) for number, _ in listed] == [int(name[:4]) for _, name in listed]
+    moved = re.findall(r"^- (\d+): [^\[]+→\s+\[[^\]]+\]\(\S+\)$", folded, re.MULTILINE)
+    assert len(moved) == len(re.findall("^- ", folded, re.MULTILINE))
+    stated = re.search(r"numbers ([\d, and]+) were never used", kept)
     assert stated is not None
-    assert set(map(int, re.findall(r"\d+", stated[1]))) == unused
+    numbers = [*(number for number, _ in listed), *moved, *re.findall(r"\d+", stated[1])]
+    assert sorted(map(int, numbers)) == list(range(1, len(numbers) + 1))
+
+
+def test_code_names_every_decision() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "agentctl").rglob("*.py"))
+    decisions = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    assert [path.name for path in decisions if f"decisions/{path.name[:4]}" not in code] == []
 
 
 def test_decisions_state_no_size_of_code() -> None:

@@ -20,7 +20,7 @@ PACKAGES = {path.name for path in (ROOT / "agentctl").iterdir() if path.is_dir()
 MODULE = re.compile(
     rf"(?<![\w./-])(?:agentctl|tests|docs|{'|'.join(sorted(PACKAGES))})/[\w/.-]*\w\.(?:py|toml|sql|txt|json)\b"
 )
-DECISION = re.compile(r"docs/decisions/(\d{4})|\bdecisions?\s+(\d{1,2})\b", re.IGNORECASE)
+DECISION = re.compile(r"docs/decisions/(\d{4})|\bdecisions?\s+(\d{1,3})\b", re.IGNORECASE)
 
 
 @cache

@@ -1,7 +1,7 @@
 """Fetch a key set over HTTP: bounded in time and size, without a redirect to another origin.
 
 A response of another origin, or over plain HTTP, could come from anyone, and its keys would verify
-tokens of anyone (docs/decisions/0066).
+tokens of anyone (docs/decisions/0139).
 """
 
 from __future__ import annotations

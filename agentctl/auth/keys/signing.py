@@ -1,7 +1,7 @@
 """Sign tokens and statements with a private key.
 
 This module uses `cryptography` only: the import of PyJWT takes 80 ms and this one 25 ms
-(docs/decisions/0010). The server verifies the signatures with PyJWT.
+(docs/decisions/0031). The server verifies the signatures with PyJWT.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def is_reserved_subject(subject: str) -> bool:
     """Return True for subjects that start with `sa:`, `__`, `local:` or `system:`.
 
     The server writes such names into records. With a reserved subject a token could impersonate a
-    service account, a user of the machine or the server (docs/decisions/0019).
+    service account, a user of the machine or the server (docs/contract.md "Claims").
     """
     text = unicodedata.normalize("NFKC", _IGNORABLE.sub("", subject)).casefold()
     return unicodedata.normalize("NFKC", text).startswith(_RESERVED)

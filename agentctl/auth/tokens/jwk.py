@@ -1,6 +1,7 @@
 """JSON Web Keys (RFC 7517, RFC 7518 6, RFC 8037) and their thumbprints (RFC 7638).
 
-PyJWT reads a key. It is imported inside a function, because `token mint` has to start fast.
+PyJWT reads a key, this module decides if it is accepted (docs/decisions/0138). PyJWT is imported
+inside a function, because `token mint` has to start fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The routes below `/agui`, whose requests become runs, or go on with paused ones."""
+"""The routes below `/agui`: requests start runs, or continue paused ones (docs/decisions/0062)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes below `/v1`, whose requests become runs of agents and teams."""
+"""The routes below `/v1`, whose requests become runs of agents and teams (docs/decisions/0062)."""
 
 from __future__ import annotations
 

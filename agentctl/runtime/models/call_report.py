@@ -1,7 +1,8 @@
 """Reports a call of a configured model by the code of an agent: its attempts and its tokens.
 
 The runner of a library reports the calls that its library makes. All other calls report themselves:
-those of functions that are agents, of tools, and of another library in the code of an agent.
+those of functions that are agents, of tools, and of another library in the code of an agent
+(docs/decisions/0132).
 """
 
 from __future__ import annotations

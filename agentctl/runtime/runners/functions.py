@@ -1,7 +1,8 @@
 """Runners for Python functions: `(message, context)`, asynchronous, a generator, or synchronous.
 
 If the first parameter has the type of an object, the function gets the object `input` of the
-request instead of the message (docs/python.md "Input").
+request instead of the message (docs/python.md "Input"). A function that waits runs again from
+its top (docs/decisions/0081).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The journal of a durable run of pydantic-ai (docs/decisions/0108).
+"""The journal of a durable run of pydantic-ai (docs/decisions/0099).
 
 An answer of the model with calls is a step, with the messages of the library that are new, and each
 executed call is another one. The next process goes on with these messages: the library executes the

@@ -2,7 +2,7 @@
 
 Each worker has a channel for this alone. A request is `number slot`, the response `number length`
 followed by that many bytes; none if the worker has failed to write its metrics. A worker that is
-blocked responds late or never; later requests do not wait for it.
+blocked responds late or never; later requests do not wait for it (docs/decisions/0024).
 """
 
 from __future__ import annotations

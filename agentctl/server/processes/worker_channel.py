@@ -4,7 +4,7 @@ The supervisor sends the settings, once, and later `DRAIN`, `LEAVE`, `GIVE_WAY`,
 `END`. A worker sends JSON objects: `{"ready": true}` when it accepts requests, `{"stopping": runs}`
 when it starts to drain, `{"waiting": true}` at the end of a step of the shutdown that all workers
 do together, and `{"failed": {...}}` with the error that ends it. Both sides detect the end of the
-other process by the end of the channel.
+other process by the end of the channel (docs/decisions/0018).
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The files are in `agentctl/server/console` and are sent unchanged; there is no build. Their URLs
 contain a hash of all of them, so that a browser keeps them, and a page never mixes two versions.
-All URLs are relative, so the page works alone, under a `root_path` and mounted.
+All URLs are relative, so the page works alone, under a `root_path` and mounted
+(docs/decisions/0056).
 """
 
 from __future__ import annotations

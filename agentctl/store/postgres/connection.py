@@ -1,4 +1,7 @@
-"""Connections to PostgreSQL: their setup, how a unit runs on one, and the errors."""
+"""Connections to PostgreSQL: their setup, how a unit runs on one, and the errors.
+
+A read of one statement needs no transaction (docs/decisions/0126).
+"""
 
 from __future__ import annotations
 

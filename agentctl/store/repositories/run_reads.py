@@ -74,7 +74,7 @@ def _select_recent(columns: str, size: str) -> Sql:
     that are not returned are not read: only the sizes of their texts are. A run that was retried is
     not among them: the retry takes its place when it has ended. A run whose conversation was larger
     than the context window of its model ends the history: neither it nor the runs before it are
-    returned (docs/decisions/0135).
+    returned (docs/agents.md "History after a failed run").
     """
     return Sql(
         f"SELECT {columns} FROM runs WHERE session_id = :session_id AND seq IN (SELECT seq FROM ("

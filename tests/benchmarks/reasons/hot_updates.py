@@ -1,4 +1,4 @@
-"""Savings of PostgreSQL if the end of a run changed no index (docs/decisions/0124).
+"""Savings of PostgreSQL if the end of a run changed no index (docs/decisions/0096).
 
 `python -m tests.benchmarks.reasons.hot_updates [ROUNDS]` writes the same plain runs into schemas
 that differ in their indexes, in turns, with the statements of the program. It prints WAL without

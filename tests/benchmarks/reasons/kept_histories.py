@@ -1,4 +1,4 @@
-"""CPU time of reading a long session, with and without its kept history (docs/decisions/0111).
+"""CPU time of reading a long session, with and without its kept history (docs/decisions/0029).
 
 `python -m tests.benchmarks.reasons.kept_histories [ROUNDS]`, inside one process, on both engines.
 """
