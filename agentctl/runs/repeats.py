@@ -2,7 +2,8 @@
 
 A retry begins after the last finished tool calls of its origin, a fork after one of its messages.
 Agents in code and broadcasts have no state in their messages, so that their retries work from the
-beginning; a workflow begins with its first step that did not complete (docs/decisions/0101).
+beginning; a workflow begins with its first step that did not complete.
+docs/contract.md "Retry and fork" has the rules.
 """
 
 from __future__ import annotations

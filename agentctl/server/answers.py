@@ -275,7 +275,7 @@ def versioned_response(response: BytesResponse, version: str) -> BytesResponse:
 def revalidate(response: Response, headers: Iterable[tuple[bytes, bytes]]) -> Response:
     """Return a successful response with a tag, or a 304 if the client has that tag.
 
-    Rules: RFC 9110 8.8.3 and 13.1.2, docs/decisions/0069.
+    Rules: RFC 9110 8.8.3 and 13.1.2, docs/contract.md "Entity tags".
 
     A response that has a tag keeps it. Otherwise the tag is a hash of the body, and a response of
     more than `LARGE_BYTES` gets none: it is not worth the time to hash it.

@@ -1,6 +1,6 @@
 """Sign the audit log: the heads, and their copy in a file.
 
-The process with the lease of the sweep signs (docs/decisions/0110). An entry is covered a few
+The process with the lease of the sweep signs (docs/audit.md "Bounds"). An entry is covered a few
 seconds after its commit at the earliest: before, transactions with smaller numbers may be open.
 """
 

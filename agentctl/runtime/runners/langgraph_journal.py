@@ -2,7 +2,7 @@
 
 The checkpointer of the run stores each finished superstep. The nodes of an unfinished one run again
 in the next process, and each call of a tool that has ended gets its stored result. Tools are called
-by nodes, so the methods of LangChain that execute a tool are replaced (docs/decisions/0083).
+by nodes, so the methods of LangChain that execute a tool are replaced (docs/decisions/0084).
 """
 
 from __future__ import annotations

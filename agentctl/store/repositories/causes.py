@@ -1,4 +1,4 @@
-"""The causes of failures of runs, which no other read of runs returns (docs/decisions/0106)."""
+"""The causes of failed runs, which no other read of runs returns (docs/contract.md "Causes")."""
 
 from __future__ import annotations
 
