@@ -214,7 +214,7 @@ async def perform_decided(
 
 
 def to_text(value: Any) -> str:
-    """Return a text as it is, and any other value as JSON."""
+    """Return a text unchanged, and any other value as JSON."""
     import orjson
 
     return value if isinstance(value, str) else orjson.dumps(value).decode()

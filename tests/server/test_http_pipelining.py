@@ -120,7 +120,7 @@ def test_requests_beyond_the_bound_wait_unparsed(
             sent = (waiting + get(b"/health") * 4_000,)
             threading.Thread(target=connection.send, args=sent, daemon=True).start()
         wait_for(lambda: len(model_endpoint.requests("hang")) == begun + many)
-        # The server has read what it reads of all of them, behind requests without a response.
+        # The server reads no more of them: each follows a request without a response.
         for _ in range(20):
             _exchange(port, get(b"/health"), 1)
         assert _read_memory(server.process.pid) - before < 100_000_000
