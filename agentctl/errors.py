@@ -143,7 +143,7 @@ class CrossSiteRequest(Forbidden):
 
 
 class FourEyes(Forbidden):
-    """A decision that another person has to make (403). No scope would help."""
+    """A decision that another person has to make (403): four eyes. No scope would help."""
 
     error_code = "FOUR_EYES"
 

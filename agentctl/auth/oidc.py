@@ -2,7 +2,8 @@
 
 A page starts it and receives its result (OpenID Connect Core 1.0, 3.1; RFC 7636; RFC 9207). The
 server asks the provider, so that the page connects to no other host. The secrets of one sign-in
-(state, nonce, code verifier) are those of the page, and the server stores nothing.
+(state, nonce, code verifier) are those of the page, and the server stores nothing. The nonce is
+compared in constant time.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ ApprovalKind = Literal["approval", "input", "external", "outcome"]
 the outcome of a call whose server died."""
 
 ApprovalPolicy = Literal["user", "other"]
-"""The deciders: the user of the run, or an approver; or only an approver who is not that user."""
+"""The deciders: the user of the run, or an approver; or only an approver who is not that user (four
+eyes)."""
 
 ApprovalStatus = Literal["pending", "approved", "rejected", "answered", "expired", "cancelled"]
 

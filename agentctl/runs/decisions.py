@@ -1,8 +1,11 @@
 """Decisions about approvals: their checks, the transaction that stores them, and expiry.
 
-A decision is bound to the shown call by its hash. The conditional update of the pending
-row decides which of several decisions counts. The last one that a root run waits for lets it go on
-in the same transaction (docs/decisions/0079).
+The approval policy `other` is the rule of four eyes: the user of a run cannot decide about its
+calls, unless `approvals.own` is set (`check_approver`).
+
+A decision is bound to the shown call by its hash. The conditional update of the pending row decides
+which of several decisions counts. The last one that a root run waits for lets it go on in the same
+transaction (docs/decisions/0079).
 """
 
 from __future__ import annotations

@@ -207,7 +207,8 @@ class RunEnvironment(Protocol):
     async def begin_effect(self) -> None:
         """Store, once in a leg after the first, that a call without an approval begins.
 
-        A leg whose server dies before that is run again from its checkpoint.
+        A leg whose server dies before that is run again from its checkpoint. A leg whose server
+        dies later is not, so that the call is made at most once.
         """
         ...
 

@@ -3,7 +3,8 @@
 A run has legs. A component that needs a decision raises `Paused` when everything else that it began
 has ended. The engine stores what it asks and its state; no task, thread or slot remains. The next
 leg, in any process, calls the component again, with the state and the decisions in
-`RunEnvironment.leg`.
+`RunEnvironment.leg`. An approved call is made at most once (`perform_decided`),
+unless its tool is idempotent or a person repeats it after its server died.
 """
 
 from __future__ import annotations

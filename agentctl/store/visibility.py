@@ -1,6 +1,6 @@
-"""The sessions and runs that a caller may see, as an SQL condition.
+"""Data scoping: the sessions and runs that a caller may see, as an SQL condition.
 
-docs/contract.md "Data scoping" has the rules.
+The rules are in docs/contract.md "Data scoping".
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Delivery of webhooks: addresses, signatures, attempts, and the task that makes them."""
+"""Delivery of webhooks: addresses (SSRF), signatures, attempts, and the task that makes them."""

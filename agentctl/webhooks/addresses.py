@@ -1,7 +1,9 @@
-"""The addresses that a webhook may be sent to.
+"""The addresses that a webhook may be sent to: the protection against SSRF.
 
-A name is resolved once for an attempt, its addresses are checked, and the connection is made to a
-checked address: a second lookup could have another answer (docs/security-cases.md).
+Without it, a URL could send requests of the server to services that only its network reaches
+(server-side request forgery). A name is resolved once for an attempt, its addresses are checked,
+and the connection is made to a checked address: a second lookup could have another answer
+(docs/security-cases.md).
 """
 
 from __future__ import annotations

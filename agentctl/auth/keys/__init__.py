@@ -1,1 +1,1 @@
-"""Signing and verification keys: key material, key files, generation, rotation."""
+"""Signing and verification keys: key material, key files, generation, key rotation."""

@@ -1,7 +1,8 @@
 """Fetch a key set over HTTP: bounded in time and size, without a redirect to another origin.
 
 A response of another origin, or over plain HTTP, could come from anyone, and its keys would verify
-tokens of anyone (docs/decisions/0139).
+tokens of anyone (docs/decisions/0139). An issuer elsewhere cannot name a URL of this machine
+(SSRF); the addresses that a name resolves to are not checked.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rotate the signing key without rejecting valid tokens.
+"""Key rotation: replaces the signing key without rejecting valid tokens.
 
 A rotation has three steps. It adds the new public key to the files that verifiers watch. When they
 have loaded it, the new private key replaces the old one. When every token of the old key has

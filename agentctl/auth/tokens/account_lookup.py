@@ -1,8 +1,9 @@
 """Look up the principals of service account tokens, with a cache of one second.
 
 A revocation is effective within a second in every process, and at once in the process that calls
-`forget`. Look-ups of unknown tokens have a rate limit, so that an attacker who invents tokens with
-valid checksums cannot load the database.
+`forget`. A token is found by its SHA-256, and the hashes are compared in constant time. Look-ups
+of unknown tokens have a rate limit, so that an attacker who invents tokens with valid checksums
+cannot load the database.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 The checks are `length`, `form`, `header`, `key` and `signature`, each a function. For any input
 each of them returns a result or raises `errors.InvalidToken`, nothing else. PyJWT and
 `cryptography` do the arithmetic only: the header never selects an algorithm, a key or an address
-(RFC 8725 3.1, 3.10; docs/decisions/0031). The module `claims` checks the claims.
+(RFC 8725 3.1, 3.10; docs/decisions/0031). PyJWT compares HMACs in constant time. The module
+`claims` checks the claims.
 """
 
 from __future__ import annotations

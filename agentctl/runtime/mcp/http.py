@@ -1,7 +1,8 @@
 """The HTTP client of streamable HTTP servers.
 
 The transport of the `mcp` library ends the whole connection, with the calls of all runs, if one
-request fails. This client gives it a response with status 503 instead, and limits each body.
+request fails. This client gives it a response with status 503 instead, and limits each body. It
+follows no redirect, so a server cannot direct its requests to another address (SSRF).
 """
 
 from __future__ import annotations

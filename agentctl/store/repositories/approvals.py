@@ -1,7 +1,8 @@
 """Approvals, and the checkpoints of the runs that wait for them.
 
 A decision and the begin of a call are conditional updates: the number of changed rows decides which
-writer succeeds. A transaction locks the row of the root run before it decides.
+writer succeeds, and a call is begun at most once. A transaction locks the row of the root run
+before it decides.
 """
 
 from __future__ import annotations
