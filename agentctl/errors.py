@@ -14,6 +14,9 @@ from typing import ClassVar
 
 _SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
+INSUFFICIENT_SCOPES = "Insufficient scopes for this operation"
+"""The detail of each denial by the policy."""
+
 
 class AgentctlError(Exception):
     """An error with texts for the user.
@@ -98,10 +101,6 @@ class InvalidToken(Unauthenticated):
 
     def headers(self) -> dict[str, str]:
         return {"WWW-Authenticate": 'Bearer realm="agentctl", error="invalid_token"'}
-
-
-INSUFFICIENT_SCOPES = "Insufficient scopes for this operation"
-"""The detail of each denial by the policy."""
 
 
 class Forbidden(AgentctlError):

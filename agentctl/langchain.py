@@ -46,6 +46,9 @@ from agentctl.runtime.models.answering import (
     stream_to_thread,
 )
 
+_SYSTEM_ROLES = ("system", "developer")
+_ROLES = ("user", "assistant", *_SYSTEM_ROLES)
+
 
 class ChatModel(BaseChatModel):  # type: ignore[misc]
     """A model of the configuration as a chat model of LangChain.
@@ -254,10 +257,6 @@ def _read_format(asked: object) -> AnswerSchema | None:
     if not isinstance(named, Mapping):
         return None
     return AnswerSchema(named["schema"], named.get("name"), named.get("description"))
-
-
-_SYSTEM_ROLES = ("system", "developer")
-_ROLES = ("user", "assistant", *_SYSTEM_ROLES)
 
 
 def _convert_messages(messages: Sequence[BaseMessage]) -> tuple[str, list[dict[str, Any]]]:

@@ -12,18 +12,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-
-class Threads(Protocol):
-    """The threads of the default executor that work for a run."""
-
-    def start(self, function: Callable[[], Any]) -> Future[Any]: ...
-
-
 current_scope: ContextVar[Any] = ContextVar("agentctl_scope", default=None)
 """The `CodeScope` of the current code of a run; None in the code of the server."""
 
 current_threads: ContextVar[Threads | None] = ContextVar("agentctl_threads", default=None)
 """The threads of the current run; None outside of runs."""
+
+
+class Threads(Protocol):
+    """The threads of the default executor that work for a run."""
+
+    def start(self, function: Callable[[], Any]) -> Future[Any]: ...
 
 
 @contextmanager

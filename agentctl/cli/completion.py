@@ -30,6 +30,9 @@ Subject = Literal[
     "agent", "team", "workflow", "session", "run", "approval", "memory", "context", "scope"
 ]
 
+_BREAK = re.compile("[^:=]*$")
+"""The last part of a word: bash replaces this."""
+
 
 def complete_in_bash(run: Callable[[], object]) -> None:
     """Run a completion for bash, which divides words at `:` and `=` and replaces the last part.
@@ -50,10 +53,6 @@ def complete_in_bash(run: Callable[[], object]) -> None:
             for line in output.getvalue().splitlines():
                 if ending := line.removeprefix(start) if divided else line:
                     current_io().out.write(f"{ending}\n")
-
-
-_BREAK = re.compile("[^:=]*$")
-"""The last part of a word: bash replaces this."""
 
 
 def _join_words(words: list[str], number: int) -> tuple[list[str], int, bool]:

@@ -28,6 +28,8 @@ _ERASE = "\r\x1b[K"
 _NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
 """A terminal that draws characters wider than expected cuts a draft instead of wrapping it."""
 
+_current: ContextVar[IO] = ContextVar("agentctl_io")
+
 
 @dataclass(eq=False, slots=True)
 class IO:
@@ -169,9 +171,6 @@ def _read_size(variable: str, stream: TextIO, at: int) -> int | None:
         return os.get_terminal_size(stream.fileno())[at] or None
     except (OSError, ValueError):
         return None
-
-
-_current: ContextVar[IO] = ContextVar("agentctl_io")
 
 
 def current_io() -> IO:

@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     from agentctl.records.kinds import ComponentKind
     from agentctl.service.service import Service
 
+_NOUNS = ("agent", "team", "workflow", "session", "run", "approval")
+_LISTS = {noun: f"{noun}s" for noun in _NOUNS} | {"memory": "memories"}
+"""The group of commands with the list of a kind of record."""
+
 
 @contextlib.contextmanager
 def adding_config(config: Path | None) -> Iterator[None]:
@@ -202,9 +206,6 @@ class LocalRules:
 
 
 _DEFAULT_RULES = LocalRules()
-_NOUNS = ("agent", "team", "workflow", "session", "run", "approval")
-_LISTS = {noun: f"{noun}s" for noun in _NOUNS} | {"memory": "memories"}
-"""The group of commands with the list of a kind of record."""
 
 
 @asynccontextmanager

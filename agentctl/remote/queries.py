@@ -28,6 +28,34 @@ if TYPE_CHECKING:
 Pairs = tuple[tuple[str, str], ...]
 """Names and values of query parameters, or of other fields, in order."""
 
+_SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
+    # A server that is not ready responds with 503 and the record, not with an error body.
+    "get_readiness": lambda: {"accepted_status": 503},
+    "create_run": lambda request, **_: {
+        "body": build_run_body(request, stream=False),
+        "headers": build_key_header(request.idempotency_key),
+        "extra_wait": 0.0 if request.background else None,
+    },
+    "cancel_run": lambda request, **_: {"extra_wait": request.wait},
+    "create_session": lambda session: {
+        "query": build_query(type=session.type, db_id=session.db_id),
+        "body": build_session_body(session),
+    },
+    "update_session": lambda patch, **_: {"body": patch.changes},
+    "delete_session": lambda cancel, **_: {"extra_wait": DELETION_WAIT if cancel else 0.0},
+    "continue_run": lambda request, **_: {
+        "body": {"stream": False, **body_of(request)},
+        "extra_wait": 0.0 if request.background else None,
+    },
+    "retry_run": lambda request, **_: _build_repeat(request),
+    "fork_run": lambda request, **_: _build_repeat(request),
+    "resume_run": lambda request, **_: {"query": _build_position(request), "body": None},
+    "follow_run": lambda request, **_: {"query": _build_position(request), "body": None},
+    "get_memories": lambda **arguments: {"query": _build_memory_query(arguments["filter"])},
+    "create_memory": lambda memory: {"body": build_memory_body(memory)},
+}
+"""Parts of requests that are not declared, by the name of the method."""
+
 
 def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Request:
     """Build the request of an operation.
@@ -65,35 +93,6 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
     )
     special = _SPECIAL.get(declared.function.__name__)
     return request if special is None else dataclasses.replace(request, **special(**arguments))
-
-
-_SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
-    # A server that is not ready responds with 503 and the record, not with an error body.
-    "get_readiness": lambda: {"accepted_status": 503},
-    "create_run": lambda request, **_: {
-        "body": build_run_body(request, stream=False),
-        "headers": build_key_header(request.idempotency_key),
-        "extra_wait": 0.0 if request.background else None,
-    },
-    "cancel_run": lambda request, **_: {"extra_wait": request.wait},
-    "create_session": lambda session: {
-        "query": build_query(type=session.type, db_id=session.db_id),
-        "body": build_session_body(session),
-    },
-    "update_session": lambda patch, **_: {"body": patch.changes},
-    "delete_session": lambda cancel, **_: {"extra_wait": DELETION_WAIT if cancel else 0.0},
-    "continue_run": lambda request, **_: {
-        "body": {"stream": False, **body_of(request)},
-        "extra_wait": 0.0 if request.background else None,
-    },
-    "retry_run": lambda request, **_: _build_repeat(request),
-    "fork_run": lambda request, **_: _build_repeat(request),
-    "resume_run": lambda request, **_: {"query": _build_position(request), "body": None},
-    "follow_run": lambda request, **_: {"query": _build_position(request), "body": None},
-    "get_memories": lambda **arguments: {"query": _build_memory_query(arguments["filter"])},
-    "create_memory": lambda memory: {"body": build_memory_body(memory)},
-}
-"""Parts of requests that are not declared, by the name of the method."""
 
 
 def _build_repeat(request: RetryRequest) -> dict[str, Any]:

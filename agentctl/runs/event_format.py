@@ -24,6 +24,9 @@ LOST_SEQ_STEP = 1_000_000
 """Distance between the number of the last stored event of an orphaned run and that of its end.
 Event numbers only grow, and the dead worker may have delivered events that were never stored."""
 
+UNRECORDED_EVENTS = 2
+"""Number of events of a run without stored events: its content, and its end or its pause."""
+
 
 def identify_run(run: RunRow, component_name: str | None) -> RunIdentity:
     """Return the fields of the events of a stored run.
@@ -137,10 +140,6 @@ def format_end(
     at = now() if at is None else at
     reason = transcript.finish_reason
     return _format_final(run, ending, transcript.content, dict(transcript.metrics), at, reason)
-
-
-UNRECORDED_EVENTS = 2
-"""Number of events of a run without stored events: its content, and its end or its pause."""
 
 
 def format_stored_run(

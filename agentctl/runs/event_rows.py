@@ -34,6 +34,9 @@ from agentctl.store.repositories.events import EventRow
 KNOWN_FRAMES = 1_024
 """Number of frames that are remembered: those of the texts that were read or written last."""
 
+Members = tuple[tuple[str, str], ...]
+"""Members of the JSON of an event after its text, which some libraries of agents report."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
@@ -66,10 +69,6 @@ class RunIdentity:
         if self.parent_run_id is not None:
             members["parent_run_id"] = self.parent_run_id
         return members
-
-
-Members = tuple[tuple[str, str], ...]
-"""Members of the JSON of an event after its text, which some libraries of agents report."""
 
 
 class TextFrame:

@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 _log = logging.getLogger("agentctl.runs")
 
+_PROVIDERS = {"bedrock": "aws"}
+"""The names of providers in the package, where they differ."""
+
 
 class Price(NamedTuple):
     """The prices of a million tokens of a model in US dollars, by the kind of tokens.
@@ -51,9 +54,6 @@ class Price(NamedTuple):
 
 
 _FREE = Price(0, 0, 0, 0)
-
-_PROVIDERS = {"bedrock": "aws"}
-"""The names of providers in the package, where they differ."""
 
 
 class Prices:

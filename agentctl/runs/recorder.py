@@ -34,6 +34,8 @@ RETRY_SECONDS = 1.0
 _log = logging.getLogger("agentctl.runs")
 _rate_limited = RateLimitedLog(_log)
 
+_writers: WeakKeyDictionary[Database, _EventWriter] = WeakKeyDictionary()
+
 
 class _EventWriter:
     """Appends the batches of the runs of one database."""
@@ -83,9 +85,6 @@ class _EventWriter:
         self._next_look = clock() + VERSION_SECONDS
         with contextlib.suppress(errors.AgentctlError):
             database.version = await database.read(read_current_version())
-
-
-_writers: WeakKeyDictionary[Database, _EventWriter] = WeakKeyDictionary()
 
 
 class Recorder:

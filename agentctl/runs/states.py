@@ -20,13 +20,12 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.runs import FINAL_STATUSES, FinalStatus
 from agentctl.runtime.pauses import Ask
 
+CLIENT_DISCONNECTED = "The client disconnected"
+"""Cancel reason of a run whose client did not wait for its end."""
+
 
 def is_final(status: str) -> bool:
     return status in FINAL_STATUSES
-
-
-CLIENT_DISCONNECTED = "The client disconnected"
-"""Cancel reason of a run whose client did not wait for its end."""
 
 
 def is_settled(status: str) -> bool:

@@ -39,6 +39,8 @@ MAXIMUM_CALLS = 128
 MAXIMUM_PARTS = 1_024
 """Maximum number of parts in one answer: texts, reasoning and tool calls in turn."""
 
+_begun: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
+
 
 def check_parts(parts: int, calls: int) -> None:
     """Raise ExecutionError if an answer that arrives has too many parts or tool calls."""
@@ -73,9 +75,6 @@ class Turns:
 
     def _renew(self) -> None:
         self._begun = None
-
-
-_begun: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
 
 
 async def take_shared_turn() -> None:

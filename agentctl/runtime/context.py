@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 
 MemberStatus = Literal["COMPLETED", "ERROR", "CANCELLED", "PAUSED", "PARKED"]
 
+MAXIMUM_PROGRESS_EVENTS = 1_000
+"""Progress events of one run; further ones are dropped."""
+
+MAXIMUM_PROGRESS_LENGTH = 1_000
+"""Characters of the text of a progress event; a longer one is cut."""
+
 
 @dataclass(frozen=True, slots=True)
 class MemberResult:
@@ -237,13 +243,6 @@ class ReportedMember(RunEnvironment, Protocol):
     async def wait_until_stored(self) -> None:
         """Wait until the end is stored, or cannot be."""
         ...
-
-
-MAXIMUM_PROGRESS_EVENTS = 1_000
-"""Progress events of one run; further ones are dropped."""
-
-MAXIMUM_PROGRESS_LENGTH = 1_000
-"""Characters of the text of a progress event; a longer one is cut."""
 
 
 class ContextMisuse(RuntimeError):

@@ -43,6 +43,10 @@ _COMPLETE_REASONS = {"stop", "tool_call"}
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers of the model in the content."""
 
+Check = Callable[[Mapping[str, Any], "Conversation"], Awaitable[CallOutcome | None]]
+"""Returns the failure of a call whose arguments are not valid, or None. No one is asked about such
+a call."""
+
 
 class Action(Protocol):
     """A tool that a model may call by its name: a configured tool or the delegation to members.
@@ -67,11 +71,6 @@ class Action(Protocol):
         Raises only ExecutionError and asyncio.CancelledError.
         """
         ...
-
-
-Check = Callable[[Mapping[str, Any], "Conversation"], Awaitable[CallOutcome | None]]
-"""Returns the failure of a call whose arguments are not valid, or None. No one is asked about such
-a call."""
 
 
 @dataclass(frozen=True, slots=True)

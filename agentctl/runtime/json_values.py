@@ -36,6 +36,12 @@ _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 NOT_AN_OBJECT = "INVALID_JSON"
 """The only argument of a call whose arguments are not a JSON object; its value is the raw text."""
 
+_MAXIMUM_DEPTH = 100
+"""Maximum nesting of a value: JSON writers have a limit."""
+
+_INTEGERS = range(-(2**63), 2**64)
+"""Integers that JSON writers accept."""
+
 
 def encode_json(value: object, limit: int) -> Iterator[str]:
     """Encode a value like `json.dumps(to_jsonable_python(value))`, but in pieces.
@@ -178,13 +184,6 @@ def _is_short_scalar(value: Any) -> bool:
 def _is_plain_dataclass(value: object) -> bool:
     kind = type(value)
     return dataclasses.is_dataclass(kind) and not hasattr(kind, "__pydantic_serializer__")
-
-
-_MAXIMUM_DEPTH = 100
-"""Maximum nesting of a value: JSON writers have a limit."""
-
-_INTEGERS = range(-(2**63), 2**64)
-"""Integers that JSON writers accept."""
 
 
 class NotSerializable(Exception):

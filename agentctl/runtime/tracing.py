@@ -24,6 +24,8 @@ Propagation = Literal["mcp", "models"]
 
 HEADER = "traceparent"
 
+_current: ContextVar[LegTrace | None] = ContextVar("agentctl_trace", default=None)
+
 
 class LegTrace:
     """The span of one leg of a run. It has no reference to the run.
@@ -70,9 +72,6 @@ class LegTrace:
         """Make this the trace of the current task, for as long as the task lasts."""
         _current.set(self)
         self.enter()
-
-
-_current: ContextVar[LegTrace | None] = ContextVar("agentctl_trace", default=None)
 
 
 @contextmanager

@@ -35,6 +35,8 @@ RUNNER = "runner"
 _retained: set[asyncio.Future[Any]] = set()
 """Abandoned work that has not ended: the event loop itself has only weak references to tasks."""
 
+_executors: WeakKeyDictionary[asyncio.AbstractEventLoop, RunThreadExecutor] = WeakKeyDictionary()
+
 
 def abandon_task(task: asyncio.Task[Any]) -> None:
     """Cancel a task without waiting for it. If it ignores that, it continues without effect."""
@@ -247,9 +249,6 @@ class RunThreadExecutor(ThreadPoolExecutor):
         if threads is None:
             return super().submit(fn, *args, **kwargs)
         return threads.start(partial(fn, *args, **kwargs))
-
-
-_executors: WeakKeyDictionary[asyncio.AbstractEventLoop, RunThreadExecutor] = WeakKeyDictionary()
 
 
 def install_executor() -> RunThreadExecutor:

@@ -44,6 +44,41 @@ FLUSH_SECONDS = 60.0
 MAXIMUM_KEYS = 10_000
 """Keys that are counted at the same time. The entries of further keys are written one by one."""
 
+T = TypeVar("T")
+
+MAXIMUM_TEXT = 1_000
+"""Characters of the resource and of the reason of an entry."""
+
+AppendEntry = Callable[[], Work[None]]
+"""Builds the unit that appends an entry; called again for each try of the transaction."""
+
+CHANGING_OPERATIONS = frozenset(
+    {operation for operation, route in ROUTES.items() if route.method != "GET"}
+    - {operation_ids(kind).resume_run for kind in KINDS}
+    - {"explain_auth"}
+    - PAGE_ROUTES.keys()
+)
+"""The operations that change data: they are always recorded. Some reads are POST as well, and the
+sign-in of the console changes cookies only."""
+
+_RESOURCE_NOUNS = {
+    **{names.id_field: kind for kind, names in KINDS.items()},
+    "session_id": "session",
+    "run_id": "run",
+    "tool_call_id": "tool_call",
+    "approval_id": "approval",
+    "memory_id": "memory",
+    "account_id": "service_account",
+    "webhook_id": "webhook",
+    "delivery_id": "delivery",
+}
+"""Nouns of path parameters in an entry; other parameters are not part of it."""
+
+_UNQUOTED = re.compile(r"[A-Za-z0-9._~@-]*", re.ASCII)
+"""Texts that percent-encoding does not change."""
+
+_log = RateLimitedLog(logging.getLogger("agentctl.service"), level=logging.ERROR)
+
 
 class EntryCounter:
     """The entries of the last minute by their keys, with their counts.
@@ -129,42 +164,6 @@ def _merge(earlier: NewAuditEntry, later: NewAuditEntry) -> NewAuditEntry:
         trace_id=None,
         count=earlier.count + later.count,
     )
-
-
-T = TypeVar("T")
-
-MAXIMUM_TEXT = 1_000
-"""Characters of the resource and of the reason of an entry."""
-
-AppendEntry = Callable[[], Work[None]]
-"""Builds the unit that appends an entry; called again for each try of the transaction."""
-
-CHANGING_OPERATIONS = frozenset(
-    {operation for operation, route in ROUTES.items() if route.method != "GET"}
-    - {operation_ids(kind).resume_run for kind in KINDS}
-    - {"explain_auth"}
-    - PAGE_ROUTES.keys()
-)
-"""The operations that change data: they are always recorded. Some reads are POST as well, and the
-sign-in of the console changes cookies only."""
-
-_RESOURCE_NOUNS = {
-    **{names.id_field: kind for kind, names in KINDS.items()},
-    "session_id": "session",
-    "run_id": "run",
-    "tool_call_id": "tool_call",
-    "approval_id": "approval",
-    "memory_id": "memory",
-    "account_id": "service_account",
-    "webhook_id": "webhook",
-    "delivery_id": "delivery",
-}
-"""Nouns of path parameters in an entry; other parameters are not part of it."""
-
-_UNQUOTED = re.compile(r"[A-Za-z0-9._~@-]*", re.ASCII)
-"""Texts that percent-encoding does not change."""
-
-_log = RateLimitedLog(logging.getLogger("agentctl.service"), level=logging.ERROR)
 
 
 class AuditLog:

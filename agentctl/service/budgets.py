@@ -28,6 +28,8 @@ WARNING = 0.8
 MAXIMUM_ROWS = 100
 """Users or components that are listed of one budget: those that have used most."""
 
+_COLUMNS = {"user": ("user_id",), "agent": ("component_id",), "server": ()}
+
 
 async def check_start(
     hosting: Hosting, principal: Principal, database: Database, submission: Submission
@@ -46,9 +48,6 @@ async def check_start(
     if principal.via == "http":
         limits.take_run(principal.identity)
     await budgets.check_start(submission.spec.user_id, submission.component)
-
-
-_COLUMNS = {"user": ("user_id",), "agent": ("component_id",), "server": ()}
 
 
 class BudgetOperations(OperationFamily):

@@ -42,6 +42,16 @@ DatabaseState = Literal[
 """The state of a database: `ahead` is newer and usable, `new` is newer and not usable, `moved` was
 copied to another one, and `incomplete` is the target of a copy that is not finished."""
 
+ReportProgress = Callable[[str, int, int | None], None]
+"""Receives the name of the work, the part done and the total, if known."""
+
+RESTORE = "restore it from a backup (agentctl db backup creates backups)"
+_COMPARES = "compares its schema with the migrations (agentctl db check)"
+_CHANGED_BY_HAND = "check who changed it by hand; agentctl runs doctor --fix repairs runs"
+
+PAGE_SIZE = 200
+"""Sessions of one read."""
+
 
 @dataclass(slots=True)
 class DatabaseStatus:
@@ -152,17 +162,6 @@ async def migrate(plan: MigrationPlan, applied: Callable[[MigrationPlan, Migrati
     Raises: as `plan_migration`.
     """
     await migrating.migrate(plan.entry, lambda migration: applied(plan, migration))
-
-
-ReportProgress = Callable[[str, int, int | None], None]
-"""Receives the name of the work, the part done and the total, if known."""
-
-RESTORE = "restore it from a backup (agentctl db backup creates backups)"
-_COMPARES = "compares its schema with the migrations (agentctl db check)"
-_CHANGED_BY_HAND = "check who changed it by hand; agentctl runs doctor --fix repairs runs"
-
-PAGE_SIZE = 200
-"""Sessions of one read."""
 
 
 async def check_integrity(entry: Database, at: ReportProgress) -> AsyncIterator[Finding]:

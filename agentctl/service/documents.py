@@ -48,6 +48,15 @@ INPUT_LENGTH = 200
 MAXIMUM_DEPTH = 8
 """Levels of members whose tokens are added in the summary of a run."""
 
+FindSpans = Callable[[str], list[dict[str, Any]] | None]
+"""Returns the spans of a live run by its id, None if they are not known."""
+
+FindMetrics = Callable[[str], dict[str, int | None] | None]
+"""Returns the token counters so far of a live run by its id, None if they are not known."""
+
+UNKNOWN_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS)).decode()
+"""The counters of a live run that another process executes: a JSON object."""
+
 
 def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: RowPage[Any]) -> bytes:
     """Build a page of a list (docs/contract.md "Lists").
@@ -67,16 +76,6 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
         "next_cursor": encode_cursor(noun, page, rows),
     }
     return join_object({"data": join_array(items), "meta": orjson.dumps(meta)})
-
-
-FindSpans = Callable[[str], list[dict[str, Any]] | None]
-"""Returns the spans of a live run by its id, None if they are not known."""
-
-FindMetrics = Callable[[str], dict[str, int | None] | None]
-"""Returns the token counters so far of a live run by its id, None if they are not known."""
-
-UNKNOWN_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS)).decode()
-"""The counters of a live run that another process executes: a JSON object."""
 
 
 class RelatedFacts(NamedTuple):

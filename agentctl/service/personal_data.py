@@ -63,6 +63,14 @@ _KINDS = {table.name: table.erasure for table in PERSONAL_TABLES}
 _Found = tuple[list[dict[str, Any]], str | None]
 """Rows of a page, and the position of the next one; None on the last page."""
 
+_UNITS: Mapping[str, Callable[[str], Work[Erased]]] = {
+    "sessions": personal_data.erase_sessions,
+    "keys": personal_data.erase_keys,
+    "usage": personal_data.anonymise_usage,
+    "memories": personal_data.erase_memories,
+}
+"""The units of the steps that are repeated until they erase nothing."""
+
 
 class _Step(NamedTuple):
     """One step of an erasure: its name, and the number of its database."""
@@ -279,15 +287,6 @@ def _read_bound(text: str, part: PersonalPart) -> str:
     if found != part or (part in ("usage", "audit") and abs(int(position)) >= 2**63):
         raise ValueError
     return check_text("cursor", position)
-
-
-_UNITS: Mapping[str, Callable[[str], Work[Erased]]] = {
-    "sessions": personal_data.erase_sessions,
-    "keys": personal_data.erase_keys,
-    "usage": personal_data.anonymise_usage,
-    "memories": personal_data.erase_memories,
-}
-"""The units of the steps that are repeated until they erase nothing."""
 
 
 def _build_rows(db_id: str, rows: Mapping[str, int]) -> list[PersonalRows]:

@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier
     from agentctl.telemetry.tracer import OtlpTracer
 
+_log = logging.getLogger("agentctl.store")
+
 
 class ServiceOperations(
     ComponentOperations,
@@ -223,9 +225,6 @@ def open_tracer(settings: Settings) -> OtlpTracer | None:
             hint=f"install them with: {build_extra_command('otel')}",
         ) from None
     return OtlpTracer(settings)
-
-
-_log = logging.getLogger("agentctl.store")
 
 
 def _load_statement_key(settings: Settings) -> StatementKey | None:

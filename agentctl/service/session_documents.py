@@ -29,6 +29,8 @@ from agentctl.store.repositories.session_lists import ListedSession
 from agentctl.store.repositories.sessions import SessionRow, SummaryRow
 from agentctl.store.search import SearchWords
 
+_NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
+
 
 def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes:
     """Build a session in the detail schema of its type (docs/contract.md "Session records").
@@ -112,9 +114,6 @@ def _common_members(row: SessionRow) -> dict[str, bytes]:
 
 def _time_members(row: SummaryRow) -> dict[str, bytes]:
     return {"created_at": dump_time(row.created_at), "updated_at": dump_time(row.updated_at)}
-
-
-_NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
 
 
 def build_session_summaries(rows: Iterable[ListedSession]) -> list[bytes]:

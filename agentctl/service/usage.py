@@ -42,6 +42,8 @@ _COLUMNS: Mapping[UsageKey, tuple[str, ...]] = {
     "model": ("model",),
 }
 
+_Groups = dict[tuple[Value, ...], Sums]
+
 
 class UsageOperations(OperationFamily):
     """Reads of the sums of one database."""
@@ -148,9 +150,6 @@ class UsageOperations(OperationFamily):
             component_id=filter.component_id,
             model=filter.model,
         )
-
-
-_Groups = dict[tuple[Value, ...], Sums]
 
 
 @unit

@@ -35,11 +35,6 @@ app = CommandApp(
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-
-def _format_scopes(account: Record) -> str:
-    return ", ".join(str(grant.get("scope")) for grant in account.get("scopes") or [])
-
-
 TokenOutput = Annotated[
     CommonFormat | None,
     typer.Option(
@@ -49,6 +44,11 @@ TokenOutput = Annotated[
         help="Print the whole record, token included: table, wide, json, jsonl, tsv or name",
     ),
 ]
+
+
+def _format_scopes(account: Record) -> str:
+    return ", ".join(str(grant.get("scope")) for grant in account.get("scopes") or [])
+
 
 _COLUMNS = [
     *plain_columns("id", "name", "state"),

@@ -97,6 +97,13 @@ _SCOPE_COLUMNS = [
     ),
 ]
 
+_OPTIONS = {
+    "agent_id": "--agent",
+    "team_id": "--team",
+    "workflow_id": "--workflow",
+    "session_id": "--session",
+}
+
 
 @app.command("whoami", epilog="Example: agentctl auth whoami --url http://127.0.0.1:7777")
 @with_target()
@@ -228,14 +235,6 @@ def _show_explanation(
         counts = Counter(step["outcome"] for step in record["steps"])
         reached = f", {counts['skipped']} not reached" if counts["skipped"] else ""
         note(f"{counts['passed']} checks passed{reached} (--all shows them)")
-
-
-_OPTIONS = {
-    "agent_id": "--agent",
-    "team_id": "--team",
-    "workflow_id": "--workflow",
-    "session_id": "--session",
-}
 
 
 @dataclass(frozen=True, slots=True)

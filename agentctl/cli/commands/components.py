@@ -18,6 +18,9 @@ ComponentId = Annotated[
     typer.Argument(metavar="ID", help="Component id", autocompletion=complete_values("component")),
 ]
 
+_EXAMPLES: dict[ComponentKind, str] = {"agent": "echo", "team": "duo", "workflow": "relay"}
+"""Component ids of the demo, so that the examples work."""
+
 
 def _format_model(record: Record) -> object:
     model = record.get("model") or {}
@@ -47,9 +50,6 @@ _COLUMNS: dict[ComponentKind, list[Column]] = {
         Column("steps", lambda record: _format_names(record, "steps", " > "), look="text")
     ],
 }
-
-_EXAMPLES: dict[ComponentKind, str] = {"agent": "echo", "team": "duo", "workflow": "relay"}
-"""Component ids of the demo, so that the examples work."""
 
 
 def _build_group(kind: ComponentKind) -> CommandApp:

@@ -16,6 +16,16 @@ from agentctl.records.times import format_elapsed
 from agentctl.requests import SUMMARY_VIEW
 from agentctl.transcripts.model import count_seconds, find_tokens
 
+_HINTS = {
+    "MODEL_UNAVAILABLE": "check base_url and the key of the model in {file}, or try again later",
+    "MODEL_TIMEOUT": "try again later, or choose another model in {file}",
+    "MODEL_REJECTED": "check the name of the model in {file}, and the request",
+    "CONTEXT_EXCEEDED": "send a shorter message: the next run has no earlier messages",
+    "OUTPUT_INVALID": "describe the answer in the instructions of the agent in {file}",
+    "TOOL_FAILED": "fix the tool: it is listed in `tools` in {file}",
+    "RUN_TIMEOUT": "increase timeout_seconds in [runs] of {file}",
+}
+
 
 class RunOutput:
     """Reads the events of one stream, and writes the text of its run as it arrives.
@@ -129,17 +139,6 @@ class RunOutput:
 
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-_HINTS = {
-    "MODEL_UNAVAILABLE": "check base_url and the key of the model in {file}, or try again later",
-    "MODEL_TIMEOUT": "try again later, or choose another model in {file}",
-    "MODEL_REJECTED": "check the name of the model in {file}, and the request",
-    "CONTEXT_EXCEEDED": "send a shorter message: the next run has no earlier messages",
-    "OUTPUT_INVALID": "describe the answer in the instructions of the agent in {file}",
-    "TOOL_FAILED": "fix the tool: it is listed in `tools` in {file}",
-    "RUN_TIMEOUT": "increase timeout_seconds in [runs] of {file}",
-}
 
 
 async def read_run_end(

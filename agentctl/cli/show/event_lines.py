@@ -35,6 +35,9 @@ MAXIMUM_LINE_LENGTH = 400
 MAXIMUM_PARTIAL_LINES = 1_000
 """Members with an unfinished line; that of the first one then ends."""
 
+_QUEUE = "queue"
+"""The key of the wait for a turn; no call has this id."""
+
 
 class EventLines:
     """Writes the events of a run as they arrive.
@@ -156,10 +159,6 @@ def describe_event(event: Event) -> str | None:
     widths = accumulate(map(display_width, line))
     kept = sum(width <= MAXIMUM_LINE_WIDTH - len("...") for width in widths)
     return line if kept == len(line) else f"{line[:kept]}..."
-
-
-_QUEUE = "queue"
-"""The key of the wait for a turn; no call has this id."""
 
 
 async def with_activity(

@@ -31,6 +31,13 @@ _UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _LINE_END = re.compile(" +$", re.MULTILINE)
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
+_LOOKS: dict[str, dict[str, Any]] = {
+    "plain": {"no_wrap": True, "overflow": "ignore"},
+    "text": {"no_wrap": True, "overflow": "ellipsis"},
+    "whole": {"no_wrap": False, "overflow": "fold"},
+    "id": {"no_wrap": True, "overflow": "ignore"},
+}
+
 
 class Column(NamedTuple):
     """A column, and the way to read it from a record.
@@ -179,14 +186,6 @@ def print_table(records: Sequence[Record], columns: Sequence[Column], io: IO) ->
         console.print(table)
     io.out.write(_LINE_END.sub("", captured.get()))
     return [part.column.label for part in filled if part not in visible]
-
-
-_LOOKS: dict[str, dict[str, Any]] = {
-    "plain": {"no_wrap": True, "overflow": "ignore"},
-    "text": {"no_wrap": True, "overflow": "ellipsis"},
-    "whole": {"no_wrap": False, "overflow": "fold"},
-    "id": {"no_wrap": True, "overflow": "ignore"},
-}
 
 
 def format_fields(record: Record, columns: Sequence[Column], width: int | None = None) -> list[str]:

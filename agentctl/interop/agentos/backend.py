@@ -34,6 +34,12 @@ _OF_SESSION = "list the runs of {} session with: agentctl sessions runs SESSION_
 _DELETE = "delete sessions by their ids with: agentctl sessions delete"
 _SUMMED = "`agentctl runs list --database URL --all` has the tokens of the runs in its database"
 
+SESSION_FILTERS = (
+    "status", "created_after", "created_before", "updated_after", "updated_before", "metadata",
+    "tag", "error",
+)  # fmt: skip
+"""Filters of sessions that no server of AgentOS has."""
+
 
 class AgentOSBackend(PartialOperations):
     """The operations that have a counterpart on AgentOS."""
@@ -152,13 +158,6 @@ def is_match(run: Record, filter: RunFilter) -> bool:
         and (filter.created_after is None or created >= filter.created_after)
         and (filter.created_before is None or created < filter.created_before)
     )
-
-
-SESSION_FILTERS = (
-    "status", "created_after", "created_before", "updated_after", "updated_before", "metadata",
-    "tag", "error",
-)  # fmt: skip
-"""Filters of sessions that no server of AgentOS has."""
 
 
 def is_session_match(session: Record, last_run: Record | None, filter: SessionFilter) -> bool:

@@ -29,6 +29,8 @@ MAXIMUM_RUN_ID_LENGTH = 255
 _SKIPPED_ROLES = frozenset({"activity", "assistant", "developer", "reasoning", "system"})
 """The roles whose messages are not read: the history is that of the session."""
 
+_TYPE_NAMES: dict[type, str] = {dict: "an object", list: "an array", str: "a text"}
+
 
 @dataclass(frozen=True, slots=True)
 class ResumeAnswer:
@@ -231,6 +233,3 @@ def _check(value: Any, kind: type, at: str) -> Any:
     elif at in ("state", "forwardedProps"):
         check_json(at, value)
     return value
-
-
-_TYPE_NAMES: dict[type, str] = {dict: "an object", list: "an array", str: "a text"}

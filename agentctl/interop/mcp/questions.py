@@ -26,6 +26,15 @@ _PRIMITIVES = frozenset({"string", "number", "integer", "boolean"})
 _TEXT = {"type": "string"}
 _NOTE = {**_TEXT, "title": "Note", "description": "A remark for the agent", "maxLength": 500}
 
+_NOTES = {
+    "decline": "The user declined",
+    "cancel": "The user closed the question without an answer",
+}
+
+_FIELD_KEYS = frozenset(
+    {"title", "description", "enum", "minLength", "maxLength", "minimum", "maximum", "default"}
+)
+
 
 class Question(NamedTuple):
     """A question.
@@ -125,12 +134,6 @@ def reject(question_id: str, note: str) -> tuple[PausedRun, Ruling]:
     return run, replace(ruling, note=note)
 
 
-_NOTES = {
-    "decline": "The user declined",
-    "cancel": "The user closed the question without an answer",
-}
-
-
 def _parse_answer(text: Any) -> Any:
     try:
         return parse_json(text)
@@ -168,11 +171,6 @@ def _build_answer_form(schema: Mapping[str, Any] | None) -> tuple[str, dict[str,
             return "object", {"type": "object", "properties": fields, "required": required}
     text = f"JSON for the schema {json.dumps(schema)}"
     return "json", _build_form({"answer": {**_TEXT, "title": "Answer", "description": text}})
-
-
-_FIELD_KEYS = frozenset(
-    {"title", "description", "enum", "minLength", "maxLength", "minimum", "maximum", "default"}
-)
 
 
 def _build_field(schema: Any) -> dict[str, Any] | None:

@@ -42,6 +42,8 @@ INSTRUCTIONS = (
     "Agents, teams and workflows as tools. Pass session_id of a result to continue a conversation."
 )
 
+_KINDS: dict[str, tuple[type, str]] = {"string": (str, "a text"), "integer": (int, "an integer")}
+
 
 @dataclass(frozen=True, slots=True)
 class RunTool:
@@ -141,9 +143,6 @@ def check_arguments(tool: Mapping[str, Any], values: Arguments | None) -> dict[s
         if not isinstance(value, kind) or isinstance(value, bool):
             raise ValidationFailed(f"{name} must be {words}")
     return arguments
-
-
-_KINDS: dict[str, tuple[type, str]] = {"string": (str, "a text"), "integer": (int, "an integer")}
 
 
 def is_allowed(principal: Principal, tool: Tool) -> bool:

@@ -72,6 +72,8 @@ RESPONSE_RULES: dict[str, _Rule] = {
 _HINTS = frozenset({"prompt_cache_key", "safety_identifier"})
 """Texts for the provider of a model, which do not change an answer. They have no effect here."""
 
+_TYPE_NAMES = {bool: "true or false", dict: "an object", list: "an array", str: "a text"}
+
 
 class OpenAIParameters:
     """The parameters of one request.
@@ -245,6 +247,3 @@ def check_type(value: Any, kind: type, at: str) -> Any:
     elif kind is dict:
         check_json(at, value)
     return value
-
-
-_TYPE_NAMES = {bool: "true or false", dict: "an object", list: "an array", str: "a text"}

@@ -38,6 +38,8 @@ if IS_FIRST:
     # Version 1 logs them with the root logger.
     logging.getLogger().addFilter(lambda record: "mcp/shared/session" not in record.pathname)
 
+OnChange = Callable[[], None]
+
 
 class ListedTool(NamedTuple):
     """A tool as a server lists it."""
@@ -45,9 +47,6 @@ class ListedTool(NamedTuple):
     name: str
     description: str
     schema: Mapping[str, Any]
-
-
-OnChange = Callable[[], None]
 
 
 def open_http(url: str, client: Any, message_bytes: int) -> AbstractAsyncContextManager[Any]:

@@ -21,6 +21,17 @@ if TYPE_CHECKING:
     from agentctl.runtime.models.attempts import ModelCounters
     from agentctl.runtime.models.calls import ModelConnection
 
+current_access: ContextVar[ModelAccess | None] = ContextVar("agentctl_models", default=None)
+"""The models for the code of the current run; None outside of runs."""
+
+_configured: ContextVar[Collection[str] | None] = ContextVar("agentctl_configured", default=None)
+
+_NAMED = 20
+"""Maximum number of models in an error."""
+
+is_known_call: ContextVar[bool] = ContextVar("agentctl_known_call", default=False)
+"""True while the callbacks of LangGraph report a call of a model in the current context."""
+
 
 class Connections(Protocol):
     """The connections to models that all runs share."""
@@ -96,13 +107,6 @@ class ModelAccess:
         return attempts
 
 
-current_access: ContextVar[ModelAccess | None] = ContextVar("agentctl_models", default=None)
-"""The models for the code of the current run; None outside of runs."""
-
-
-_configured: ContextVar[Collection[str] | None] = ContextVar("agentctl_configured", default=None)
-
-
 @contextmanager
 def checking_models(configured: Collection[str]) -> Iterator[None]:
     """Check the models that code names while its modules are imported and its objects are made.
@@ -127,13 +131,6 @@ def check_model(model_id: object) -> None:
     if configured is not None and model_id not in configured:
         names = ", ".join(sorted(configured)[:_NAMED]) or "none"
         raise ValueError(f"the model {model_id} is not configured; [[models]] has: {names}")
-
-
-_NAMED = 20
-"""Maximum number of models in an error."""
-
-is_known_call: ContextVar[bool] = ContextVar("agentctl_known_call", default=False)
-"""True while the callbacks of LangGraph report a call of a model in the current context."""
 
 
 def get_access() -> ModelAccess:

@@ -48,6 +48,14 @@ _EMPTY_ANSWER_REASONS = {
 }
 """Finish reasons with which an empty answer is a failure."""
 
+PROVIDER = "agentctl"
+"""The provider that answers name to their library; the name of their model is the id of it."""
+
+NATIVE = "agentctl_native"
+"""Name under which the messages of libraries keep `Answered.native`."""
+
+_JSON_OBJECT = {"type": "json_object"}
+
 
 class AttemptSink(AnswerSink, Protocol):
     """The receiver of an answer and of the attempts before it.
@@ -377,13 +385,6 @@ class _ArrivingAnswer:
             self.wake()
 
 
-PROVIDER = "agentctl"
-"""The provider that answers name to their library; the name of their model is the id of it."""
-
-NATIVE = "agentctl_native"
-"""Name under which the messages of libraries keep `Answered.native`."""
-
-
 def select_tools(
     functions: Iterable[Mapping[str, Any]], choice: object
 ) -> tuple[list[ToolRecord], str | None]:
@@ -419,9 +420,6 @@ def select_options(given: Mapping[str, Any]) -> dict[str, Any]:
     if given.get("response_format") == _JSON_OBJECT:
         chosen["response_format"] = _JSON_OBJECT
     return chosen
-
-
-_JSON_OBJECT = {"type": "json_object"}
 
 
 def write_arguments(arguments: Mapping[str, Any]) -> str:

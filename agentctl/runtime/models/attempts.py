@@ -35,6 +35,24 @@ FALLBACK_PATIENCE_SECONDS = 2.0
 
 _TEMPORARY = {"MODEL_UNAVAILABLE", "MODEL_TIMEOUT"}
 
+SECONDS_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""Bounds of the histograms of model calls, in seconds."""
+
+NAMED_MODELS = 100
+"""Maximum number of models that agents in code name; the others are counted as `OTHER_MODEL`."""
+
+OTHER_MODEL = "other"
+
+TokenType = Literal["input", "output", "cache_read", "cache_write"]
+
+_TOKENS: dict[TokenType, str] = {
+    "input": "input_tokens",
+    "output": "output_tokens",
+    "cache_read": "cache_read_tokens",
+    "cache_write": "cache_write_tokens",
+}
+"""The counters of an answer, by the type of their tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedModel:
@@ -73,25 +91,6 @@ def prepare_models(
         )
         for model, connection in connections
     ]
-
-
-SECONDS_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""Bounds of the histograms of model calls, in seconds."""
-
-NAMED_MODELS = 100
-"""Maximum number of models that agents in code name; the others are counted as `OTHER_MODEL`."""
-
-OTHER_MODEL = "other"
-
-TokenType = Literal["input", "output", "cache_read", "cache_write"]
-
-_TOKENS: dict[TokenType, str] = {
-    "input": "input_tokens",
-    "output": "output_tokens",
-    "cache_read": "cache_read_tokens",
-    "cache_write": "cache_write_tokens",
-}
-"""The counters of an answer, by the type of their tokens."""
 
 
 class CallCounters:

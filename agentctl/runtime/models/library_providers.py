@@ -30,6 +30,9 @@ _log = logging.getLogger("agentctl.runtime")
 PLACEHOLDER_KEY = "not-needed"
 """Key for private endpoints that need none: the client libraries require a value."""
 
+_BEDROCK_CONNECTIONS = 40
+"""Connections that are kept: the library has this number of threads."""
+
 
 class _HttpConnection(LibraryConnection):
     """A connection whose client uses the HTTP client of this package."""
@@ -140,7 +143,3 @@ class _ApiKeyProvider:
 
     def load_token(self, **_: Any) -> object:
         return self._token
-
-
-_BEDROCK_CONNECTIONS = 40
-"""Connections that are kept: the library has this number of threads."""

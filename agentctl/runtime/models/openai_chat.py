@@ -47,6 +47,14 @@ _PROMPTED_OUTPUT = (
     "Do not include any text or Markdown fencing before or after."
 )
 
+_SCHEMA_VENDORS = ("openai/", "anthropic/", "google/", "x-ai/")
+"""Vendors of models at OpenRouter that take a schema for the answer."""
+
+_STRICT_KEYWORDS = {
+    "$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "items",
+    "properties", "required", "title", "type",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -73,9 +81,6 @@ DIALECTS: dict[Provider, Dialect] = {
     "openrouter": Dialect("https://openrouter.ai/api/v1", "max_tokens", nests_effort=True),
     "ollama": Dialect("http://127.0.0.1:11434/v1", takes_strict=False),
 }
-
-_SCHEMA_VENDORS = ("openai/", "anthropic/", "google/", "x-ai/")
-"""Vendors of models at OpenRouter that take a schema for the answer."""
 
 
 class OpenAIConnection(ModelConnection):
@@ -303,12 +308,6 @@ def _build_assistant_message(
             for call in calls
         ]
     return built
-
-
-_STRICT_KEYWORDS = {
-    "$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "items",
-    "properties", "required", "title", "type",
-}  # fmt: skip
 
 
 def is_strict(schema: object) -> bool:

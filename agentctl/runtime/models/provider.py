@@ -33,6 +33,9 @@ RUN_BYTES = 16_777_216
 READ_SECONDS = 300.0
 """Maximum time without data from a provider, before and during an answer."""
 
+_LOGGED_CHARACTERS = 2_000
+"""Maximum number of characters of a provider's text in the log."""
+
 
 def build_http_client(run_bytes: int) -> IsolatedClient:
     """Build the client of a provider, with the bounds of an answer; it follows no redirect."""
@@ -107,10 +110,6 @@ class IsolatedClient(httpx2.AsyncClient):
 @cache
 def _create_ssl_context() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
-
-
-_LOGGED_CHARACTERS = 2_000
-"""Maximum number of characters of a provider's text in the log."""
 
 
 def classify_failure(error: ModelFailure, run_id: str, secret: str = "") -> ExecutionError:

@@ -16,15 +16,14 @@ from agno.models.base import Model
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.library_failures import find_failure, find_failure_code, read_status
 
-
-class AgnoError(Exception):
-    """The text of an exception that agno has caught."""
-
-
 _PROVIDER = frozenset({"model_provider_error", "model_authentication_error"})
 """The types of the errors of model calls."""
 
 _failed: ContextVar[dict[str, BaseException] | None] = ContextVar("agno_failures", default=None)
+
+
+class AgnoError(Exception):
+    """The text of an exception that agno has caught."""
 
 
 @contextmanager

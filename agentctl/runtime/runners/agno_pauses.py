@@ -30,6 +30,9 @@ _JSON_TYPES = {
     dict: "object",
 }
 
+CallId = tuple[str, str]
+"""The id of a run of agno, and that of its call."""
+
 
 class AgnoCall(NamedTuple):
     """A call that waits for a decision, an answer or a result.
@@ -163,10 +166,6 @@ def _list_functions(target: Any) -> Iterator[Any]:
             yield from {**tool.functions, **tool.async_functions}.values()
         elif isinstance(tool, Function):
             yield tool
-
-
-CallId = tuple[str, str]
-"""The id of a run of agno, and that of its call."""
 
 
 @dataclass(slots=True)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _FUNCTION_CALL = "function_call"
 
+_FIELDS = frozenset({"action", "actions", "code", "input", "operation", "queries", "query"})
+"""The fields of calls that are not calls of functions, as the record has them."""
+
 
 class DecidedCalls:
     """The decided calls of a pause; stores their begin and their end.
@@ -136,10 +139,6 @@ def read_arguments(raw: Any) -> dict[str, Any]:
     if isinstance(values.get("arguments"), str):
         return parse_arguments(values["arguments"])
     return {name: values[name] for name in values if name in _FIELDS}
-
-
-_FIELDS = frozenset({"action", "actions", "code", "input", "operation", "queries", "query"})
-"""The fields of calls that are not calls of functions, as the record has them."""
 
 
 def _edit_calls(value: Any, edited: Mapping[str, Decided]) -> set[str]:

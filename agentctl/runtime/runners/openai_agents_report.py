@@ -87,6 +87,9 @@ _FAILURES: tuple[tuple[type[Exception], FailureCode, str | None], ...] = (
 )
 """The failures of runs by the exceptions of the library."""
 
+current_report: ContextVar[AgentReport | None] = ContextVar("openai_agents_report", default=None)
+"""The report of the run to which a task belongs."""
+
 
 class AgentReport:
     """Reports the run of an agent.
@@ -401,10 +404,6 @@ def _find_calling(context: Any) -> Part | None:
         return None
     part = report.parts.find_owner(context.tool_call_id)
     return part if part.is_called else None
-
-
-current_report: ContextVar[AgentReport | None] = ContextVar("openai_agents_report", default=None)
-"""The report of the run to which a task belongs."""
 
 
 def _read(item: Any, name: str) -> Any:

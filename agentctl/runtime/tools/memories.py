@@ -38,6 +38,8 @@ _HEADING = (
 
 _Call = Callable[["Memories", Mapping[str, Any]], Awaitable[str]]
 
+_NAMES = {"string": "a text", "array": "a list of texts"}
+
 
 @dataclass(frozen=True, slots=True)
 class _MemoryAction:
@@ -75,9 +77,6 @@ class _MemoryAction:
             if is_given and not _has_type(arguments.get(name), rule["type"]):
                 return f"The argument {name} must be {_NAMES[rule['type']]}"
         return None
-
-
-_NAMES = {"string": "a text", "array": "a list of texts"}
 
 
 def _has_type(value: object, kind: str) -> bool:

@@ -20,6 +20,25 @@ from agentctl.store.sqlite.inspect import get_sqlite_version
 _LONG_LEEWAY = 60
 """Seconds; clocks that are synchronized over the network differ by less."""
 
+MINIMUM_VERSIONS = {
+    "pyjwt": "2.15.1",
+    "cryptography": "49",
+    "starlette": "1.3.1",
+    "uvicorn": "0.54",
+    "httptools": "0.8",
+    "h11": "0.16",
+}
+"""Minimum versions of distributions: older ones have security advisories."""
+
+MINIMUM_SQLITE_VERSION = "3.51.3"
+"""In older versions, two connections that write and checkpoint at the same time can damage a file
+in WAL mode."""
+
+_CHECK = "versions"
+
+_EARLIEST = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+_LATEST = datetime(2100, 1, 1, tzinfo=UTC).timestamp()
+
 
 def check_configuration(settings: Settings) -> Iterator[Finding]:
     """Check the configuration file, which was loaded."""
@@ -114,23 +133,6 @@ def _weak(what: str, remedy: str) -> Finding:
     return note("settings", what, remedy)
 
 
-MINIMUM_VERSIONS = {
-    "pyjwt": "2.15.1",
-    "cryptography": "49",
-    "starlette": "1.3.1",
-    "uvicorn": "0.54",
-    "httptools": "0.8",
-    "h11": "0.16",
-}
-"""Minimum versions of distributions: older ones have security advisories."""
-
-MINIMUM_SQLITE_VERSION = "3.51.3"
-"""In older versions, two connections that write and checkpoint at the same time can damage a file
-in WAL mode."""
-
-_CHECK = "versions"
-
-
 def check_versions() -> Iterator[Finding]:
     """Check the versions of SQLite in apsw and of every distribution of `MINIMUM_VERSIONS`."""
     from importlib import metadata
@@ -167,10 +169,6 @@ def is_at_least(version: str, floor: str) -> bool:
     if actual == needed:
         return re.match(r"[.-]?(a|b|rc|dev)", version[numbers.end() :]) is None
     return actual > needed
-
-
-_EARLIEST = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-_LATEST = datetime(2100, 1, 1, tzinfo=UTC).timestamp()
 
 
 def check_clock(present: float | None = None) -> Finding:

@@ -37,6 +37,18 @@ _LARGE_LOG = 4 * WAL_BYTES
 """Bytes; a checkpoint without readers shrinks the log to a quarter of that."""
 _AHEAD_SECONDS = 300
 
+MINIMUM_VERSION = 130_000
+"""PostgreSQL 13, as `server_version_num`."""
+
+EXTRA_CONNECTIONS = 1
+"""Connections of a process outside its pool, for the heartbeat and notifications."""
+
+_FAR_AHEAD = 300
+_AHEAD = 2
+"""Seconds; clocks that are synchronized over the network differ by less."""
+
+_CONSOLE = "as its administrator, in psql: "
+
 
 async def database_exists(entry: Database) -> bool:
     """Return True if the file or the tables of a database exist."""
@@ -152,19 +164,6 @@ def _check_location(check: str, path: Path) -> Iterator[Finding]:
     if log.exists() and (size := log.stat().st_size) > _LARGE_LOG:
         text = f"its write-ahead log has grown to {format_bytes(size)}: a reader blocks checkpoints"
         yield note(check, text, "restart the reader; the next checkpoint shrinks the log")
-
-
-MINIMUM_VERSION = 130_000
-"""PostgreSQL 13, as `server_version_num`."""
-
-EXTRA_CONNECTIONS = 1
-"""Connections of a process outside its pool, for the heartbeat and notifications."""
-
-_FAR_AHEAD = 300
-_AHEAD = 2
-"""Seconds; clocks that are synchronized over the network differ by less."""
-
-_CONSOLE = "as its administrator, in psql: "
 
 
 async def check_postgres_server(

@@ -16,6 +16,18 @@ from agentctl.service.doctor.finding import Finding, note, wrong
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
+NETWORK_FILESYSTEMS = frozenset(
+    {
+        "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs",
+        "fuse.sshfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "prl_fs", "smb3", "smbfs",
+        "vboxsf", "vmhgfs",
+    }
+)  # fmt: skip
+"""Types of filesystems that several machines, or a machine and its host, share."""
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_octal = re.compile(r"\\([0-7]{3})")
+
 
 def check_permissions(check: str, path: Path, what: str) -> Iterator[Finding]:
     """Check that other users cannot change or replace a file.
@@ -61,19 +73,6 @@ def suggest_write_access(folder: Path, mode: str) -> str:
 
 def _format_chmod(mode: str, path: Path) -> str:
     return f"chmod {mode} {shlex.quote(str(path))}"
-
-
-NETWORK_FILESYSTEMS = frozenset(
-    {
-        "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs",
-        "fuse.sshfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "prl_fs", "smb3", "smbfs",
-        "vboxsf", "vmhgfs",
-    }
-)  # fmt: skip
-"""Types of filesystems that several machines, or a machine and its host, share."""
-
-_MOUNTS = Path("/proc/self/mountinfo")
-_octal = re.compile(r"\\([0-7]{3})")
 
 
 def detect_filesystem(path: Path, mounts: Path = _MOUNTS) -> str | None:

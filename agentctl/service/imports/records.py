@@ -53,6 +53,8 @@ _RUN_TEXTS = (
 )  # fmt: skip
 """Columns whose size is bounded. Each one of a run may have all data of the run."""
 
+_TIMES = ("created_at", "started_at", "paused_at", "finished_at", "stopped_at")
+
 
 class SessionReader:
     """Rows of one session.
@@ -257,9 +259,6 @@ def _read_origin(record: Record, at: str) -> dict[str, Any]:
         raise ValidationFailed(f"{at}.origin_at must be a number of messages")
     run_id = _read_text(record, "origin_run_id", at, MAXIMUM_NAME_LENGTH)
     return {"origin_run_id": run_id, "origin_kind": kind, "origin_at": number}
-
-
-_TIMES = ("created_at", "started_at", "paused_at", "finished_at", "stopped_at")
 
 
 def _read_times(record: Record, at: str) -> dict[str, Any]:

@@ -48,6 +48,18 @@ from agentctl.server.body_types.runs import ResumeBody, RunBody
 from agentctl.server.requests import build_run_request
 from agentctl.server.state import Call
 
+_VARIANTS: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("input", "additional_instructions"), (None, "")),
+    **dict.fromkeys(("fork", "regenerate"), (None, False)),
+    "continue_from": (None, "", "end"),
+}
+"""Fields of `ContinueForm` with other ways to go on, and the values that change nothing."""
+
+SessionQuery = Annotated[str | None, Query("Session of the run")]
+
+MAXIMUM_RUNS = 1_000
+"""Runs of a response that AgentOS does not bound."""
+
 
 class RunForm(RunBody, total=False):
     """A run to start, with a field that the contract does not have."""
@@ -75,15 +87,6 @@ class ContinueForm(TypedDict, total=False):
 _RUN = FormBody(RunForm)
 _RESUME = FormBody(ResumeBody, optional=True)
 _CONTINUE = FormBody(ContinueForm, optional=True)
-
-_VARIANTS: dict[str, tuple[object, ...]] = {
-    **dict.fromkeys(("input", "additional_instructions"), (None, "")),
-    **dict.fromkeys(("fork", "regenerate"), (None, False)),
-    "continue_from": (None, "", "end"),
-}
-"""Fields of `ContinueForm` with other ways to go on, and the values that change nothing."""
-
-SessionQuery = Annotated[str | None, Query("Session of the run")]
 
 
 class RunEndpoints(Endpoints):
@@ -316,7 +319,3 @@ class RunEndpoints(Endpoints):
 def _build_accepted(run: RunRecord) -> Response:
     accepted = {"run_id": run["run_id"], "session_id": run["session_id"]}
     return json_response({**accepted, "status": run["status"]}, 202)
-
-
-MAXIMUM_RUNS = 1_000
-"""Runs of a response that AgentOS does not bound."""
