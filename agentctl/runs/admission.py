@@ -142,6 +142,7 @@ def admit_run(
         or quotas.bytes_per_user
     ):
         return admission
+
     return admission.with_shortcut(
         _admit_plain_run(submission, worker_id, new), admit_once(submission.spec, admission)
     )

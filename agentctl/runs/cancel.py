@@ -79,6 +79,7 @@ class Canceller:
             if extra_write is not None:
                 await database.write(extra_write())
             return CancelResult("already_final", known)
+
         before, state = await database.write(
             _request_cancel(database.outbox, run_id, actor, reason, extra_write)
         )
@@ -86,6 +87,7 @@ class Canceller:
             return CancelResult("already_final", before)
         if is_final(state.status):
             database.outbox.wake()
+
         live = self._engine.find_run(run_id)
         if live is not None:
             live.stop(Ending.cancelled(state.cancel_requested_by or actor, state.cancel_reason))
@@ -93,6 +95,7 @@ class Canceller:
             state = await _read_state(database, state)
         elif not is_final(state.status):
             state = await self._wait_for_other_worker(database, state, wait)
+
         if state.status == "CANCELLED":
             return CancelResult("stopped", state)
         return CancelResult("already_final" if is_final(state.status) else "requested", state)

@@ -176,6 +176,7 @@ async def watch_cancel_requests(
     queried_at: dict[str, float] = {}
     clock = asyncio.get_running_loop().time
     heartbeat: Heartbeat | None = None
+
     while True:
         await engine.wait_for_live_run()
         await asyncio.sleep(POLL_SECONDS)

@@ -108,10 +108,12 @@ async def rule(
     arguments = dump_checked_json("arguments", ruling.arguments, limits.state_bytes)
     answer = dump_checked_json("answer", ruling.answer, limits.state_bytes)
     result = dump_checked_json("result", ruling.result, limits.tool_result_bytes)
+
     check_pending(row)
     _check_fields(row, ruling)
     at, status = now(), _STATUSES[ruling.decision]
     change = DecisionChange(status=status, decided_at=at, decided_by=actor, note=ruling.note)
+
     match ruling.decision:
         case "approve" if ruling.arguments is not None:
             await _check_schema("arguments", ruling.arguments, row.schema)
@@ -126,6 +128,7 @@ async def rule(
         case "fail":
             reason = orjson.dumps(ruling.note or "The call failed").decode()
             change = change._replace(execution="failed", result=reason)
+
     kind = cast(ComponentKind, row.component_type)
     if status == "approved" and not can_call(kind, row.component_id, row.tool_name):
         raise errors.Conflict(

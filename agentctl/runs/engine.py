@@ -211,13 +211,16 @@ class Engine:
         is_full = self.free_slots <= 0 or self.claims.has_waiting(submission.component.database)
         if is_full and not submission.can_wait:
             raise errors.TooManyRequests("Too many runs at once")
+
         if self.tracer is not None:
             submission = replace(submission, spec=self.tracer.place(submission.spec))
         run = self.build_run(submission.spec, submission.component)
         _add_log_context(run)
+
         self._starting += 1
         self._starts.begin(run.run_id)
         is_followed = False
+
         try:
             admit = partial(admit_run, submission, self._catalog, is_full=is_full)
             admitted = await self.start(run, admit)

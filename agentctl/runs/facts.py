@@ -39,13 +39,16 @@ def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
         return
     if outbox.tokenizer is not None:
         yield from search.add_run(run_id, outbox.tokenizer)
+
     run = yield from webhooks.get_reported_run(run_id)
     if run is None or run.parent_run_id is not None or run.status not in _RUN_EVENTS:
         return
+
     event = _RUN_EVENTS[run.status]
     selected = outbox.select(event, run.component_id)
     if not selected:
         return
+
     waits_for = []
     if run.status == "PAUSED":
         rows = yield from approvals.list_of_root(run_id)
@@ -54,6 +57,7 @@ def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
             for row in rows
             if row.status == "pending"
         ]
+
     at = (run.paused_at if run.status == "PAUSED" else run.finished_at) or now()
     data = {
         "run_id": run.run_id,
@@ -70,6 +74,7 @@ def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
         "approvals": waits_for[:MAXIMUM_APPROVALS],
         "console_url": _build_console_url(outbox, run.session_id),
     }
+
     event_id, plain = new_id(), _encode(event, at, data)
     for webhook in selected:
         body = _encode_with_content(event, at, data, run.content) if webhook.content else plain

@@ -211,14 +211,17 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | Non
     # The row of the run is locked first, that of its session by `finish` (`store.database`).
     if ending.status == "CANCELLED":
         ending = yield from _keep_cancel(run, ending)
+
     if run.recorder is not None:
         # Before `finish`: events of a run that is final are refused.
         last = _build_last_batch(run, ending, end)
         yield from events.append_batch(run.run_id, *last[1:])
+
     finished = yield from runs.finish(end)
     if finished is None:
         # Another process has ended the run: the events of this transaction are undone as well.
         raise AlreadyFinished
+
     run.lets_begin = finished.advanced
     durable, may_wait = run.spec.durable, run.has_asked or run.leg is not None
     if durable or may_wait or any(child.is_paused for child in run.children):
@@ -228,6 +231,7 @@ def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | Non
         )
     elif run.has_checkpoint:
         yield from approvals.drop_checkpoint(run.run_id)
+
     if ending.status == "COMPLETED" and (summary := build_summary(run)) is not None:
         yield from sessions.set_summary(run.spec.session_id, summary)
     if (changes := run.state_changes) is not None:

@@ -168,6 +168,7 @@ class RunJournal:
         body = None
         if row is not None and (more is not None or row.kind == "member"):
             body = orjson.loads(row.body or "{}")
+
         if outcome.pause is not None:
             state = "waiting"
         else:
@@ -176,6 +177,7 @@ class RunJournal:
             # A function makes its changes again when it runs again.
             if call.kind != "step" and (changes := self._run.state.find_changes()) is not None:
                 body["session_state"] = asdict(changes)
+
         stored = None if body is None else to_json(body)
         run_id, attempt = self._run.run_id, self._run.attempt
         if row is not None and (row.state, row.attempt) == ("started", attempt):
@@ -191,6 +193,7 @@ class RunJournal:
             new.ended_at = at
             self._begun[call.call_id] = new
             end = steps.keep(run_id, attempt, [new])
+
         if approved is not None and outcome.pause is None:
             text = orjson.dumps(approved.text).decode()
             ended = approvals.end_execution(approved.approval_id, run_id, state, text, at)

@@ -79,8 +79,10 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
     # The times differ by one microsecond, so that lists have them in the order of the component.
     rows = [build_approval(run, asked, at + n, settings) for n, asked in enumerate(pause.asks)]
     event = event_format.format_paused(run.identity, [describe(row) for row in rows], at)
+
     transcript = run.transcript
     transcript.end_answer([])
+
     values = RunPause(
         run_id=run.run_id,
         attempt=run.attempt,
@@ -92,6 +94,7 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
         metrics=to_json(transcript.metrics),
         spans=to_json(transcript.spans.records()),
     )
+
     body = {
         "spec": run.spec.to_json(),
         "transcript": transcript.to_json(),
@@ -103,6 +106,7 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
         "summary": run.summary,
         "previous_instructions": run.previous_instructions,
     }
+
     checkpoint = Checkpoint(run.run_id, run.attempt, PAUSE, to_json(body))
     batch = run.stream.last_batch(event) if run.recorder is not None else None
     return PreparedPause(values, rows, checkpoint, event, batch)
@@ -172,6 +176,7 @@ def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:  
         state = yield from run_reads.lock_state(above.run_id)
         if state is None or is_final(state.status):
             return "cancelled"
+
     state = yield from run_reads.lock_state(run.run_id)
     if state is None:
         return "ended"
@@ -183,22 +188,26 @@ def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:  
         return "ended"
     if state.cancel_requested_at is not None:
         return "cancelled"
+
     if prepared.rows:
         pending = yield from approvals.count_pending(MAXIMUM_PENDING)
         if pending + len(prepared.rows) > MAXIMUM_PENDING:
             return "full"
+
     yield from approvals.create(prepared.rows)
     yield from approvals.keep_checkpoint(prepared.checkpoint)
     if (batch := prepared.batch) is not None:
         yield from events.append_batch(
             run.run_id, run.attempt, batch.first, batch.last, batch.lines
         )
+
     values = prepared.values
     if run.parent is None and not (yield from approvals.count_pending_of_root(run.run_id)):
         values = replace(values, status="PENDING")
     yield from runs.pause(values)
     if values.status == "PAUSED":
         yield from publish_run(run.database.outbox, run.run_id)
+
     if (changes := run.state_changes) is not None:
         yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
     return "continues" if values.status == "PENDING" else "paused"

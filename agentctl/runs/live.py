@@ -177,6 +177,7 @@ class LiveRun:
             component.id,
             component.name,
         )
+
         self.worker_id = ""
         self.is_first = start.is_first
         self.recorder: Recorder | None = None

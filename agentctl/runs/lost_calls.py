@@ -77,12 +77,14 @@ def ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
     doubtful = yield from steps.mark_unknown(run_id)
     if not doubtful:
         return []
+
     state = yield from run_reads.get_state(run_id)
     checkpoint = yield from approvals.load_checkpoint(run_id)
     assert state is not None
     assert checkpoint is not None
     arguments = find_arguments(checkpoint, (yield from steps.list_of_run(run_id)))
     spec = RunSpec.from_json(orjson.loads(checkpoint.body)["spec"])
+
     at = now()
     asked = [
         ApprovalRow(
@@ -107,6 +109,7 @@ def ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
         )
         for number, step in enumerate(doubtful)
     ]
+
     yield from approvals.create(asked)
     return asked
 

@@ -91,6 +91,7 @@ async def recover_runs(
     kept = set[str]()
     if lost and returns:
         kept |= set(await database.read(approvals.list_checkpoints_of_owner(owner)))
+
     returned = [
         database.write(return_tree(database.outbox, run.run_id, owner))
         for run in lost
@@ -98,6 +99,7 @@ async def recover_runs(
     ]
     for first in range(0, len(returned), PARALLEL_RUNS):
         await asyncio.gather(*returned[first : first + PARALLEL_RUNS])
+
     for level in _group_by_depth(lost):
         for first in range(0, len(level), PARALLEL_RUNS):
             lost = level[first : first + PARALLEL_RUNS]
@@ -162,12 +164,14 @@ def _write_end(
         # Ended meanwhile, or returned to its checkpoint.
         return None
     root_id = yield from find_root_id(run)
+
     replayed = yield from replay_stored_events(run, root_id)
     replayed.close_open_calls()
     ending = WORKER_LOST
     if run.cancel_requested_at is not None:
         reason = f"{run.cancel_reason}; the worker was lost" if run.cancel_reason else None
         ending = Ending.cancelled(run.cancel_requested_by or "system", reason or WORKER_LOST_REASON)
+
     at = now()
     replayed.transcript.close_open_calls(at)
     kept = yield from _read_kept(run)
@@ -177,6 +181,7 @@ def _write_end(
     transcript.tools.extend(replayed.tools)
     transcript.spans = replayed.spans
     transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
+
     if root_id == run.run_id:
         yield from _append_end_event(run, replayed.component_name, ending, transcript)
     end = build_run_end(
@@ -188,6 +193,7 @@ def _write_end(
         stopped_at=None if may_still_run else at,
         cancel_reason=ending.reason,
     )
+
     if (yield from runs.finish(end, lost=True)) is None:
         raise AlreadyFinished
     yield from close_approvals(run_id, ending.actor or "system", at)
@@ -244,6 +250,7 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     durable = is_durable(checkpoint)
     if root.attempt == 1 and not durable:
         return False
+
     # Its worker may live: a member that ends meanwhile has no lost calls.
     members = yield from approvals.list_checkpoints_below(root_id)
     lost = []
@@ -251,6 +258,7 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
         member = yield from run_reads.lock_state(run_id)
         if member is not None and member.owner == owner and not is_final(member.status):
             lost.append(member)
+
     has_effects = bool((yield from run_reads.has_leg_effects(root_id)))
     rows = yield from approvals.list_of_root(root_id)
     written, progress_at = checkpoint.attempt, 0
@@ -259,12 +267,14 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     # A question about a lost call costs two attempts: its pause, and the leg after it.
     questions = sum(row.kind == "outcome" and row.created_at > progress_at for row in rows)
     returns = root.attempt - written - 2 * questions
+
     asked = yield from ask_about_lost_calls(rows)
     if durable:
         for run_id in (root_id, *members):
             asked += yield from ask_about_lost_steps(run_id, root_id)
     if not asked and (has_effects or returns > MAXIMUM_RETURNS):
         return False
+
     if asked:
         yield from append_pause_event(root_id, asked)
     yield from runs.return_leg(root_id, root.attempt, "PAUSED" if asked else "PENDING")
@@ -273,6 +283,7 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
         yield from runs.keep_effects(root_id)
     for member in lost:
         yield from return_member(member)
+
     if asked:
         # The question may be that of a member whose cancel was requested.
         yield from release_if_decided(root_id)

@@ -92,6 +92,7 @@ class Supervision:
         if self._tracer is not None and (trace := self._tracer.begin_leg(run)) is not None:
             run.trace = trace
             extend_log_context(trace_id=trace.own.trace_id, span_id=trace.own.span_id)
+
         ending: LegEnd = _FAILED
         stored: LegEnd | None = None
         try:

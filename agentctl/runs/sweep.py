@@ -43,6 +43,7 @@ async def sweep_dead_workers(
             monitor.rate_limited_log.log(
                 "runs of database %s could not be read: %s", database_id, error.detail
             )
+
     judged = await monitor.check_all()
     ended: list[str] = []
     for database_id, live in owners.items():

@@ -47,11 +47,13 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
         return False
     at = max(now(), state.queued_at or 0)
     yield from cancel_waiting_members(run_id, at)
+
     checkpoint = yield from approvals.load_checkpoint(run_id)
     body = None
     if checkpoint is not None:
         journal = yield from steps.list_of_run(run_id)
         body = rebuild(orjson.loads(checkpoint.body), journal, ends=True)
+
     row = yield from run_reads.get_for_update(run_id)
     assert row is not None
     if body is None:
@@ -62,10 +64,12 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
             transcript.add_user(row.input)
     transcript.close_open_calls(at)
     transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
+
     if row.parent_run_id is None and (last := (yield from events.get_last_seq(run_id))) >= 0:
         identity = event_format.identify_run(row, (body or {}).get("component_name"))
         event = event_format.format_end(identity, ending, transcript, at)
         yield from append_event(row, last + 1, event)
+
     previous = (body or {}).get("previous_instructions")
     end: RunEnd = build_run_end(
         row,
@@ -76,6 +80,7 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
         finished_at=at,
         stopped_at=at,
     )
+
     ended = yield from runs.finish(end)
     yield from close_approvals(run_id, ending.actor or "system", at)
     return ended is not None
@@ -113,10 +118,12 @@ def cancel_run(
         root_id = yield from find_root_id(before)
         yield from run_reads.lock_state(root_id)
         before = yield from run_reads.lock_state(run_id)
+
     if before is None:
         return None
     if is_final(before.status):
         return before, before
+
     has_ended = False
     if before.owner is None:
         has_ended = yield from cancel_waiting_run(run_id, actor, reason, now())
@@ -128,6 +135,7 @@ def cancel_run(
             has_ended = True
             yield from store_question(updated)
             yield from approvals.drop_checkpoint(run_id)
+
     if has_ended:
         yield from publish_run(outbox, run_id)
     return before, (yield from run_reads.get_state(run_id)) or before

@@ -70,6 +70,7 @@ class AccountOperations(OperationFamily):
             grants.check_held_scopes(scopes, self.principal, rules.admin_scope)
             allowed = account.allow_privileged_scopes
             grants.check_privileged_scopes(scopes, rules.admin_scope, allowed=allowed)
+
             token, moment = generate_account_token(rules.token_prefix), now()
             row = AccountRow(
                 id=new_id(),
@@ -83,6 +84,7 @@ class AccountOperations(OperationFamily):
                 last_used_at=None,
                 revoked_at=None,
             )
+
             call.add_created("service_account", row.id)
             await call.write(self.hosting.databases.system, _insert(row))
             return build_document(

@@ -245,10 +245,12 @@ class ApprovalOperations(OperationFamily):
         async with self.audit(operation_ids(kind).decide_approval, **path) as call:
             database, row = await self._find(kind, component_id, approval_id)
             check_approver(row, self._names(), own=self.hosting.settings.approvals.own)
+
             said = replace(ruling, approval_id=None, tool_call_id=None)
             identity = self._build_identity(
                 [kind, component_id, approval_id], asdict(said), idempotency_key
             )
+
             if not await find_repeated(database, identity):
                 change = await self._rule(row, ruling)
                 written = await self._write(
@@ -259,6 +261,7 @@ class ApprovalOperations(OperationFamily):
                     if continues and self.principal.via == "http":
                         self._continue_soon(database, row.root_run_id)
                     return Document(documents.build_approval_document(decided))
+
             call.omit_entry()
             _, row = await self._find(kind, component_id, approval_id)
             return Document(documents.build_approval_document(row))
@@ -352,6 +355,7 @@ class ApprovalOperations(OperationFamily):
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).continue_run, **path) as call:
             database, state = await self.lookups.find_run(kind, component_id, run_id, None)
+
             dependencies = dump_checked_json(
                 "dependencies", request.dependencies, self.hosting.settings.limits.state_bytes
             )
@@ -359,6 +363,7 @@ class ApprovalOperations(OperationFamily):
             identity = self._build_identity(
                 [kind, component_id, run_id], given, given.pop("idempotency_key")
             )
+
             rows = await database.read(approvals.list_of_root(run_id))
             if await find_repeated(database, identity):
                 call.omit_entry()
@@ -367,12 +372,14 @@ class ApprovalOperations(OperationFamily):
                 raise errors.Conflict(
                     f"The run is part of run {state.parent_run_id}: continue that one"
                 )
+
             changes = [
                 (row.approval_id, await self._rule(row, decision))
                 for row, decision in _match_decisions(rows, request.decisions)
             ]
             if not changes and is_final(state.status):
                 raise errors.Conflict(f"The run has ended as {state.status} already")
+
             stored = await database.read(events.get_last_seq(run_id))
             last = max(stored, UNRECORDED_EVENTS - 1)
             if changes and await self._write(call, database, run_id, changes, identity) is None:

@@ -130,10 +130,12 @@ async def finish_copy(
         copier = Copier(pair.source, pair.target, pair.tables, report, indexes_texts)
         stage = await _find_stage(pair)
         facts: dict[str, object] = {"from": pair.source.place, "to": pair.target.place}
+
         if stage == "moved":
             await copier.open_target()
         if stage in ("moved", "finished"):
             return {**facts, "rows": None, "starts_refused": None, "writes_refused": None}
+
         await _copy(stage, copier)
         finished = await copier.finish(wait=wait, interrupt=interrupt)
         return {

@@ -319,6 +319,7 @@ def _read_related(
     # By id of a run below one of the rows: the rows above it.
     above = {run_id: [run_id] for run_id in metrics}
     level = list(above)
+
     for depth in range(MAXIMUM_DEPTH):
         children = yield from run_reads.list_children_usage(level)
         if not children:
@@ -338,6 +339,7 @@ def _read_related(
     asked = (yield from approvals.list_summaries(paused)) if paused else {}
     queued = [row.run_id for row in rows if row.queue_turn is not None and row.started_at is None]
     places = (yield from queue.list_positions(queued)) if queued else {}
+
     return {
         run_id: RelatedFacts(
             text,

@@ -52,10 +52,12 @@ async def read_run_input(
             f"dependencies are not stored, so a durable {component.kind} cannot have them",
             hint="send what the run needs as metadata or in its input",
         )
+
     if message is None and value is None:
         raise ValidationFailed("message is required")
     if message is not None:
         _check_message(message, limits.message_bytes)
+
     text = dump_checked_json("input", value, limits.state_bytes)
     agent = catalog.find_input_agent(component)
     if agent is None:
@@ -65,6 +67,7 @@ async def read_run_input(
             )
         assert message is not None
         return RunInput(message, None)
+
     schema = await _open_schema(catalog, agent, with_input=value is not None)
     if schema is not None:
         if value is not None:
@@ -72,6 +75,7 @@ async def read_run_input(
         elif schema.is_required:
             assert message is not None
             text = await _read_object(schema, message, agent.id, limits.state_bytes)
+
     if message is None:
         assert text is not None
         message = text

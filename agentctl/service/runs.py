@@ -276,6 +276,7 @@ class RunOperations(OperationFamily):
         )
         metadata = self._dump_object("metadata", request.metadata)
         session_state = self._dump_object("session_state", request.session_state)
+
         session_id = request.session_id
         if session_id is None:
             session_id = self.principal.session_id or new_id()
@@ -285,6 +286,7 @@ class RunOperations(OperationFamily):
             identity = self._build_idempotency(kind, component_id, request, earlier, stream=stream)
         outlives_caller = self._outlives_caller(request)
         limits = self.hosting.settings.runs
+
         spec = RunSpec(
             run_id=new_id(),
             session_id=session_id,
@@ -311,6 +313,7 @@ class RunOperations(OperationFamily):
             actor=self.principal.actor,
             durable=component.durable,
         )
+
         return Submission(
             spec,
             component,
@@ -453,16 +456,19 @@ class RunOperations(OperationFamily):
             database, state = await self.lookups.find_named_run(
                 kind, component_id, run_id, session_id, "cancel"
             )
+
             if not 0 <= request.wait <= MAXIMUM_CANCEL_WAIT:
                 raise errors.ValidationFailed(
                     f"wait must be a number of seconds from 0 to {MAXIMUM_CANCEL_WAIT:g}"
                 )
+
             if request.reason is not None:
                 check_text("reason", request.reason)
                 if len(request.reason) > MAXIMUM_REASON_LENGTH:
                     raise errors.ValidationFailed(
                         f"reason must be at most {MAXIMUM_REASON_LENGTH} characters"
                     )
+
             note = await call.prepare_entry(database)
             with call.change():
                 result = await self.hosting.canceller.cancel(

@@ -284,11 +284,13 @@ class SessionOperations(OperationFamily):
             component = self.hosting.catalog.get(kind, row.component_id or "")
             spec = None if component is None else component.spec
             makes_summaries = isinstance(spec, Agent | Team) and spec.summary.every_runs
+
             if component is None or not makes_summaries:
                 raise errors.BadRequest(
                     "The session has no agent or team that makes summaries",
                     hint="set summary = { every_runs = 1 } on its agent or team",
                 )
+
             await call.commit_first(database)
             run = await self.hosting.engine.summarize(
                 component, session_id, row.user_id, self._request_id
@@ -299,6 +301,7 @@ class SessionOperations(OperationFamily):
                     raise errors.Unavailable(
                         "The session was not summarized", cause=ending.error_detail
                     )
+
             row = await database.read(self.lookups.session(session_id, where))
             return await self._detail(database, row, view)
 

@@ -93,11 +93,13 @@ class UsageOperations(OperationFamily):
                 raise errors.ValidationFailed(
                     f"the period must have at most {MAXIMUM_POINTS} {filter.step}s"
                 )
+
             database = self.lookups.database(filter.db_id)
             found = await self.hosting.prices.run(
                 lambda cost_of: _read_overview(scope, filter, cost_of), database.read
             )
             points, groups, count, waiting = found
+
             columns, total = _COLUMNS[filter.by], Sums()
             for sums in points.values():
                 total.add(sums)
@@ -125,6 +127,7 @@ class UsageOperations(OperationFamily):
                     else format_rfc3339(waiting.oldest_at),
                 },
             )
+
             return build_document(record)
 
     def _build_scope(

@@ -65,6 +65,7 @@ async def import_agentos(
     """
     imported = ImportReport()
     total, done = await reader.count_sessions(), 0
+
     while True:
         page = await reader.list_sessions(PAGE_SESSIONS, done, _OLDEST_FIRST)
         if not page:
@@ -73,9 +74,11 @@ async def import_agentos(
             await _import_session(reader, target, session, imported, quotas)
             done += 1
             report("sessions imported", done, total)
+
     async for memory in reader.list_memories():
         await _import_memory(system, memory, imported, quotas)
         report("memories imported", imported.counts["memories"], None)
+
     for table in reader.layout.others:
         if not table.endswith("_schema_versions") and (rows := await reader.count_rows(table)):
             imported.unused.append(f"{rows} rows of {table}")
@@ -207,6 +210,7 @@ def _build_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     answered = {message.get("tool_call_id") for message in own if message["role"] == "tool"}
     called: set[str] = set()
     built: list[dict[str, Any]] = []
+
     for message in own:
         role, content = message["role"], message["content"] or ""
         created_at = message["created_at"]

@@ -73,6 +73,7 @@ class Exchange:
         ids = operation_ids(self.kind)
         operation = ids.create_run
         path = {KINDS[self.kind].id_field: self.component_id}
+
         try:
             operations.require(operation, **path)
             operations.require_component(self.kind, self.component_id)
@@ -96,6 +97,7 @@ class Exchange:
         except Exception as error:
             await operations.record_refusal(operation, path, error)
             raise
+
         started = first[0]["metadata"]["agentctl"]
         add_log_context(**started)
         headers = {"X-Session-ID": started["session_id"], "X-Run-ID": started["run_id"]}

@@ -131,10 +131,12 @@ class HandshakeServer:
         name, values, meta = params.get("name"), params.get("arguments"), params.get("_meta")
         if isinstance(meta, dict) and (trace := parse_traceparent(meta.get("traceparent"))):
             caller_trace.set(trace)
+
         if not isinstance(name, str) or not isinstance(values, dict | None):
             body = build_error(request_id, INVALID_PARAMS, "tools/call needs name and arguments")
             await json_response(body)(call.scope, call.receive, send)
             return
+
         streams = "text/event-stream" in call.headers.get("accept", "")
         stream = _Stream(send)
         token = meta.get("progressToken") if isinstance(meta, dict) else None
@@ -146,6 +148,7 @@ class HandshakeServer:
             ask=stream.ask if streams and session is not None and session.asks else None,
             waits=partial(call.caller.app_state.followed_runs.reserve, call.caller.owner),
         )
+
         watch = asyncio.ensure_future(_watch(call, client.disconnected))
         try:
             async with stream.open() if streams else contextlib.nullcontext():

@@ -105,6 +105,7 @@ async def _run(
     ignored = {IGNORED_HEADER: ", ".join(parameters.ignored)} if parameters.ignored else {}
     key = _get_header(call, "Idempotency-Key")
     requested = Requested(kind, model, turn, ignored, is_stream, key)
+
     if turn.messages.results:
         try:
             return await continue_turn(call, requested)
@@ -112,6 +113,7 @@ async def _run(
             if (history := turn.messages.read_history()) is None:
                 raise
             turn.messages = history
+
     if turn.previous is not None:
         turn.conversation = await find_continued_session(call, turn.previous)
     session_id, conversation = _get_header(call, SESSION_HEADER), turn.conversation
@@ -124,6 +126,7 @@ async def _run(
     is_continued = has_session and turn.previous is None
     if not has_session:
         session_id = _find_chat(call)
+
     request = RunRequest(
         message=turn.messages.message,
         session_id=session_id,

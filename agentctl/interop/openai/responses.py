@@ -77,12 +77,14 @@ class ModelResponse:
             self.tools,
             self.background,
         )
+
         if parameters.get_include_usage():
             raise RefusedParameter(
                 "stream_options.include_usage is not supported: the last event has the usage",
                 "stream_options",
             )
         self.output_schema = read_schema(text_format, "text.format")
+
         value = parameters.get_any("conversation")
         if isinstance(value, dict):
             value = value.get("id", "")
@@ -92,6 +94,7 @@ class ModelResponse:
                 "Only one of previous_response_id and conversation can be given",
                 "previous_response_id",
             )
+
         value = parameters.get_any("input")
         items = [{"role": "user", "content": value}] if isinstance(value, str) else value
         messages = read_input_items(check_type(items, list, "input"))

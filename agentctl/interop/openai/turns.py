@@ -124,6 +124,7 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
     run = (await operations.read_turn(run_id, found)).value
     pending = await operations.list_pending(run_id, found)
     asked = {each["approval_id"]: each for each in pending}
+
     results = turn.messages.results
     decided = sum(each["status"] != "pending" for each in run["approvals"])
     start = LegStart(1 + decided + len(results), run["metrics"])
@@ -132,6 +133,7 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
         background=turn.background,
         idempotency_key=requested.key,
     )
+
     try:
         continued = await operations.begin_continuation(
             found.kind, found.component_id, run_id, request
@@ -140,6 +142,7 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
         raise AnsweredCall(conflict.detail) from None
     if continued is not None and turn.background and not requested.is_stream:
         return _respond(requested, read_answer(run)._replace(text="", end=None, leg=start.leg))
+
     if continued is None:
         events = _announce_pause(run_id, found, read_answer(run).created_at)
     else:
@@ -149,6 +152,7 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
         keeps = turn.background or requested.key is not None or _detaches(call)
         following = operations.follow_continuation(continued)
         events = following if keeps else _cancel_when_left(call, run_id, found, following)
+
     expanded = _expand_pauses(call, events)
     if requested.is_stream:
         return await _stream(call, requested, expanded, start)

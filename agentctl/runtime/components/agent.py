@@ -185,12 +185,14 @@ class _Turns:
             call["id"]: text for call, text in zip(pending, texts, strict=True) if text is not None
         }
         ended |= results
+
         if conversation.is_parked:
             raise Parked
         if conversation.waiting:
             raise Paused(conversation.asks, self._keep(calls, ended))
         if conversation.routed_answer is not None:
             return False
+
         self.messages += [
             {
                 "role": "tool",

@@ -136,12 +136,14 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
         state = context.leg.state
         first, run_id = state["step"], state["run_id"]
         output = output if state["input"] is None else state["input"]
+
     spans, journal = context.transcript.spans, context.journal
     steps = catalog.steps(workflow)
     for index, (name, worker) in enumerate(steps[first:], start=first):
         context.checkpoint()
         if journal is not None and journal.is_parking:
             raise Parked
+
         span = spans.find_open(f"step-{index}") if run_id is not None else None
         if run_id is None:
             context.emit(StepStarted(name, index))
@@ -151,6 +153,7 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
             result = await context.run_member(worker, output, run_id=run_id, keeps_input=index == 0)
         finally:
             current_call.reset(token)
+
         if result.status == "PARKED":
             raise Parked
         if result.status == "PAUSED":
@@ -159,6 +162,7 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
         span.end(SPAN_STATUSES[result.status])
         if result.status != "COMPLETED":
             raise _build_step_failure(name, result)
+
         output = result.content
         if journal is not None:
             call = JournaledCall(span.id, name, {}, kind="member")

@@ -81,11 +81,13 @@ async def _collect_reports(
     waiting: dict[str, str] = dict(state["waiting"]) if state is not None else {}
     # A member that the configuration has got since the pause was not asked.
     asked = [member for member in members.values() if state is None or member.id in waiting]
+
     async with asyncio.TaskGroup() as group:
         tasks = {
             member.id: group.create_task(_run_member(member, conversation, waiting.get(member.id)))
             for member in asked
         }
+
     results = {member_id: task.result() for member_id, task in tasks.items()}
     if any(result.status == "PARKED" for result in results.values()):
         raise Parked
@@ -94,11 +96,13 @@ async def _collect_reports(
         for member_id, result in results.items()
         if result.status == "PAUSED"
     }
+
     for member_id, result in results.items():
         if member_id not in waiting:
             member = members[member_id]
             text = build_member_outcome(member, result).text
             reports[member_id] = f"{member_id} ({member.name}):\n{text}"
+
     if waiting:
         kept = {"conversation": conversation.keep(), "reports": reports, "waiting": waiting}
         raise Paused([], kept)

@@ -91,6 +91,7 @@ class AgnoRunner(AgnoBase):
         state = dict(context.state)
         stream = {"stream": True, "stream_events": True, "yield_run_output": True}
         output: Any = None
+
         with keep_failures() as failed:
             inputs = watch_inputs([target])
             if run.leg is None and (access := current_access.get()) is not None:
@@ -119,6 +120,7 @@ class AgnoRunner(AgnoBase):
                         continue
                     await add_event(event, report, calls)
                     await run.take_turn()
+
         if report.root.is_paused:
             _pause(report, output, target)
 

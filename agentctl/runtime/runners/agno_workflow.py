@@ -59,9 +59,11 @@ class AgnoWorkflowRunner(AgnoBase):
         _replace_storage(workflow, session)
         given, calls = build_options(workflow, run), DecidedCalls()
         stream = {"stream": True, "stream_events": True}
+
         with keep_failures() as failed:
             inputs = watch_inputs(walk_executors(workflow.steps))
             report = WorkflowReport(run, failed, workflow, inputs)
+
             if run.leg is None:
                 events: Any = workflow.arun(
                     await self.read_input(message, run),
@@ -82,6 +84,7 @@ class AgnoWorkflowRunner(AgnoBase):
                 session.upsert_run(output)
                 _give_options(workflow, given, run)
                 events = await workflow.acontinue_run(output, **stream)
+
             try:
                 async with aclosing(events):
                     async for event in events:
@@ -93,6 +96,7 @@ class AgnoWorkflowRunner(AgnoBase):
                 _log.warning("run %s: the workflow failed", context.run_id, exc_info=error)
                 run.environment.keep_cause(error)
                 raise report.fail() from error
+
         if report.is_paused:
             _pause(report, session, workflow)
 

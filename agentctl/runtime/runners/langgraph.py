@@ -163,6 +163,7 @@ class LangGraphRunner:
             stored = leg.state["report"]
         else:
             answers, stored = Answers(), None
+
         approved = answers.approved
         arguments = {call_id: decision.arguments for call_id, decision in approved.items()}
         report = GraphReport(
@@ -174,11 +175,13 @@ class LangGraphRunner:
         if arguments:
             # Before the effect: a tool with other arguments than the approved ones has none.
             saved.config["callbacks"].insert(1, ApprovedCalls(arguments))
+
         runtime_context: Any = run.context
         if self._build_context is not None:
             runtime_context = self._build_context(run.context)
             if inspect.isawaitable(runtime_context):
                 runtime_context = await runtime_context
+
         unfinished = set(approved)
         for decision in approved.values():
             if decision.execution is None:
@@ -193,6 +196,7 @@ class LangGraphRunner:
             version="v2",
             **saved.options,
         )
+
         try:
             async with aclosing(events):
                 async for event in events:
@@ -217,6 +221,7 @@ class LangGraphRunner:
             raise
         except Exception as error:
             raise report.classify(error) from error
+
         if report.interrupts:
             await self._pause(run, saved, report, unfinished)
         await report.end()
@@ -234,6 +239,7 @@ class LangGraphRunner:
             "configurable": configurable,
             "metadata": {"session_id": context.session_id},
         }
+
         given, new = await self._read_input(message, run)
         # A member has no earlier runs: its graph stores nothing, so that two members at the same
         # time do not share a thread.
@@ -246,6 +252,7 @@ class LangGraphRunner:
             values = _add_messages(given, earlier, new)
             durability = "exit" if run.journal is None else "sync"
             return _Thread(graph, config, values, saver, {"durability": durability})
+
         if leg is not None:
             configurable |= leg.state["thread"]
             if not (await self._graph.aget_state(config)).values:
@@ -254,6 +261,7 @@ class LangGraphRunner:
                     "The checkpointer of the graph does not have the thread of the run any more",
                 )
             return _Thread(self._graph, config)
+
         # Two agents or two users never share a thread.
         configurable["thread_id"] = (
             f"{context.component_id}:{context.user_id or ''}:{context.session_id}"

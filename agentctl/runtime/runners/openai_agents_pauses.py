@@ -99,11 +99,13 @@ async def restore_state(
     stored = orjson.loads(orjson.dumps(leg.state["state"]))
     edited = {each.tool_call_id: each for each in leg.decisions if each.is_edited}
     changed = _edit_calls(stored, edited)
+
     try:
         state = await RunState.from_json(agent, stored, context_deserializer=lambda _: context)
     except Exception as error:
         detail = "The run cannot be read by this version of openai-agents or of the agent"
         raise ExecutionError("AGENT_FAILED", detail) from error
+
     for item in state.get_interruptions():
         call_id = item.call_id or ""
         decision = leg.find(call_id)

@@ -149,6 +149,7 @@ class _Execution:
         else:
             prompt, history = None, deferred.load_messages()
             self._run.restore_usage(extract_usage(deferred.usage))
+
         async with agent.iter(
             prompt,
             message_history=history,
@@ -176,6 +177,7 @@ class _Execution:
                         await self._report_calls(node, steps)
             if end is None:
                 end = await self._end(steps)
+
         if end is not None:
             # Outside of the library: its context managers handle no pauses.
             raise end

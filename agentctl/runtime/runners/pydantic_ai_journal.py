@@ -65,6 +65,7 @@ class StepJournal:
         if self._has_answer:
             self._has_answer, self._kept = False, [*messages]
             return
+
         calls = [call for call in response.tool_calls if not _is_output(tools, call)]
         if not calls:
             return
@@ -73,11 +74,13 @@ class StepJournal:
         if count > len(messages) or not is_longer:
             # The library, or a processor of the history, has changed earlier messages.
             count = 0
+
         try:
             added = to_jsonable(messages[count:])
         except (PydanticSerializationError, UnicodeError) as error:
             detail = "The run cannot be durable: its messages have no JSON form"
             raise ExecutionError("STATE_REJECTED", detail) from error
+
         self._run.request_calls(
             [(call.tool_call_id, call.tool_name, parse_arguments(call.args)) for call in calls]
         )

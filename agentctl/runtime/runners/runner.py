@@ -111,6 +111,7 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
         if environment.spec.origin is not None:
             transcript.add_kept(environment.spec.origin.messages)
         transcript.add_user(message)
+
     try:
         runner = await opening
         if access is not None:
@@ -138,6 +139,7 @@ async def _execute(opening: Awaitable[Runner], environment: RunEnvironment) -> N
             _log.warning("run %s: the agent failed", environment.spec.run_id, exc_info=error)
             environment.keep_cause(error)
         raise ExecutionError("AGENT_FAILED") from None
+
     environment.checkpoint()
     transcript.end_answer([], "stop")
     if access is not None and access.finish_reason in _INCOMPLETE:

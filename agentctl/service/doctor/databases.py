@@ -72,12 +72,14 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
         async for finding in _check_server(entry, check, processes):
             yield finding
         return
+
     path = sqlite_path(entry.url)
     for finding in _check_location(check, path):
         yield finding
     if not path.exists() and path.parent.is_dir():
         yield note(check, f"{path} does not exist yet", "agentctl serve creates it")
         return
+
     try:
         yield await _check_newest_record(entry, check)
         for finding in _check_schema(check, str(path), await read_version(entry)):
@@ -92,6 +94,7 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
     except AgentctlError as failure:
         yield from_failure(check, failure)
         return
+
     yield ok(check, "it is writable")
     if mode != "wal":
         remedy = f"sqlite3 {shlex.quote(str(path))} 'PRAGMA journal_mode = WAL'"

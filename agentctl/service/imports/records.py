@@ -116,6 +116,7 @@ class SessionReader:
             raise ValidationFailed("session has none of agent_data, team_data and workflow_data")
         if (mismatch := find_mismatch(session, _DETAILS[kind])) is not None:
             raise ValidationFailed(f"{at}.{mismatch} is missing or has a wrong type")
+
         data = session.get(f"{kind}_data")
         metrics = session.get("metrics")
         if kind == "workflow":
@@ -124,16 +125,19 @@ class SessionReader:
         total = session.get("total_tokens")
         if total is not None and not _is_count(total):
             raise ValidationFailed("session.total_tokens is not a number of tokens")
+
         component_id = _read_component_id(session, KINDS[kind].id_field, at)
         component_name = session.get("workflow_name") if kind == "workflow" else None
         if kind != "workflow" and data is not None:
             component_name = data.get("name")
         if component_name is not None and not isinstance(component_name, str):
             raise ValidationFailed(f"{at}.{kind}_data.name is not a text")
+
         created_at = _read_time(session, "created_at", at)
         updated_at = _read_time(session, "updated_at", at)
         if created_at is None or updated_at is None:
             raise ValidationFailed(f"{at}.created_at or {at}.updated_at is missing")
+
         row = SessionRow(
             session_id=_read_id(session, "session_id", at),
             session_type=kind,
@@ -154,6 +158,7 @@ class SessionReader:
             summary=_dump(session.get("session_summary")),
             session_state=_dump(session.get("session_state")),
         )
+
         _check_owner(row.user_id, at)
         # A request sets these values, so that they were in its body.
         _check_sizes(row, _SESSION_TEXTS, at, self._limits.body_bytes)
@@ -197,6 +202,7 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
     kinds = [kind for kind, names in KINDS.items() if record.get(names.id_field) is not None]
     if len(kinds) != 1:
         raise ValidationFailed(f"{at} needs one of agent_id, team_id and workflow_id")
+
     if record.get("session_id") != session_id:
         raise ValidationFailed(f"{at}.session_id is not the id of the session")
     status, purpose = record["status"], record.get("purpose")
@@ -204,6 +210,7 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
         raise ValidationFailed(f"{at}.status must be one of {', '.join(_STATUSES)}")
     if purpose not in _PURPOSES or record.get("late_result") not in (None, "dropped"):
         raise ValidationFailed(f"{at}.purpose or {at}.late_result has an unknown value")
+
     times = _read_times(record, at)
     _check_messages(record, f"{at}.messages")
     _check_members(record, "tools", ("tool_call_id",), at)
@@ -213,6 +220,7 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
     error = record.get("error") or {}
     if status == "ERROR" and not error:
         raise ValidationFailed(f"{at}.error is missing")
+
     return RunRow(
         run_id=record["run_id"],
         session_id=session_id,

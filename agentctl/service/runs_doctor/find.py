@@ -261,6 +261,7 @@ async def _check_waiting(hosting: Hosting, database: Database) -> list[Problem]:
     problems = list[Problem]()
     at = now()
     before = at - ENDING_SECONDS * 1_000_000
+
     for row in await database.read(
         integrity.find_inconsistent(MAXIMUM_WAITING, before), size="large"
     ):
@@ -270,11 +271,13 @@ async def _check_waiting(hosting: Hosting, database: Database) -> list[Problem]:
                 row.remedy,
             )
         )  # fmt: skip
+
     for run_id, session_id in await database.read(
         integrity.list_long_paused(at - PAUSED_SECONDS * 1_000_000, MAXIMUM_WAITING), size="large"
     ):
         text = "it has waited for a decision for more than a day"
         problems.append(Problem("paused", database.id, run_id, session_id, None, text, None))
+
     for state, _ in await database.read(queue.list_next_legs(MAXIMUM_WAITING)):
         kind = cast(ComponentKind, state.component_type)
         is_configured = hosting.catalog.get(kind, state.component_id) is not None
@@ -289,11 +292,13 @@ async def _check_waiting(hosting: Hosting, database: Database) -> list[Problem]:
         problems.append(
             Problem("unclaimed", database.id, state.run_id, state.session_id, None, text, None)
         )
+
     for call in await database.read(integrity.list_unknown_calls(MAXIMUM_WAITING), size="large"):
         text = f"no one knows whether its call {call.tool_call_id} of {call.tool_name} was made"
         problems.append(
             Problem("unknown_call", database.id, call.run_id, call.session_id, None, text, None)
         )
+
     return problems
 
 

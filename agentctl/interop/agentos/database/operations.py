@@ -137,6 +137,7 @@ class AgentOSDatabase(AgentOSBackend):
         session = await self._require_session(session_id, where)
         runs = await self.reader.list_runs(session)
         data = session.data.get("session_data") or {}
+
         if view == "summary":
             turns = sum(1 for run in runs if not run["parent_run_id"])
             return build_document(
@@ -149,6 +150,7 @@ class AgentOSDatabase(AgentOSBackend):
                     "metadata": session.data.get("metadata"),
                 }
             )
+
         counters = sum_counters(run["metrics"] for run in runs)
         id_field = KINDS[session.kind].id_field
         detail: Record = {
@@ -162,6 +164,7 @@ class AgentOSDatabase(AgentOSBackend):
             "created_at": format_time(session.created_at),
             "updated_at": format_time(session.updated_at or session.created_at),
         }
+
         if session.kind == "workflow":
             named = (session.data.get("workflow_data") or {}).get("name")
             detail |= {"workflow_name": named, "session_data": session.data.get("session_data")}
@@ -175,6 +178,7 @@ class AgentOSDatabase(AgentOSBackend):
         if session.kind == "agent":
             detail["agent_session_id"] = session.session_id
         detail |= {"problem": session.problem} if session.problem else {}
+
         return build_document(detail)
 
     async def _require_session(self, session_id: str, where: SessionLocator) -> StoredSession:

@@ -102,20 +102,24 @@ class AgentOSApprovals(AgentOSRuns):
         """
         if ruling.arguments is not None:
             raise self.build_missing_error("approvals with edited arguments")
+
         shown = await self._read_approval(approval_id)
         if ruling.arguments_hash not in (None, shown["arguments_hash"]):
             raise errors.Conflict("arguments_hash is that of another call: read it again")
+
         given = {"note": ruling.note, "values": ruling.answer, "result": ruling.result}
         data = {name: value for name, value in given.items() if value is not None}
         status = "rejected" if ruling.decision in ("reject", "fail") else "approved"
         body: dict[str, Any] = {"status": status}
         if data:
             body["resolution_data"] = data
+
         path = _build_path("resolve_approval", approval_id)
         decided = read_approval(await self.read_object(Request("POST", path, body=body)))
         ids = {KINDS[kind].id_field: component_id, "run_id": shown["root_run_id"]}
         form = build_query(session_id=shown["session_id"], stream=False, background=True)
         continued = Request("POST", build_path(operation_ids(kind).continue_run, **ids), form=form)
+
         try:
             await self.read_object(continued)
         except errors.AgentctlError as failure:

@@ -40,6 +40,7 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
     directory, bodies = Directory(settings), BuiltBodies()
     runs, sessions = RunEndpoints(directory, bodies), SessionEndpoints(directory, bodies)
     approvals = ApprovalEndpoints(directory, bodies)
+
     endpoints: dict[str, Endpoint | None] = dict.fromkeys(_SAME_ENDPOINT)
     for owner in (
         system_endpoints,
@@ -49,10 +50,12 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
         endpoints |= {name: getattr(owner, name) for name in by_name if hasattr(owner, name)}
     endpoints["get_session_runs"] = partial(sessions.list_runs, False)
     previews = partial(sessions.list_runs, True)
+
     for kind in KINDS:
         for name, operation_id in operation_ids(kind)._asdict().items():
             if hasattr(runs, name):
                 endpoints[operation_id] = partial(getattr(runs, name), kind)
+
     adapted: dict[str, Operation] = by_name | {
         name: AdaptedOperation(by_name[name], endpoint, **system_endpoints.BODIES.get(name, {}))
         for name, endpoint in endpoints.items()
@@ -60,6 +63,7 @@ def adapt_operations(operations: Iterable[Operation], settings: Settings) -> lis
     for name, build in system_endpoints.list_shapes(settings, directory).items():
         endpoint, signature = _build_endpoint(name, build, bodies), OPERATIONS[name].signature
         adapted[name] = AdaptedOperation(by_name[name], endpoint, signature=signature)
+
     added = [
         AdaptedOperation(
             by_name[operation],

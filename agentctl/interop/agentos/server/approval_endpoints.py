@@ -67,6 +67,7 @@ class ApprovalEndpoints(Endpoints):
         kind, component_id = _find_component(source_type, agent_id, team_id, workflow_id)
         kinds = {pause: name for name, pause in PAUSE_TYPES.items()}
         first = Page(limit, page)
+
         if schedule_id or approval_type == "audit" or (pause_type and pause_type not in kinds):
             rows, total = list[ApprovalRecord](), 0  # there are none of these
         else:
@@ -81,6 +82,7 @@ class ApprovalEndpoints(Endpoints):
                 page=first,
             )
             rows, total = await list_rows(call.operations.get_approvals, selected, limit)
+
         meta = {
             "page": page,
             "limit": limit,

@@ -108,6 +108,7 @@ def write_workflow_pause(
     waiting = list(approvals)
     built: Built = {"step_name": name, "step_index": index, "step_type": "Step"}
     requirements = [_write_step(each, built) for each in waiting if each["run_id"] == run_id]
+
     if executor is not None:
         kind, component_id, executor_run_id = executor
         requirements.append(
@@ -127,6 +128,7 @@ def write_workflow_pause(
                 "executor_session_id": session_id,
             }
         )
+
     return {
         "paused_step_name": name,
         "paused_step_index": index,

@@ -240,10 +240,12 @@ class RunEndpoints(Endpoints):
         except (BadRequest, TooLarge, UnsupportedMediaType):
             await operations.require_run(kind, component_id, run_id, None)
             raise
+
         for name, same in _VARIANTS.items():
             if body.get(name) not in same:
                 raise ValidationFailed(f"{name} is not supported: a run goes on where it paused")
         session_id, streams = body.get("session_id") or None, body.get("stream", True)
+
         found = await operations.list_run_approvals(kind, component_id, run_id, session_id)
         status, approvals = found
         decisions = match_decisions(entries, approvals)
@@ -253,12 +255,14 @@ class RunEndpoints(Endpoints):
             dependencies=body.get("dependencies"),
             idempotency_key=idempotency_key,
         )
+
         was_approved = not decisions and any(each["policy"] == "other" for each in approvals)
         if was_approved and streams:
             return await self._stream_next_legs(kind, call, component_id, run_id)
         continued = None
         if not (was_approved and is_final(status)):
             continued = await operations.begin_continuation(kind, component_id, run_id, request)
+
         if streams and continued is None:
             return await self._stream_last_event(kind, call, component_id, run_id)
         if streams and continued is not None:
@@ -267,6 +271,7 @@ class RunEndpoints(Endpoints):
             )
             events = operations.follow_continuation(continued)
             return EventStreamResponse(None, translate_portions(events, translator.translate))
+
         run = (
             await operations.read_continuation(kind, component_id, run_id, request, continued)
         ).value
