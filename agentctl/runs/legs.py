@@ -172,6 +172,9 @@ def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:  
         `continues` if everything was decided meanwhile: the run is PENDING then. `cancelled` and
         `full` if nothing was written; `ended` if another process has ended the run or its attempt.
     """
+    # From the top down, the order in which decisions, cancels and ends lock the runs of a tree.
+    # Without these locks a member could pause after the end of its root has cancelled the members
+    # that were paused then, and nothing would end it.
     for above in dict.fromkeys((run.root, run.parent)) if run.parent is not None else ():
         state = yield from run_reads.lock_state(above.run_id)
         if state is None or is_final(state.status):
@@ -190,6 +193,7 @@ def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:  
         return "cancelled"
 
     if prepared.rows:
+        # Before the first write: the outcome `full` must leave nothing.
         pending = yield from approvals.count_pending(MAXIMUM_PENDING)
         if pending + len(prepared.rows) > MAXIMUM_PENDING:
             return "full"
@@ -202,6 +206,8 @@ def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:  
         )
 
     values = prepared.values
+    # The approvals of members may have been decided while the root was RUNNING. The last decision
+    # could not release it, and no further one follows: the root goes on at once.
     if run.parent is None and not (yield from approvals.count_pending_of_root(run.run_id)):
         values = replace(values, status="PENDING")
     yield from runs.pause(values)

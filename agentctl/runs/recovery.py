@@ -241,6 +241,8 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     Returns:
         False, without a change, if the run cannot go on.
     """
+    # The row of the root run first, as a decision and a cancel lock it. Other processes may recover
+    # the same worker: the second one finds another owner.
     root = yield from run_reads.lock_state(root_id)
     checkpoint = yield from approvals.load_checkpoint(root_id)
     if root is None or root.owner != owner or checkpoint is None or is_final(root.status):
@@ -268,6 +270,9 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     questions = sum(row.kind == "outcome" and row.created_at > progress_at for row in rows)
     returns = root.attempt - written - 2 * questions
 
+    # A call that was executing becomes a question, unless it is idempotent. Without a question, the
+    # run is not returned if a call without an approval began, which could be made twice, or if the
+    # leg has lost its worker too often: it may be the cause.
     asked = yield from ask_about_lost_calls(rows)
     if durable:
         for run_id in (root_id, *members):
@@ -275,6 +280,7 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
     if not asked and (has_effects or returns > MAXIMUM_RETURNS):
         return False
 
+    # The new attempt refuses all later writes of the old owner, also if its process still lives.
     if asked:
         yield from append_pause_event(root_id, asked)
     yield from runs.return_leg(root_id, root.attempt, "PAUSED" if asked else "PENDING")
@@ -285,7 +291,8 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
         yield from return_member(member)
 
     if asked:
-        # The question may be that of a member whose cancel was requested.
+        # After the members: the question may be that of one whose cancel was requested, which has
+        # ended now and waits for nothing.
         yield from release_if_decided(root_id)
         yield from publish_run(outbox, root_id)
     return True

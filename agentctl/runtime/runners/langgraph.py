@@ -176,12 +176,15 @@ class LangGraphRunner:
             # Before the effect: a tool with other arguments than the approved ones has none.
             saved.config["callbacks"].insert(1, ApprovedCalls(arguments))
 
+        # Code of the user: it may fail, so it runs before a call is stored as begun.
         runtime_context: Any = run.context
         if self._build_context is not None:
             runtime_context = self._build_context(run.context)
             if inspect.isawaitable(runtime_context):
                 runtime_context = await runtime_context
 
+        # The begin of an approved call is on the disk before the graph can make it: if the process
+        # dies, the call is doubtful, and is not made a second time without a decision.
         unfinished = set(approved)
         for decision in approved.values():
             if decision.execution is None:
@@ -214,7 +217,7 @@ class LangGraphRunner:
         except GraphDrained as error:
             if journal is None or run.is_stopping:
                 raise report.classify(error) from error
-            # With the reports of the events that came after its end.
+            # Again, with the reports of the events that came after the end of the superstep.
             await journal.store()
             raise Parked from None
         except (ExecutionError, asyncio.CancelledError):
@@ -222,6 +225,7 @@ class LangGraphRunner:
         except Exception as error:
             raise report.classify(error) from error
 
+        # After the stream: a pause requires that everything else has ended.
         if report.interrupts:
             await self._pause(run, saved, report, unfinished)
         await report.end()

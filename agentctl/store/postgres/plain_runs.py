@@ -52,6 +52,14 @@ def _build_insert(
     return f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(selected)} {source}"
 
 
+# The start: `taken` counts the run in a session that exists, `created` creates the session if
+# `taken` has no row, and the run and its audit entry are inserted from the row of either. If both
+# are empty, so are all inserts: the session is not visible, is of another type, has no component,
+# or was created by another transaction since the snapshot. Then nothing has changed, and the unit
+# runs instead. `taken` and `created` read one snapshot, so never both of them have a row.
+#
+# What must stay equal to the units: `_TAKE` to the update of `sessions.allocate_seq`, `_CREATE` to
+# `sessions.create`, `_ADD_RUN` to `runs.create`, `_ADD_ENTRY` to the append of the audit log.
 _SESSION = "RETURNING session_id, run_count, user_id, session_state"
 
 _TAKE = (
@@ -123,8 +131,44 @@ def start(
     return StartedRun(rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
 
 
-# The run is the newest of its session, or a later one keeps its status there. Runs that are created
-# between the snapshot and the lock on the session are found by `_IS_KNOWN`.
+# The end, in one statement whose parts read the same snapshot:
+#
+#   ended     `runs.FINISH`, the statement of the unit, with more conditions and more columns
+#   counted   the updates of `sessions.add_usage` in one
+#   appended  `usage.append`
+#   stored    `events.append_batch`
+#
+# How it is cut. `runs.FINISH` ends with `runs.CHANGED`, its RETURNING. That is removed, conditions
+# are added to its WHERE, and a longer RETURNING gives the other parts the columns that they read:
+# they cannot read the new row from `runs`, because the snapshot has the old one. So
+# `runs.CHANGED` must stay the end of `runs.FINISH`, and the WHERE must stay a conjunction.
+#
+# The decision of `ended`. `sessions.last_status` is the status of the newest top-level run. Members
+# have numbers of the session, too, so `run_count` alone does not show which run that is. A
+# top-level run may end here if it has the highest number (it sets the status), or if a later
+# top-level run exists (that one keeps the status). Otherwise only members came later, and the unit
+# has to search for the newest. A session with a queue needs the unit as well: the end has to let
+# the next run begin. The end of a member changes neither.
+#
+# The change after it. `ended` locks the row of the run, then `counted` waits for the row of the
+# session: the order of all transactions. Another transaction may commit during this wait, and
+# PostgreSQL then gives `counted` the new row of the session, but still the old snapshot of `runs`.
+# If the new row has a higher `run_count`, or a queue, the decision of `ended` was made with old
+# facts. `_IS_KNOWN` repeats it with the new row.
+#
+# Why a division. If `_IS_KNOWN` is false, all parts have to be undone. A condition in the WHERE of
+# `counted` would leave out the counters only: the run would be ended, and its usage lost. An error
+# undoes the whole statement, and a division by zero is the error that plain SQL can raise. The
+# dividend is a column, since PostgreSQL computes a division of two constants when it plans the
+# statement, also inside a CASE. The driver then runs the unit (`Shortcut`). Each of its statements
+# has its own snapshot: those after the lock see all runs of the session.
+#
+# What must stay equal to the units, column by column: `counted` to `_COUNT_BYTES`, `_LAST_STATUS`
+# and `_WRITE_USAGE` of `sessions`, the text of `_METRICS` to that of `sessions.add_counters`, and
+# `ended` has each column that `usage.APPEND` selects. A new write of the unit
+# belongs here, or its condition into `_is_plain` of `agentctl.runs.finish`; a new write of a start
+# here, or its condition into `admit_run` of `agentctl.runs.admission`. Tests compare the tables
+# after the statement with those after the units.
 _ENDED = (
     runs.FINISH.removesuffix(runs.CHANGED).rstrip()
     + " AND (parent_run_id IS NOT NULL OR seq = (SELECT run_count FROM sessions"
@@ -140,6 +184,7 @@ _ENDED = (
     " AND later.parent_run_id IS NULL) AS is_older"
 )
 
+# The condition of `_ENDED`, with the row of the session after its lock.
 _IS_KNOWN = (
     "((ended.parent_run_id IS NOT NULL OR run_count = ended.seq OR ended.is_older)"
     " AND (ended.parent_run_id IS NOT NULL OR has_queue = 0))"
@@ -153,8 +198,7 @@ _ADDED = {
 
 _METRICS = "'{' || " + " || ',' || ".join(f"'\"{name}\":' || {_ADDED[name]}" for name in _ADDED)
 
-# The division undoes the statement: whether a later run keeps the last status is not known, or a
-# run was queued in the session since the snapshot, which the end has to let begin.
+# The division undoes the statement; see above.
 _COUNT = (
     "UPDATE sessions SET history_bytes = history_bytes + cast(:history_bytes as bigint),"
     " updated_at = CASE WHEN updated_at > :finished_at THEN updated_at ELSE :finished_at END,"
