@@ -233,7 +233,9 @@ CASES: dict[str, Case] = {
         ("requests.usage.MAXIMUM_GROUPS", "store.repositories.usage_reads.MAXIMUM_GROUPS"),
     ),
     "long session": Case(
-        get("/sessions/history"), OK, ("server.state.RESPONSE_BYTES", "requests.MAXIMUM_CUT")
+        get("/sessions/history"),
+        OK,
+        ("server.state.RESPONSE_BYTES", "requests.MAXIMUM_CUT"),
     ),
     "message": Case(run("echo", message="é" * 131_072), OK, ("limits.message_bytes",)),
     "metadata": Case(

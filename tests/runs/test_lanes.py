@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.runs import jobs as module
+from agentctl.runs import lanes as module
 from agentctl.runs.lanes import Job, Jobs, Lane
 from tests.loops import wait_until
 

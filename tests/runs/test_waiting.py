@@ -15,7 +15,7 @@ from agentctl.runs.states import Pause
 from agentctl.runs.waiting import cancel_run, end_overdue_run, release_if_decided
 from agentctl.runtime.history import CANCELLED_RESULT
 from agentctl.runtime.journal import JournaledCall
-from agentctl.runtime.pauses import CallOutcome, NewApproval
+from agentctl.runtime.pauses import Ask, CallOutcome
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs
@@ -36,7 +36,7 @@ TOLD = Sql("SELECT type FROM webhook_deliveries")
 
 
 async def pause(run: LiveRun) -> None:
-    asked = Pause([NewApproval("approval", "call", "pay", {"amount": 1})], {})
+    asked = Pause([Ask("approval", "call", "pay", {"amount": 1})], {})
     assert isinstance(await store_pause(run, asked, Approvals(), lambda: None), Pause)
 
 
