@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -463,7 +462,7 @@ def test_a_write_is_stored_after_its_event_loop_closed(
     gate.set()
     sqlite.close_blocking()
     assert "event loop was closed" in caplog.text
-    with closing(sqlite3.connect(sqlite.path)) as connection:
+    with closing(apsw.Connection(str(sqlite.path))) as connection:
         assert connection.execute("SELECT run_count FROM sessions").fetchall() == [(1,)]
 
 
@@ -475,7 +474,7 @@ def test_a_thread_writes_without_an_event_loop(sqlite: SqliteDatabase) -> None:
     for thread in threads:
         thread.join()
     assert sqlite.write_blocking(take()) == 21
-    with closing(sqlite3.connect(sqlite.path)) as connection:
+    with closing(apsw.Connection(str(sqlite.path))) as connection:
         assert connection.execute("SELECT run_count FROM sessions").fetchall() == [(21,)]
 
 
