@@ -55,7 +55,7 @@ async def retry_while_unavailable(
     attempt: Callable[[], Awaitable[T]],
     *,
     stopped: asyncio.Future[None] | None = None,
-    seconds: float = RETRY_LIMIT_SECONDS,
+    seconds: float | None = None,
     pauses: Sequence[float] = RETRY_PAUSES,
     on_unavailable: Callable[[], None] | None = None,
 ) -> T:
@@ -64,7 +64,7 @@ async def retry_while_unavailable(
     Args:
         attempt: the action; a repetition must have no further effect.
         stopped: done when the result is no longer needed; None if it is needed in any case.
-        seconds: time after which no further attempt is made.
+        seconds: time after which no further attempt is made; None for `RETRY_LIMIT_SECONDS`.
         pauses: seconds between two attempts; the last number repeats.
         on_unavailable: called after each attempt that is repeated.
 
@@ -72,7 +72,8 @@ async def retry_while_unavailable(
         Unavailable: the database did not answer for `seconds`, or `stopped` is done.
     """
     clock = asyncio.get_running_loop().time
-    deadline, waits = clock() + seconds, chain(pauses, repeat(pauses[-1]))
+    limit = RETRY_LIMIT_SECONDS if seconds is None else seconds
+    deadline, waits = clock() + limit, chain(pauses, repeat(pauses[-1]))
     while True:
         try:
             return await attempt()
