@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         Usage,
         tool,
     )
-    from agentctl.run_scope import outside_run
     from agentctl.runtime.models.provider import http_client
+    from agentctl.work.run_scope import outside_run
 
 __all__ = [
     "INTERFACE_VERSION",
@@ -67,6 +67,7 @@ def __getattr__(name: str) -> Any:
         from agentctl.runtime.models.provider import http_client
 
         return http_client
-    from agentctl import agents, run_scope
+    from agentctl import agents
+    from agentctl.work import run_scope
 
     return getattr(run_scope if name == "outside_run" else agents, name)

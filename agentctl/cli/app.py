@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None, io: IO | None = None) -> int:
     except KeyboardInterrupt:
         code = 130
     if arguments is None and "asyncio" in sys.modules:
-        from agentctl.event_loop import finish_process
+        from agentctl.work.event_loop import finish_process
 
         finish_process(code)
     return code

@@ -100,7 +100,7 @@ def _list_values(subject: Subject, parameters: Mapping[str, Any]) -> Iterable[st
     import asyncio
     from contextlib import suppress
 
-    from agentctl.event_loop import run_event_loop
+    from agentctl.work.event_loop import run_event_loop
 
     names = [option.name for option in fields(TargetOptions) if parameters.get(option.name)]
     options = TargetOptions(**{name: parameters[name] for name in names})

@@ -82,8 +82,8 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
     import asyncio
     import signal
 
-    from agentctl.event_loop import handle_signals, run_event_loop, stop_signals
-    from agentctl.runtime.started_work import build_loop_class
+    from agentctl.work.event_loop import handle_signals, run_event_loop, stop_signals
+    from agentctl.work.started_work import build_loop_class
 
     received: list[int] = []
 

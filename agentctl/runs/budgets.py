@@ -16,13 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from agentctl import errors
 from agentctl.config.budgets import Budget
 from agentctl.config.settings import Agent, Settings, Team
-from agentctl.event_loop import retrieve_exception
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import format_rfc3339, now
-from agentctl.run_scope import outside_run
 from agentctl.runs.prices import Prices
 from agentctl.runs.states import Ending
-from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.transcript import Transcript
@@ -32,6 +29,9 @@ from agentctl.store.repositories.live_usage import Used
 from agentctl.store.repositories.usage import NANODOLLARS, CostOf
 from agentctl.store.repositories.usage_reads import UsageScope
 from agentctl.store.visibility import EVERYONE, Visibility
+from agentctl.work.event_loop import retrieve_exception
+from agentctl.work.run_scope import outside_run
+from agentctl.work.tasks import Tasks, retry_while_unavailable
 
 if TYPE_CHECKING:
     from agentctl.store.database import Database, Work

@@ -19,12 +19,12 @@ from agentctl.runs.engine import Engine
 from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, is_final
-from agentctl.runs.tasks import Tasks
 from agentctl.runs.waiting import cancel_run
 from agentctl.store.database import Database, Steps, Work, run_topic, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import run_reads
 from agentctl.store.repositories.run_rows import RunState
+from agentctl.work.tasks import Tasks
 
 LEAVE_SECONDS = 1.0
 """Time to wait for the end of a run whose caller leaves."""

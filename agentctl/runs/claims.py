@@ -26,7 +26,6 @@ from agentctl.runs.decisions import EXPIRY
 from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.states import WORKER_LOST, Ending
 from agentctl.runs.supervision import DATABASE_UNAVAILABLE
-from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.waiting import cancel_run, end_overdue_run
 from agentctl.runs.worker import Worker
 from agentctl.runtime.component import Component
@@ -37,6 +36,7 @@ from agentctl.store.repositories import queue, run_reads
 from agentctl.store.repositories.queue import NextLeg
 from agentctl.store.repositories.run_rows import RunState
 from agentctl.store.repositories.workers import Heartbeat
+from agentctl.work.tasks import Tasks, retry_while_unavailable
 
 QUEUE_SECONDS = 86_400
 """Maximum wait of a run in the queue."""

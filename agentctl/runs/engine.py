@@ -43,7 +43,6 @@ from agentctl.runs.members import Members
 from agentctl.runs.starts import Starts
 from agentctl.runs.states import CLIENT_DISCONNECTED, WORKER_LOST, Ending, Pause
 from agentctl.runs.supervision import Supervision
-from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.tracing import RunTracer
 from agentctl.runs.worker import Worker
 from agentctl.runtime.causes import CauseReader
@@ -51,6 +50,7 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
+from agentctl.work.tasks import Tasks, retry_while_unavailable
 
 CLOSE_SECONDS = 5.0
 """Maximum time that an engine waits for the final status of its runs, once it has ended them."""

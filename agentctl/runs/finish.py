@@ -21,7 +21,6 @@ from agentctl.runs.legs import prepare_pause, write_pause
 from agentctl.runs.live import LiveRun
 from agentctl.runs.results import build_run_end, to_json
 from agentctl.runs.states import Ending, LegEnd, Pause, is_final
-from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.runs.waiting import cancel_waiting_members, close_approvals
 from agentctl.runtime.bounds import convert
 from agentctl.runtime.failures import DETAILS
@@ -29,6 +28,7 @@ from agentctl.store.database import Steps, Work, single_unit, unit
 from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import RunEnd
+from agentctl.work.tasks import retry_while_unavailable
 
 HISTORY_ALLOWANCE = 8_388_608
 """Bytes by which a checkpoint may exceed `limits.run_bytes`: the history that the run was given."""

@@ -26,12 +26,12 @@ from agentctl.runs.legs import describe
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import HandOver, is_settled
 from agentctl.runs.stream import Stream, limit_size
-from agentctl.runs.tasks import RETRY_LIMIT_SECONDS, build_unread_outcome
 from agentctl.runtime.bounds import Turns
 from agentctl.store.database import Database, ReadSize, Steps, Work, unit
 from agentctl.store.repositories import approvals, events, run_reads, sessions
 from agentctl.store.repositories.events import LAST_POSITION, EventRow
 from agentctl.store.visibility import EVERYONE
+from agentctl.work.tasks import RETRY_LIMIT_SECONDS, build_unread_outcome
 
 T = TypeVar("T")
 

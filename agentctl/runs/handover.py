@@ -11,9 +11,9 @@ from agentctl.runs.finish import RETRY_SECONDS
 from agentctl.runs.live import LiveRun
 from agentctl.runs.recovery import return_member, return_tree
 from agentctl.runs.states import Ending, HandOver, LegEnd, is_final
-from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, events, run_reads, runs
+from agentctl.work.tasks import retry_while_unavailable
 
 HandOverOutcome = Literal["handed over", "cancelled", "ended"]
 

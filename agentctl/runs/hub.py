@@ -19,10 +19,10 @@ from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.requests import StreamEvent
 from agentctl.runs.event_rows import decode_events
 from agentctl.runs.states import is_settled
-from agentctl.runs.tasks import RETRY_LIMIT_SECONDS
 from agentctl.store.database import Database, run_topic
 from agentctl.store.repositories import events
 from agentctl.store.repositories.events import EventRow, FollowedRow
+from agentctl.work.tasks import RETRY_LIMIT_SECONDS
 
 CHECK_SECONDS = 0.02
 """Interval of the checks for notifications, which cost no statement."""

@@ -13,7 +13,6 @@ import orjson
 from agentctl.records.approvals import hash_call
 from agentctl.records.times import now
 from agentctl.runs.results import to_json
-from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ApprovedEnd, JournaledCall, dump_outcome
@@ -22,6 +21,7 @@ from agentctl.runtime.session_state import SessionState
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import approvals, steps
 from agentctl.store.repositories.steps import StepRow
+from agentctl.work.tasks import retry_while_unavailable
 
 
 class JournaledRun(Protocol):

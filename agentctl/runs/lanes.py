@@ -19,7 +19,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.durations import DurationHistogram
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.runs.lease import SweepLease
-from agentctl.runs.tasks import Tasks
+from agentctl.work.tasks import Tasks
 
 JOB_BUCKETS = (0.1, 1.0, 10.0)
 """Bounds of the histogram of the durations of jobs, in seconds."""

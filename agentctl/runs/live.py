@@ -11,7 +11,6 @@ import orjson
 
 from agentctl.config.settings import Limits
 from agentctl.errors import OutcomeUnknown
-from agentctl.event_loop import retrieve_exception
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import RunSpec
@@ -25,7 +24,6 @@ from agentctl.runs.recorder import Recorder
 from agentctl.runs.run_memories import RunMemories
 from agentctl.runs.states import WORKER_LOST, Ending, LegEnd, Pause
 from agentctl.runs.stream import EventPlace, Stream
-from agentctl.runs.tasks import retry_while_unavailable
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import EarlierRun, MemberResult
@@ -34,7 +32,6 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import MEMBER_PREFIX
 from agentctl.runtime.pauses import Leg
 from agentctl.runtime.session_state import SessionState, StateChanges
-from agentctl.runtime.spans import CurrentCall, current_call
 from agentctl.runtime.tracing import LegTrace
 from agentctl.runtime.transcript import Transcript
 from agentctl.store.database import Steps, unit
@@ -42,6 +39,9 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, run_reads, runs
 from agentctl.store.repositories.steps import StepRow
 from agentctl.store.visibility import EVERYONE
+from agentctl.work.event_loop import retrieve_exception
+from agentctl.work.run_scope import CurrentCall, current_call
+from agentctl.work.tasks import retry_while_unavailable
 
 
 class MemberRunner(Protocol):

@@ -17,17 +17,17 @@ from agentctl.errors import OutcomeUnknown
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.trace_context import build_child_trace
-from agentctl.run_scope import outside_run
 from agentctl.runs import legs
 from agentctl.runs.admission import AdmittedRun, RunLost, admit_child_run, admit_durable_member
 from agentctl.runs.live import Continuation, LiveRun, ReportedRun
 from agentctl.runs.member_slots import MemberSlots
 from agentctl.runs.states import Ending, Pause
-from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import MemberResult, MemberStatus
-from agentctl.runtime.spans import SPAN_STATUSES, CurrentCall, Span
+from agentctl.runtime.spans import SPAN_STATUSES, Span
 from agentctl.store.database import Work
+from agentctl.work.run_scope import CurrentCall, outside_run
+from agentctl.work.tasks import Tasks, retry_while_unavailable
 
 R = TypeVar("R", bound=LiveRun)
 

@@ -16,7 +16,6 @@ import orjson
 
 from agentctl import errors
 from agentctl.config.settings import Agent, Team
-from agentctl.event_loop import wait_until_done
 from agentctl.records.log_context import extend_log_context
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.times import now
@@ -29,7 +28,6 @@ from agentctl.runs.handover import store_hand_over
 from agentctl.runs.live import LiveRun, ReportedRun
 from agentctl.runs.starts import Starts
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver, LegEnd, Pause
-from agentctl.runs.tasks import Tasks, retry_while_unavailable
 from agentctl.runs.tracing import RunTracer
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.context import EarlierRun
@@ -38,6 +36,8 @@ from agentctl.runtime.journal import Parked
 from agentctl.runtime.pauses import Paused
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import run_reads, runs, sessions
+from agentctl.work.event_loop import wait_until_done
+from agentctl.work.tasks import Tasks, retry_while_unavailable
 
 GRACE_SECONDS = 0.1
 """Time that cancelled work has to end before its run gets its final status without it."""

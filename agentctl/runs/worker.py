@@ -18,12 +18,12 @@ from agentctl.records.ids import new_id
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.times import now
 from agentctl.runs.process import WorkerLock, identify_this_process
-from agentctl.runs.tasks import Tasks
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.schema import SCHEMA_VERSION
 from agentctl.store.threads import call_in_thread
+from agentctl.work.tasks import Tasks
 
 HEARTBEAT_SECONDS = 3.0
 """Interval of the heartbeat of an idle worker."""

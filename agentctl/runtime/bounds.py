@@ -103,7 +103,7 @@ async def convert(function: Callable[[], T], size: int, step_bytes: int = STEP_B
     """
     if size <= step_bytes:
         return function()
-    from agentctl.run_scope import outside_run
+    from agentctl.work.run_scope import outside_run
 
     with outside_run():
         return await asyncio.to_thread(function)

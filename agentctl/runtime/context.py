@@ -14,7 +14,7 @@ from agentctl.agents import RunContext
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.events import ProgressReported
-from agentctl.runtime.spans import current_call
+from agentctl.work.run_scope import current_call
 
 if TYPE_CHECKING:
     from agentctl.agents import Decision, Memories

@@ -24,8 +24,9 @@ from agentctl.runtime.history import format_summary
 from agentctl.runtime.journal import ApprovedEnd, JournaledCall, load_outcome
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.pauses import Ask, CallOutcome, WaitingCall, perform_decided
-from agentctl.runtime.spans import CurrentCall, Span, current_call
+from agentctl.runtime.spans import Span
 from agentctl.runtime.tracing import enter_call
+from agentctl.work.run_scope import CurrentCall, current_call
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord

@@ -6,14 +6,14 @@ A span is recorded for each call, never for each token. The spans are stored wit
 
 from __future__ import annotations
 
-import contextvars
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_rfc3339, now
+from agentctl.work.run_scope import current_call
 
 SpanKind = Literal["model", "tool", "member", "step"]
 
@@ -28,17 +28,6 @@ SPAN_STATUSES: dict[str, SpanStatus] = {
 
 MAXIMUM_SPANS = 1_000
 """Maximum number of spans of a run; further ones are not stored."""
-
-
-class CurrentCall(NamedTuple):
-    """The tool call or the step that the current task executes, by the id of its span."""
-
-    id: str
-    name: str
-
-
-current_call: contextvars.ContextVar[CurrentCall | None]
-current_call = contextvars.ContextVar("current_call", default=None)
 
 
 # Not frozen, and a plain class: a run creates several.

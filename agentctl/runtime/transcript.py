@@ -25,7 +25,7 @@ from agentctl.runtime.answer import AnswerInProgress
 from agentctl.runtime.causes import Causes
 from agentctl.runtime.history import CANCELLED_RESULT, build_tool_message
 from agentctl.runtime.spans import Span, Spans
-from agentctl.runtime.unstopped import UnstoppedWork
+from agentctl.work.unstopped import UnstoppedWork
 
 MAXIMUM_TOKENS = 10**12
 """Maximum of a reported counter. The sum over any session then fits into 64 bits."""

@@ -30,13 +30,13 @@ from agentctl.requests.accounts import (
     AccountFilter,
     NewAccount,
 )
-from agentctl.runs.tasks import Tasks
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import accounts
 from agentctl.store.repositories.accounts import AccountRow
+from agentctl.work.tasks import Tasks
 
 _log = logging.getLogger("agentctl.service")
 

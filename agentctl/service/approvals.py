@@ -25,7 +25,6 @@ from agentctl.runs.decisions import check_approver, rule, write_decisions
 from agentctl.runs.event_format import UNRECORDED_EVENTS
 from agentctl.runs.follow import flatten, wait_until_final
 from agentctl.runs.states import is_final
-from agentctl.runs.tasks import read_after_change
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.family import OperationFamily
@@ -36,6 +35,7 @@ from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, run_reads
 from agentctl.store.repositories.approvals import ApprovalRow, DecisionChange
 from agentctl.store.visibility import EVERYONE, Visibility
+from agentctl.work.tasks import read_after_change
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from agentctl.runs.engine import Engine
 from agentctl.runs.lanes import Jobs
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.prices import Prices
-from agentctl.runs.tasks import Tasks
 from agentctl.runs.usage import UsageSums
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
@@ -31,6 +30,7 @@ from agentctl.service.session_histories import SessionHistories
 from agentctl.store.database import probe
 from agentctl.store.databases import Databases
 from agentctl.webhooks.deliveries import Deliveries
+from agentctl.work.tasks import Tasks
 
 if TYPE_CHECKING:
     from agentctl.auth.statements import StatementKey

@@ -35,7 +35,6 @@ from agentctl.runs.engine import KeyedRun, QueuedRun, StartedRun
 from agentctl.runs.follow import flatten, wait_for_leg, wait_until_final
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
-from agentctl.runs.tasks import read_after_change, retry_while_unavailable
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
@@ -48,6 +47,7 @@ from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import run_lists, run_reads
 from agentctl.store.totals import ListTotals
+from agentctl.work.tasks import read_after_change, retry_while_unavailable
 
 
 class RunOperations(OperationFamily):

@@ -25,7 +25,6 @@ from agentctl.runs.lease import SweepLease
 from agentctl.runs.liveness import WorkerMonitor
 from agentctl.runs.prices import Prices
 from agentctl.runs.sweep import sweep_dead_workers
-from agentctl.runs.tasks import Tasks
 from agentctl.runs.usage import UsageSums
 from agentctl.runs.worker import Worker
 from agentctl.runtime.components.catalog import Catalog
@@ -53,6 +52,7 @@ from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
 from agentctl.store.schema import describe_newer
 from agentctl.webhooks.deliveries import Deliveries
+from agentctl.work.tasks import Tasks
 
 if TYPE_CHECKING:
     from agentctl.auth.verifier import Verifier

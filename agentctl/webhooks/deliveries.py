@@ -19,13 +19,13 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import new_id
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.times import now
-from agentctl.runs.tasks import Tasks
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import webhooks
 from agentctl.store.repositories.webhooks import Attempt, AttemptEnd
 from agentctl.webhooks.attempts import GONE, Outcome, Receiver, plan_next
 from agentctl.webhooks.signing import load_signer
+from agentctl.work.tasks import Tasks
 
 IN_FLIGHT = 4
 """Maximum number of attempts of one endpoint that a process makes at the same time."""

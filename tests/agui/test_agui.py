@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from agentctl.errors import Unavailable
-from agentctl.runs import tasks
 from agentctl.service.conversations import ConversationOperations
+from agentctl.work import tasks
 from tests.agui.pages import APPROVER, ORIGIN, answer, interrupts_of, plan
 from tests.agui.pages import Thread as Page
 from tests.agui.protocol import find, text_of, types

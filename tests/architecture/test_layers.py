@@ -15,24 +15,21 @@ from tests.architecture.sources import Module, cycles, load_modules, modules, pa
 from tests.process import without_coverage
 
 BASE = {
-    "child_processes", "errors", "event_loop", "records", "run_scope", "extensions",
-    "declarations", "requests", "operations", "config",
+    "errors", "work", "records", "extensions", "declarations", "requests", "operations", "config",
 }  # fmt: skip
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
 BELOW: dict[str, set[str]] = {
-    "": {"agents", "run_scope", "runtime"},
+    "": {"agents", "work", "runtime"},
     "agno": {"runtime"},
     "langchain": {"runtime"},
     "openai_agents": {"runtime"},
     "pydantic_ai": {"records", "runtime"},
-    "child_processes": set(),
     "light_dataclass": set(),
-    "run_scope": set(),
-    "event_loop": {"child_processes"},
     "agents": {"waiting"},
     "waiting": set(),
     "errors": set(),
+    "work": {"errors"},
     "records": {"errors"},
     "declarations": {"records"},
     "extensions": {"records"},
@@ -44,7 +41,7 @@ BELOW: dict[str, set[str]] = {
     "store": BASE,
     "runtime": BASE | {"agents"},
     "runs": LOWER | {"agents"},
-    "webhooks": {"config", "errors", "records", "runs", "store"},
+    "webhooks": {"config", "errors", "records", "runs", "store", "work"},
     "telemetry": {"config", "records", "runs", "runtime"},
     "service": LOWER | {"runs", "telemetry", "webhooks"},
     "server": LOWER | {"runs", "webhooks", "service"},

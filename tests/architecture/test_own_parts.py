@@ -54,13 +54,13 @@ USES: dict[str, tuple[str, ...]] = {
         "remote.failures", "store.postgres.failures",
     ),
     "a lock, a thread or a future, no pool of its own": (
-        "cli.commands.keys", "run_scope", "runs.worker", "runtime.models.answering",
+        "cli.commands.keys", "work.run_scope", "runs.worker", "runtime.models.answering",
         "runtime.runners.langgraph_callbacks", "server.app", "store.threads", "store.totals",
         "telemetry.queue", "telemetry.tracer",
     ),
     "threads, tasks and processes that code of users starts: no library follows them": (
-        "child_processes", "event_loop", "runtime.origins", "runtime.started_work",
-        "runtime.unstopped",
+        "work.child_processes", "work.event_loop", "work.origins", "work.started_work",
+        "work.unstopped",
     ),
     "signals of a program": ("cli.target", "store.sqlite.backup_process"),
     "a lock of a file by one call of flock": (

@@ -7,10 +7,9 @@ import threading
 
 import pytest
 
-from agentctl import event_loop
-from agentctl.event_loop import AbandonedThreads, TooManyAbandonedThreads, abandoned_threads
-from agentctl.runtime import unstopped
-from agentctl.runtime.unstopped import UnstoppedWork, install_executor, watch_threads
+from agentctl.work import event_loop, unstopped
+from agentctl.work.event_loop import AbandonedThreads, TooManyAbandonedThreads, abandoned_threads
+from agentctl.work.unstopped import UnstoppedWork, install_executor, watch_threads
 from tests.loops import wait_until
 
 

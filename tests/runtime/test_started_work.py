@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agentctl import outside_run
-from agentctl.runtime import started_work
-from agentctl.runtime.started_work import CodeScope
-from agentctl.runtime.unstopped import UnstoppedWork
+from agentctl.work import started_work
+from agentctl.work.started_work import CodeScope
+from agentctl.work.unstopped import UnstoppedWork
 from tests.loops import wait_until
 
 
@@ -93,7 +93,7 @@ async def test_new_context_does_not_hide_a_task() -> None:
     assert unstopped.names == []
 
 
-@pytest.mark.parametrize("module", ["redis.asyncio.client", "agentctl.runs.tasks"])
+@pytest.mark.parametrize("module", ["redis.asyncio.client", "agentctl.work.tasks"])
 async def test_tasks_of_connections_and_of_the_server_are_left_alone(module: str) -> None:
     unstopped = UnstoppedWork()
     names = {"__name__": module, "asyncio": asyncio, "wait_for_ever": wait_for_ever}

@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
-from agentctl import event_loop
 from agentctl.config.settings import Limits
 from agentctl.runtime.components.records import build_record
 from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
+from agentctl.work import event_loop
 from tests.endpoint import ModelEndpoint
 from tests.runtime import sample_tools
 from tests.runtime.fake_context import FakeContext, attempt, run, settings

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from agentctl import event_loop
-from agentctl.event_loop import TooManyAbandonedThreads, wait_until_done
-from agentctl.runtime.unstopped import UnstoppedWork, run_in_thread
+from agentctl.work import event_loop
+from agentctl.work.event_loop import TooManyAbandonedThreads, wait_until_done
+from agentctl.work.unstopped import UnstoppedWork, run_in_thread
 from tests.loops import wait_until
 
 

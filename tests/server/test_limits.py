@@ -66,7 +66,7 @@ NOT_LISTED = {
     "agentctl.auth.tokens.account_lookup.MAXIMUM_CACHED",
     "agentctl.auth.tokens.account_lookup.MAXIMUM_CACHED_UNKNOWN",
     "agentctl.auth.tokens.jws.MAXIMUM_TOKEN",
-    "agentctl.child_processes.MAXIMUM_DESCENDANTS",
+    "agentctl.work.child_processes.MAXIMUM_DESCENDANTS",
     "agentctl.interop.agentos.database.reader.MAXIMUM_NAME",
     "agentctl.interop.agentos.remote.runs.MAXIMUM_FAILED_READS",
     "agentctl.interop.agentos.server.bodies.MAXIMUM_BYTES",

@@ -31,11 +31,11 @@ from agentctl.requests import (
 )
 from agentctl.requests.approvals import ContinueRequest
 from agentctl.runs.states import CLIENT_DISCONNECTED
-from agentctl.runs.tasks import read_after_change
 from agentctl.server.answers import EventStreamResponse, wait_for_first_events
 from agentctl.server.bodies import read_json_body
 from agentctl.server.faces import Face, match_route
 from agentctl.server.state import Call
+from agentctl.work.tasks import read_after_change
 
 Portions = AsyncGenerator[list[StreamEvent]]
 

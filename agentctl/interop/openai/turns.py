@@ -30,7 +30,6 @@ from agentctl.requests import (
 )
 from agentctl.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.runs.states import CLIENT_DISCONNECTED
-from agentctl.runs.tasks import build_unread_outcome, read_after_change
 from agentctl.server.answers import (
     EventStreamResponse,
     cancel_on_disconnect,
@@ -38,6 +37,7 @@ from agentctl.server.answers import (
     wait_for_first_events,
 )
 from agentctl.server.state import Call
+from agentctl.work.tasks import build_unread_outcome, read_after_change
 
 SESSION_HEADER = "X-Session-ID"
 """Header field of requests with a session, and of all responses of runs."""

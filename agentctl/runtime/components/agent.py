@@ -26,7 +26,7 @@ from agentctl.runtime.models.structured_output import InvalidAnswer
 from agentctl.runtime.pauses import Paused, WaitingCall
 from agentctl.runtime.tools.memories import add_memories
 from agentctl.runtime.transcript import TranscriptMark
-from agentctl.runtime.unstopped import abandon_task
+from agentctl.work.unstopped import abandon_task
 
 if TYPE_CHECKING:
     from agentctl.runtime.component import Component

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.attempts import ModelCounters
-from agentctl.runtime.unstopped import abandon_task
+from agentctl.work.unstopped import abandon_task
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Model

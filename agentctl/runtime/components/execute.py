@@ -12,13 +12,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, get_args
 
 from agentctl.errors import InvalidConfiguration
-from agentctl.run_scope import outside_run
 from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.journal import JournaledCall, Parked
 from agentctl.runtime.pauses import CallOutcome, Paused
-from agentctl.runtime.spans import SPAN_STATUSES, CurrentCall, current_call
-from agentctl.runtime.unstopped import install_executor, watch_threads
+from agentctl.runtime.spans import SPAN_STATUSES
+from agentctl.work.run_scope import CurrentCall, current_call, outside_run
+from agentctl.work.unstopped import install_executor, watch_threads
 
 if TYPE_CHECKING:
     from agentctl.runtime.component import Component
@@ -101,7 +101,7 @@ async def _open_outside(opening: Awaitable[Runner]) -> Runner:
 async def _execute(component: Component, context: RunEnvironment, catalog: Catalog) -> None:
     if catalog.is_hosted(component):
         from agentctl.runtime.runners.runner import run_hosted_agent
-        from agentctl.runtime.started_work import CodeScope
+        from agentctl.work.started_work import CodeScope
 
         with CodeScope(context.transcript.unstopped).enter():
             await run_hosted_agent(_open_outside(catalog.open_runner(component)), context)

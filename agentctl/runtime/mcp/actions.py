@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.config.mcp_servers import is_idempotent
-from agentctl.event_loop import wait_until_done
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.mcp.failures import McpCallFailed, McpUnavailable
@@ -17,7 +16,8 @@ from agentctl.runtime.mcp.questions import McpAnswers, build_answers, build_ques
 from agentctl.runtime.mcp.results import build_result_text
 from agentctl.runtime.mcp.watched import WatchedCall
 from agentctl.runtime.pauses import CallOutcome
-from agentctl.runtime.unstopped import abandon_task
+from agentctl.work.event_loop import wait_until_done
+from agentctl.work.unstopped import abandon_task
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord

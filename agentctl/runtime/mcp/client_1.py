@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from mcp.client.session import ClientSession
 
-from agentctl.event_loop import retrieve_exception
 from agentctl.runtime.mcp.failures import McpCallFailed
 from agentctl.runtime.mcp.library import (
     SESSION_TERMINATED,
@@ -23,6 +22,7 @@ from agentctl.runtime.mcp.library import (
     types,
 )
 from agentctl.runtime.tracing import HEADER, find_traceparent
+from agentctl.work.event_loop import retrieve_exception
 
 if TYPE_CHECKING:
     from agentctl.runtime.mcp.questions import McpAnswers

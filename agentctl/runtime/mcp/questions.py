@@ -19,7 +19,7 @@ from agentctl.runtime.mcp.definitions import (
 )
 from agentctl.runtime.mcp.failures import McpCallFailed
 from agentctl.runtime.pauses import Ask, CallPause, Leg
-from agentctl.runtime.spans import current_call
+from agentctl.work.run_scope import current_call
 
 MAXIMUM_ROUNDS = 10
 """Times that one call may ask."""

@@ -6,13 +6,13 @@ import asyncio
 import time
 from typing import TYPE_CHECKING
 
-from agentctl.event_loop import retrieve_exception
 from agentctl.runtime.mcp.connection import McpConnection
 from agentctl.runtime.mcp.definitions import McpTool, ToolList, build_tool_list
 from agentctl.runtime.mcp.endpoints import HttpEndpoint
 from agentctl.runtime.mcp.failures import McpUnavailable
 from agentctl.runtime.mcp.server import HostedServer, McpState
 from agentctl.runtime.mcp.values import expand_values
+from agentctl.work.event_loop import retrieve_exception
 
 if TYPE_CHECKING:
     from agentctl.config.mcp_table import McpServer

@@ -18,7 +18,6 @@ import orjson
 from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
-from agentctl.run_scope import outside_run
 from agentctl.runtime.bounds import check_parts
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NOT_AN_OBJECT
@@ -36,6 +35,7 @@ from agentctl.runtime.models.calls import (
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.models.structured_output import OutputSchema
 from agentctl.runtime.tracing import enter_span
+from agentctl.work.run_scope import outside_run
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord

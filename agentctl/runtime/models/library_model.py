@@ -39,7 +39,6 @@ from pydantic_ai.tools import ToolDefinition
 
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
-from agentctl.run_scope import outside_run
 from agentctl.runtime.failures import is_context_exceeded, is_temporary_status
 from agentctl.runtime.models.calls import (
     CALL_OPTIONS,
@@ -53,6 +52,7 @@ from agentctl.runtime.models.calls import (
 )
 from agentctl.runtime.models.conversion import build_request, extract_usage
 from agentctl.runtime.models.response_limits import UnusableResponse
+from agentctl.work.run_scope import outside_run
 
 if TYPE_CHECKING:
     from typing import Literal

@@ -32,7 +32,7 @@ from agentctl.runtime.runners.agno_pauses import (
 from agentctl.runtime.runners.agno_report import AgnoReport, read_result, watch_inputs
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.input_types import build_input_schema
-from agentctl.runtime.unstopped import install_executor
+from agentctl.work.unstopped import install_executor
 
 
 class AgnoBase:

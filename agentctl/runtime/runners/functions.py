@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from agentctl.agents import Output, Progress, Thinking, ToolCompleted, ToolStarted, Usage
-from agentctl.event_loop import TooManyAbandonedThreads
 from agentctl.runtime.context import is_run_context
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
@@ -25,6 +24,7 @@ from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.input_types import read_input_schema
 from agentctl.runtime.runners.replay import Replay, ReplayedOutput
 from agentctl.runtime.runners.runner import Runner
+from agentctl.work.event_loop import TooManyAbandonedThreads
 
 
 def build_function_runner(function: Callable[..., Any]) -> Runner:

@@ -23,7 +23,7 @@ from agentctl.runtime.json_values import (
 )
 from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.transcript import TranscriptMark
-from agentctl.runtime.unstopped import RUNNER, run_in_thread
+from agentctl.work.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Limits

@@ -19,7 +19,6 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from agentctl.agents import RunContext
-from agentctl.event_loop import retrieve_exception, wait_until_done
 from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
@@ -48,7 +47,8 @@ from agentctl.runtime.runners.langgraph_pauses import (
 )
 from agentctl.runtime.runners.langgraph_report import GraphReport
 from agentctl.runtime.runners.langgraph_saver import THREAD, RunSaver
-from agentctl.runtime.unstopped import install_executor
+from agentctl.work.event_loop import retrieve_exception, wait_until_done
+from agentctl.work.unstopped import install_executor
 
 _GRACE_SECONDS = 0.03
 """Time that the tasks of a cancelled graph have to end; the engine waits for longer."""

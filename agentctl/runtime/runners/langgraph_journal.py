@@ -32,7 +32,7 @@ from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_messages import read_text
 from agentctl.runtime.runners.langgraph_report import GraphReport
 from agentctl.runtime.runners.langgraph_saver import RunSaver
-from agentctl.runtime.spans import CurrentCall, current_call
+from agentctl.work.run_scope import CurrentCall, current_call
 
 _STATE_FACTOR = 2
 """The state of a graph has its messages, and so has its report: together at most this multiple of

@@ -22,7 +22,7 @@ from agentctl.runtime.runners.openai_agents_parts import RunParts, get_tool_agen
 from agentctl.runtime.runners.openai_agents_pauses import DecidedCalls, build_pause, restore_state
 from agentctl.runtime.runners.openai_agents_report import AgentReport, MemberHooks, current_report
 from agentctl.runtime.runners.owner import OwnerTask
-from agentctl.runtime.unstopped import install_executor
+from agentctl.work.unstopped import install_executor
 
 _NO_TRACING = "OPENAI_AGENTS_DISABLE_TRACING"
 """The variable with which an operator can switch on the traces of the library."""

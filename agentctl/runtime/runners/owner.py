@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from agentctl.event_loop import retrieve_exception
-from agentctl.runtime.unstopped import abandon_task
+from agentctl.work.event_loop import retrieve_exception
+from agentctl.work.unstopped import abandon_task
 
 _log = logging.getLogger("agentctl.runtime")
 

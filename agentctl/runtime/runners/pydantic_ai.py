@@ -49,7 +49,7 @@ from agentctl.runtime.runners.pydantic_ai_pauses import (
     check_patterns,
     list_function_tools,
 )
-from agentctl.runtime.unstopped import install_executor
+from agentctl.work.unstopped import install_executor
 
 _log = logging.getLogger("agentctl.runtime")
 

@@ -50,10 +50,10 @@ from agentctl.runtime.runners.pydantic_ai_journal import (
     to_jsonable,
     usage_adapter,
 )
-from agentctl.runtime.spans import CurrentCall, current_call
 from agentctl.runtime.tools.call_rules import choose_strictest, find_policy, list_unmatched
 from agentctl.runtime.tools.client_tools import read_client_tools
 from agentctl.runtime.tools.functions import result_to_text
+from agentctl.work.run_scope import CurrentCall, current_call
 
 DEFERRED = "The call was deferred"
 

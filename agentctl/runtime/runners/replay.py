@@ -30,8 +30,8 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import JournaledCall, Parked
 from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.pauses import EXPIRED, Ask, CallOutcome, Decided, Paused
-from agentctl.runtime.spans import CurrentCall
 from agentctl.runtime.tracing import enter_call
+from agentctl.work.run_scope import CurrentCall
 
 if TYPE_CHECKING:
     from agentctl.records.approvals import ApprovalPolicy

@@ -7,15 +7,15 @@ import logging
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from agentctl.event_loop import TooManyAbandonedThreads, wait_until_done
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.context import RunHost, build_run_context
 from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.json_values import NotSerializable
 from agentctl.runtime.pauses import CallOutcome
-from agentctl.runtime.started_work import CodeScope
 from agentctl.runtime.tools.functions import InvalidArguments, Tool, result_to_text
-from agentctl.runtime.unstopped import abandon_task, run_in_thread
+from agentctl.work.event_loop import TooManyAbandonedThreads, wait_until_done
+from agentctl.work.started_work import CodeScope
+from agentctl.work.unstopped import abandon_task, run_in_thread
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord

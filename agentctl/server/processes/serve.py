@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from agentctl.errors import InternalError
-from agentctl.event_loop import handle_signals, run_event_loop, stop_signals
 from agentctl.light_dataclass import dataclass
 from agentctl.server.app import create_app, get_app_state, running
 from agentctl.server.observability.log import log_to_stderr
@@ -22,6 +21,7 @@ from agentctl.server.observability.traffic import RequestCounters
 from agentctl.server.processes.listener import base_url, open_listeners
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
 from agentctl.server.transport.server import HttpServer
+from agentctl.work.event_loop import handle_signals, run_event_loop, stop_signals
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -20,7 +20,6 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from agentctl.config.transfer import settings_from_text
-from agentctl.event_loop import finish_process
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_channel import answer_metrics_requests
 from agentctl.server.processes.listener import adopt_socket
@@ -32,6 +31,7 @@ from agentctl.server.processes.worker_channel import (
     PROCEED,
     error_to_message,
 )
+from agentctl.work.event_loop import finish_process
 
 if TYPE_CHECKING:
     from agentctl.server.processes.serve import DrainingServer

@@ -20,7 +20,6 @@ import asyncpg
 
 from agentctl import errors
 from agentctl.config.settings import Database as Entry
-from agentctl.event_loop import retrieve_exception
 from agentctl.store.database import (
     FAILURE_SECONDS,
     Load,
@@ -49,6 +48,7 @@ from agentctl.store.postgres.thread import ThreadConnection
 from agentctl.store.schema import StoredVersion
 from agentctl.store.threads import call_in_thread
 from agentctl.store.totals import ListTotals
+from agentctl.work.event_loop import retrieve_exception
 
 T = TypeVar("T")
 

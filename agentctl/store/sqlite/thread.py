@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import apsw
 
-from agentctl.event_loop import retrieve_exception
 from agentctl.store.sqlite.connection import connect_reader, connect_writer, to_public_error
 from agentctl.store.sqlite.file import add_path
 from agentctl.store.threads import call_in_thread
+from agentctl.work.event_loop import retrieve_exception
 
 T = TypeVar("T")
 

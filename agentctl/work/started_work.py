@@ -2,9 +2,9 @@
 
 They belong to the run: a cancelled or failed run cancels its tasks and ends its child processes,
 and the record of every run names what works on after its end (docs/decisions/0082). A context
-variable, `run_scope.current_scope`, is set while the code of an agent or of a tool executes, and
-the tasks and threads of that code have a copy. In the code of the server it is None, so that a task
-costs one read of a variable.
+variable, `work.run_scope.current_scope`, is set while the code of an agent or of a tool executes,
+and the tasks and threads of that code have a copy. In the code of the server it is None, so that a
+task costs one read of a variable.
 
 - Tasks are seen by the task factory of the event loop, and calls in executors by its method
   `run_in_executor`.
@@ -31,13 +31,11 @@ from functools import partial
 from types import FrameType
 from typing import Any, cast
 
-from agentctl import child_processes
-from agentctl.child_processes import ChildProcess, KnownProcess
-from agentctl.event_loop import wait_until_done
-from agentctl.run_scope import current_scope, outside_run
-from agentctl.runtime import origins
-from agentctl.runtime.spans import current_call
-from agentctl.runtime.unstopped import RUNNER, UnstoppedWork
+from agentctl.work import child_processes, origins
+from agentctl.work.child_processes import ChildProcess, KnownProcess
+from agentctl.work.event_loop import wait_until_done
+from agentctl.work.run_scope import current_call, current_scope, outside_run
+from agentctl.work.unstopped import RUNNER, UnstoppedWork
 
 _log = logging.getLogger("agentctl.runtime")
 

@@ -6,11 +6,12 @@ What all runs share is started outside of them, with `outside_run`.
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 current_scope: ContextVar[Any] = ContextVar("agentctl_scope", default=None)
 """The `CodeScope` of the current code of a run; None in the code of the server."""
@@ -23,6 +24,17 @@ class Threads(Protocol):
     """The threads of the default executor that work for a run."""
 
     def start(self, function: Callable[[], Any]) -> Future[Any]: ...
+
+
+class CurrentCall(NamedTuple):
+    """The tool call or the step that the current task executes, by the id of its span."""
+
+    id: str
+    name: str
+
+
+current_call: contextvars.ContextVar[CurrentCall | None]
+current_call = contextvars.ContextVar("current_call", default=None)
 
 
 @contextmanager

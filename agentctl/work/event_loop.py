@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
-from agentctl import child_processes
+from agentctl.work import child_processes
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from itertools import chain, repeat
 from typing import Any, TypeVar
 
 from agentctl import errors
-from agentctl.event_loop import retrieve_exception
+from agentctl.work.event_loop import retrieve_exception
 
 T = TypeVar("T")
 

@@ -22,9 +22,8 @@ from functools import partial
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from agentctl.event_loop import abandoned_threads, retrieve_exception
-from agentctl.run_scope import current_threads
-from agentctl.runtime.spans import current_call
+from agentctl.work.event_loop import abandoned_threads, retrieve_exception
+from agentctl.work.run_scope import current_call, current_threads
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -46,7 +45,7 @@ def abandon_task(task: asyncio.Task[Any]) -> None:
 
 
 class StartedByCode(Protocol):
-    """The work that the code of a run has started (`runtime.started_work`)."""
+    """The work that the code of a run has started (`work.started_work`)."""
 
     async def end(self, *, cancel: bool) -> None: ...
 
