@@ -34,8 +34,8 @@ from agentctl.errors import (
     Unauthenticated,
     Unavailable,
 )
+from agentctl.interface.operations import ROUTES
 from agentctl.light_dataclass import dataclass
-from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, RouteTable, is_valid_segment, operation_ids
 

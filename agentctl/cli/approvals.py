@@ -16,11 +16,11 @@ from agentctl.cli.show.output import Format, show_record
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target
 from agentctl.errors import AgentctlError, Conflict, NotFound, UsageError, WaitsForDecision
+from agentctl.interface.requests import MAXIMUM_LIMIT, MINIMUM_ID_PREFIX, SUMMARY_VIEW, Page
+from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
 from agentctl.records.approvals import VERBS, Verb
 from agentctl.records.phase import describe_wait
 from agentctl.records.strict import parse_json
-from agentctl.requests import MAXIMUM_LIMIT, MINIMUM_ID_PREFIX, SUMMARY_VIEW, Page
-from agentctl.requests.approvals import ApprovalFilter, Ruling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agentctl.cli.io import IO, current_io, using_io
 from agentctl.cli.target import TargetOptions, open_target
-from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, SessionFilter
-from agentctl.requests.approvals import ApprovalFilter
-from agentctl.requests.memories import MemoryFilter
+from agentctl.interface.requests import MAXIMUM_LIMIT, Page, RunFilter, SessionFilter
+from agentctl.interface.requests.approvals import ApprovalFilter
+from agentctl.interface.requests.memories import MemoryFilter
 
 if TYPE_CHECKING:
-    from agentctl.operations import Operations
+    from agentctl.interface.operations import Operations
 
 SECONDS = 1.5
 """Time limit of a completion."""

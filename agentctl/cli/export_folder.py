@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from agentctl.cli.files import create_directory, creating_file, publish_file
 from agentctl.errors import InvalidResponse, NotFound
+from agentctl.interface.requests import SessionLocator
 from agentctl.records.kinds import Record
-from agentctl.requests import SessionLocator
 
 if TYPE_CHECKING:
-    from agentctl.operations import Operations
+    from agentctl.interface.operations import Operations
 
 _BLOCK = 1_048_576
 

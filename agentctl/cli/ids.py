@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agentctl.cli.show.terminal import note
 from agentctl.errors import Forbidden, NotFound, UsageError
-from agentctl.requests import MAXIMUM_LIMIT, Page, RunFilter, RunView, SessionFilter, SessionLocator
-from agentctl.requests.memories import MemoryFilter
+from agentctl.interface.requests import (
+    MAXIMUM_LIMIT,
+    Page,
+    RunFilter,
+    RunView,
+    SessionFilter,
+    SessionLocator,
+)
+from agentctl.interface.requests.memories import MemoryFilter
 
 if TYPE_CHECKING:
-    from agentctl.operations import Operations
+    from agentctl.interface.operations import Operations
 
 MAXIMUM_CANDIDATES = 10
 """Ids that the error about an ambiguous prefix lists."""

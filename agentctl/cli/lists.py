@@ -16,8 +16,8 @@ from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.show.watched_list import DEFAULT_SECONDS, WatchedList, watch_list
 from agentctl.errors import AgentctlError
+from agentctl.interface.requests import MAXIMUM_LIMIT
 from agentctl.light_dataclass import dataclass
-from agentctl.requests import MAXIMUM_LIMIT
 
 if TYPE_CHECKING:
     from agentctl.cli.target import Target

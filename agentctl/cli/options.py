@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from agentctl import requests
 from agentctl.cli.ids import ShortId
 from agentctl.cli.show.output import CommonFormat, Format
-from agentctl.declarations import Option, Query, find_declared
 from agentctl.errors import InvalidConfiguration, UsageError
 from agentctl.extensions import name_products
+from agentctl.interface import requests
+from agentctl.interface.declarations import Option, Query, find_declared
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.records.strict import parse_json

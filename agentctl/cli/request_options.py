@@ -1,7 +1,7 @@
 """Options of commands that take a request, from the declarations of its fields.
 
 A command such as `async def list_sessions(target, filter: SessionFilter)` has an option for each
-field of the request with an `agentctl.declarations.Option`.
+field of the request with an `agentctl.interface.declarations.Option`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.ids import ShortId
 from agentctl.cli.options import build_option
-from agentctl.declarations import Option, Query, Signature, find_declared
+from agentctl.interface.declarations import Option, Query, Signature, find_declared
 from agentctl.records.times import ParsedTimestamp
 
 
@@ -23,7 +23,7 @@ class CommandSignature:
 
     Args:
         function: the function, whose first parameter is the target.
-        without, order: as for `agentctl.declarations.Signature`.
+        without, order: as for `agentctl.interface.declarations.Signature`.
 
     Attributes:
         parameters: the parameters of the command, for Typer.

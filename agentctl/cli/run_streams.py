@@ -24,19 +24,19 @@ from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target
 from agentctl.errors import AgentctlError, InvalidResponse, RunFailed, TooManyRequests, Unavailable
+from agentctl.interface.requests import FULL_VIEW, SUMMARY_VIEW, ResumeRequest
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentRef
 from agentctl.records.phase import describe_wait
 from agentctl.records.runs import FINAL_STATUSES
-from agentctl.requests import FULL_VIEW, SUMMARY_VIEW, ResumeRequest
 
 if TYPE_CHECKING:
     import asyncio
 
     from agentctl.cli.show.transcript.live import LiveTranscript
+    from agentctl.interface.requests import RunView, StreamEvent
     from agentctl.records.document import Document
     from agentctl.records.runs import RunRecord
-    from agentctl.requests import RunView, StreamEvent
 
 IDLE_SECONDS = 1.5
 """Seconds without an event after which the command checks if the run still has a worker."""

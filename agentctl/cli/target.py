@@ -44,15 +44,15 @@ from agentctl.cli.options import (
 )
 from agentctl.cli.request_options import CommandSignature
 from agentctl.cli.show.terminal import note, note_detail
-from agentctl.declarations import Order
 from agentctl.errors import AgentctlError, NotFound, UsageError
 from agentctl.extensions import list_layouts
+from agentctl.interface.declarations import Order
 from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from agentctl.cli.log import LocalLog
     from agentctl.config.settings import Database, Settings
-    from agentctl.operations import Operations
+    from agentctl.interface.operations import Operations
     from agentctl.records.kinds import ComponentKind
     from agentctl.service.service import Service
 
@@ -378,7 +378,7 @@ async def _explain_not_found(failure: NotFound, target: Target, values: Mapping[
     failure.hint = f"list them with: {target.command(f'{_LISTS[noun]} list')}"
     named = values.get("run_id") or next(iter(values.get("run_ids") or ()), None)
     if noun in ("agent", "team") and isinstance(named, str):
-        from agentctl.requests import SUMMARY_VIEW
+        from agentctl.interface.requests import SUMMARY_VIEW
 
         with contextlib.suppress(AgentctlError):  # the error about the id is the one to report
             run = (await target.operations.get_run(named, form=SUMMARY_VIEW)).value

@@ -1,6 +1,6 @@
 """Routes and the ids of operations; the search for the operation of a path.
 
-The routes of the operations are in `operations.ROUTES`.
+The routes of the operations are in `interface.operations.ROUTES`.
 """
 
 from __future__ import annotations

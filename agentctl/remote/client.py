@@ -12,8 +12,18 @@ from types import TracebackType
 from typing import Any, get_origin
 
 from agentctl import errors
-from agentctl.declarations import Declaration, find_declaration
-from agentctl.operations import Operations
+from agentctl.interface.declarations import Declaration, find_declaration
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import (
+    BEFORE_FIRST_EVENT,
+    DEFAULT_LOCATOR,
+    ResumeRequest,
+    RunRequest,
+    SessionLocator,
+    StreamEvent,
+)
+from agentctl.interface.requests.approvals import ContinueRequest
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.records.events import LAST_NAMES
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.sessions import ExportFormat
@@ -29,16 +39,6 @@ from agentctl.remote.connection import (
 )
 from agentctl.remote.events import EventParser
 from agentctl.remote.queries import build_request, build_run_body
-from agentctl.requests import (
-    BEFORE_FIRST_EVENT,
-    DEFAULT_LOCATOR,
-    ResumeRequest,
-    RunRequest,
-    SessionLocator,
-    StreamEvent,
-)
-from agentctl.requests.approvals import ContinueRequest
-from agentctl.requests.repeats import ForkRequest, RetryRequest
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 from agentctl import errors
+from agentctl.interface.operations import ROUTES
 from agentctl.light_dataclass import dataclass
-from agentctl.operations import ROUTES
 from agentctl.records.document import Document
 from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.records.shape import find_mismatch

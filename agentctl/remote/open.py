@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from agentctl.extensions import load_extensions
-from agentctl.operations import ROUTES, Operations
-from agentctl.operations.partial import PartialOperations
+from agentctl.interface.operations import ROUTES, Operations
+from agentctl.interface.operations.partial import PartialOperations
 from agentctl.remote.client import RemoteOperations
 from agentctl.remote.connection import DEFAULT_TIMEOUTS, Timeouts
 from agentctl.remote.failures import parse_object

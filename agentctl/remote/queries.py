@@ -6,24 +6,24 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from agentctl.declarations import Header, Path, Query, find_declared, list_request_values
+from agentctl.interface.declarations import Header, Path, Query, find_declared, list_request_values
+from agentctl.interface.requests import BEFORE_FIRST_EVENT, DELETION_WAIT
+from agentctl.interface.requests.accounts import Grant
+from agentctl.interface.requests.approvals import Ruling
 from agentctl.records.ids import is_idempotency_key
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import ParsedTimestamp, format_rfc3339
 from agentctl.remote.connection import Request, build_path
-from agentctl.requests import BEFORE_FIRST_EVENT, DELETION_WAIT
-from agentctl.requests.accounts import Grant
-from agentctl.requests.approvals import Ruling
 
 if TYPE_CHECKING:
     from inspect import Parameter
 
     from _typeshed import DataclassInstance
 
-    from agentctl.declarations import Declaration
-    from agentctl.requests import NewSession, ResumeRequest, RunRequest
-    from agentctl.requests.memories import MemoryFilter, NewMemory
-    from agentctl.requests.repeats import RetryRequest
+    from agentctl.interface.declarations import Declaration
+    from agentctl.interface.requests import NewSession, ResumeRequest, RunRequest
+    from agentctl.interface.requests.memories import MemoryFilter, NewMemory
+    from agentctl.interface.requests.repeats import RetryRequest
 
 Pairs = tuple[tuple[str, str], ...]
 """Names and values of query parameters, or of other fields, in order."""

@@ -14,11 +14,11 @@ import orjson
 
 from agentctl import errors
 from agentctl.config.settings import Agent, Team
+from agentctl.interface.requests import SUMMARY_WAIT
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import Purpose, RunSpec
 from agentctl.records.times import format_rfc3339, now
-from agentctl.requests import SUMMARY_WAIT
 from agentctl.runs.admission import AdmittedRun, admit_child_run
 from agentctl.runs.live import LiveRun
 from agentctl.store.database import Database, Steps, unit

@@ -17,6 +17,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.config.settings import Limits
+from agentctl.interface.requests.approvals import Ruling
 from agentctl.records.approvals import (
     BOUND_VERBS,
     MAXIMUM_NOTE_LENGTH,
@@ -30,7 +31,6 @@ from agentctl.records.approvals import (
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.records.validation import check_text, dump_checked_json
-from agentctl.requests.approvals import Ruling
 from agentctl.runs.facts import publish_decision
 from agentctl.runs.results import to_json
 from agentctl.runs.waiting import release_if_decided

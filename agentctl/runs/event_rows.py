@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from agentctl.interface.requests import StreamEvent
 from agentctl.light_dataclass import dataclass
 from agentctl.records.events import EVENT_NAMES, TEXT_KINDS, EventKind, find_event_kind
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339, whole_seconds
-from agentctl.requests import StreamEvent
 from agentctl.store.repositories.events import EventRow
 
 KNOWN_FRAMES = 1_024

@@ -15,8 +15,8 @@ from collections.abc import AsyncGenerator
 from typing import Any, TypeVar
 
 from agentctl import errors
+from agentctl.interface.requests import StreamEvent
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.requests import StreamEvent
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.runs.engine import Engine
 from agentctl.runs.event_format import format_stored_run

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from agentctl import errors
+from agentctl.interface.requests import StreamEvent
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.requests import StreamEvent
 from agentctl.runs.event_rows import decode_events
 from agentctl.runs.states import is_settled
 from agentctl.store.database import Database, run_topic

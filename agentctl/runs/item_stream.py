@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
+from agentctl.interface.requests import StreamEvent
 from agentctl.records.events import parse_event
 from agentctl.records.run_reader import RunChange, RunReader
-from agentctl.requests import StreamEvent
 
 EVENT_NAME = "ItemsChanged"
 

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
+from agentctl.interface.requests import StreamEvent
 from agentctl.records.times import now
-from agentctl.requests import StreamEvent
 from agentctl.runs.event_rows import Piece, encode_events
 
 WINDOW_BYTES = 262_144

@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agentctl.errors import AgentctlError, InternalError
+from agentctl.interface.requests import StreamEvent
 from agentctl.records.document import Document
-from agentctl.requests import StreamEvent
 from agentctl.server.state import CALLER_KEY, LARGE_BYTES, Caller
 
 COMMENT_SECONDS = 15.0

@@ -1,12 +1,13 @@
 """Path, query and header parameters: the parser that reads them.
 
-They are declared with `agentctl.declarations`. The OpenAPI document is made from the declarations,
-and `Parameters` compiles them once into converters. FastAPI's own parser is not used: five typed
-parameters take half of the time of a small request in it, and its errors have another shape.
+They are declared with `agentctl.interface.declarations`. The OpenAPI document is made from the
+declarations, and `Parameters` compiles them once into converters. FastAPI's own parser is not used:
+five typed parameters take half of the time of a small request in it, and its errors have another
+shape.
 
 The parser checks types only. The bounds are shown in the OpenAPI document and enforced by
-`agentctl.service`, from the same constants of `agentctl.requests`, so that local commands have
-the same limits and the same messages.
+`agentctl.service`, from the same constants of `agentctl.interface.requests`, so that local commands
+have the same limits and the same messages.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from agentctl.auth import policy
-from agentctl.declarations import Header, Query, find_declared
 from agentctl.errors import BadRequest, ValidationFailed
+from agentctl.interface.declarations import Header, Query, find_declared
 from agentctl.records.value_types import ValueType, WrongValue, compile_type
 
 MAXIMUM_PAIRS = 100

@@ -10,12 +10,12 @@ from inspect import Parameter
 from typing import Any, TypeVar
 
 from agentctl.errors import ValidationFailed
+from agentctl.interface.requests import RunRequest
+from agentctl.interface.requests.accounts import Grant
+from agentctl.interface.requests.approvals import ContinueRequest, Ruling
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.records.kinds import KINDS
 from agentctl.records.value_types import compile_type
-from agentctl.requests import RunRequest
-from agentctl.requests.accounts import Grant
-from agentctl.requests.approvals import ContinueRequest, Ruling
-from agentctl.requests.repeats import ForkRequest, RetryRequest
 from agentctl.server.bodies import RequestBody
 from agentctl.server.body_types.accounts import ExplainBody, NewAccountBody
 from agentctl.server.body_types.memories import DeleteMemoriesBody, NewMemoryBody, UpdateMemoryBody
@@ -69,7 +69,7 @@ BODIES: dict[str, RequestBody] = {
     "erase_user_data": RequestBody(EraseBody),
     "create_service_account": RequestBody(NewAccountBody),
 }
-"""The bodies by the name of the method of `operations.Operations`."""
+"""The bodies by the name of the method of `interface.operations.Operations`."""
 
 Adapt = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
 """Returns the fields of a request from the body and the other parameters."""

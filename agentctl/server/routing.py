@@ -23,7 +23,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import policy
 from agentctl.auth.explain.checks import CHECKS
-from agentctl.declarations import Header, Query, Signature, find_declared
 from agentctl.errors import (
     BadRequest,
     InvalidToken,
@@ -31,14 +30,15 @@ from agentctl.errors import (
     UnsupportedMediaType,
     ValidationFailed,
 )
-from agentctl.operations import ROUTES
+from agentctl.interface.declarations import Header, Query, Signature, find_declared
+from agentctl.interface.operations import ROUTES
+from agentctl.interface.requests import SessionLocator
 from agentctl.records.audit import AUTHENTICATE
 from agentctl.records.kinds import KINDS
 from agentctl.records.log_context import add_log_context
 from agentctl.records.routes import Route as Place
 from agentctl.records.routes import RouteTable, has_encoded_slash
 from agentctl.records.times import now
-from agentctl.requests import SessionLocator
 from agentctl.server.answers import revalidate
 from agentctl.server.authentication import TrackedSend, send_error_response
 from agentctl.server.parameters import Parameters
@@ -59,7 +59,7 @@ _LOGGED_PATH_PARAMETERS = frozenset({"session_id", "run_id"})
 
 
 class Operation(Route):
-    """An operation of the HTTP interface. Its method and path are in `operations.ROUTES`.
+    """An operation of the HTTP interface. Its method and path are in `interface.operations.ROUTES`.
 
     Args:
         endpoint: the function that handles a call. Its arguments are the call, and the parameters

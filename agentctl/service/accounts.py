@@ -11,6 +11,13 @@ from agentctl import errors
 from agentctl.auth import grants
 from agentctl.auth.tokens.account_lookup import StoredAccount
 from agentctl.auth.tokens.account_tokens import HINT_CHARACTERS, generate_account_token, hash_token
+from agentctl.interface.requests.accounts import (
+    DEFAULT_ACCOUNT_DAYS,
+    MAXIMUM_ACCOUNT_DAYS,
+    MAXIMUM_SCOPES,
+    AccountFilter,
+    NewAccount,
+)
 from agentctl.records.accounts import (
     ACCOUNT_NAME,
     AccountPage,
@@ -23,13 +30,6 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.ids import new_id
 from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.records.validation import check_text
-from agentctl.requests.accounts import (
-    DEFAULT_ACCOUNT_DAYS,
-    MAXIMUM_ACCOUNT_DAYS,
-    MAXIMUM_SCOPES,
-    AccountFilter,
-    NewAccount,
-)
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit

@@ -10,6 +10,13 @@ from typing import Any
 from agentctl import errors
 from agentctl.auth import policy
 from agentctl.auth.scopes import ids_in_scopes, is_action_allowed
+from agentctl.interface.requests import BEFORE_FIRST_EVENT, StreamEvent
+from agentctl.interface.requests.approvals import (
+    MAXIMUM_DECISIONS,
+    ApprovalFilter,
+    ContinueRequest,
+    Ruling,
+)
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPage, ApprovalRecord, ReceiptRecord, build_receipt
 from agentctl.records.document import Document, build_document
@@ -18,8 +25,6 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FoundTurn, RunRecord
 from agentctl.records.times import format_rfc3339, now
 from agentctl.records.validation import check_texts, dump_checked_json
-from agentctl.requests import BEFORE_FIRST_EVENT, StreamEvent
-from agentctl.requests.approvals import MAXIMUM_DECISIONS, ApprovalFilter, ContinueRequest, Ruling
 from agentctl.runs.admission import Idempotency, IdempotentReplay, claim_key
 from agentctl.runs.decisions import check_approver, rule, write_decisions
 from agentctl.runs.event_format import UNRECORDED_EVENTS

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import cast
 
 from agentctl import errors
+from agentctl.interface.requests import MAXIMUM_LIMIT
+from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.records.audit import AuditHeadPage, AuditHeadRecord, AuditPage, AuditRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import AuditOutcome
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_texts
-from agentctl.requests import MAXIMUM_LIMIT
-from agentctl.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.service.family import OperationFamily
 from agentctl.service.paging import pack_cursor, unpack_cursor
 from agentctl.store.repositories import audit, audit_heads

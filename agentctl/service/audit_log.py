@@ -25,8 +25,8 @@ from agentctl import errors
 from agentctl.auth.policy import POLICY, Public
 from agentctl.auth.principal import Principal
 from agentctl.errors import Unavailable
+from agentctl.interface.operations import ROUTES
 from agentctl.light_dataclass import dataclass
-from agentctl.operations import ROUTES
 from agentctl.records.kinds import KINDS, AuditOutcome
 from agentctl.records.log_context import current_log_context
 from agentctl.records.rate_limited_log import RateLimitedLog

@@ -13,12 +13,12 @@ from urllib.parse import parse_qsl
 
 from agentctl import errors
 from agentctl.auth.principal import Principal
+from agentctl.interface.requests import ExplainRequest, SessionLocator
 from agentctl.records.authorization import ExplainRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, operation_ids
 from agentctl.records.validation import check_text
-from agentctl.requests import ExplainRequest, SessionLocator
 from agentctl.service.family import OperationFamily
 from agentctl.service.hosting import Hosting
 from agentctl.service.lookups import Lookups

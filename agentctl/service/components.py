@@ -8,6 +8,7 @@ from typing import Any, Literal
 import agentctl
 from agentctl.auth import policy
 from agentctl.auth.policy import list_open_operations
+from agentctl.interface.requests import SessionLocator
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
@@ -23,7 +24,6 @@ from agentctl.records.system import (
     TeamEntry,
     WorkflowEntry,
 )
-from agentctl.requests import SessionLocator
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.records import build_record
 from agentctl.service.family import OperationFamily

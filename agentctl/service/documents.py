@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import orjson
 
+from agentctl.interface.requests import FULL_VIEW, Page, RunView
 from agentctl.records.approvals import ApprovalRecord
 from agentctl.records.items import SUMMARY_VIEWS, WHOLE_FIELDS, Child, build_items, cut_item
 from agentctl.records.kinds import KINDS, ComponentKind
@@ -20,7 +21,6 @@ from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
 from agentctl.records.trace_context import parse_run_trace
-from agentctl.requests import FULL_VIEW, Page, RunView
 from agentctl.runs.cancel import CancelResult
 from agentctl.runs.replay import find_root_id, read_stored_items
 from agentctl.runs.states import is_final, is_settled

@@ -7,9 +7,9 @@ from functools import partial
 
 from agentctl.auth import policy
 from agentctl.auth.principal import Principal
+from agentctl.interface.requests import StreamEvent
 from agentctl.records.ids import new_id
 from agentctl.records.validation import check_text
-from agentctl.requests import StreamEvent
 from agentctl.runs.follow import follow_run
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.hosting import Hosting

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from agentctl import errors
 from agentctl.auth.principal import Principal
+from agentctl.interface.requests import FULL_VIEW, MAXIMUM_USER_ID_LENGTH, RunView, SessionLocator
 from agentctl.records.document import Document
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord
 from agentctl.records.validation import check_text
-from agentctl.requests import FULL_VIEW, MAXIMUM_USER_ID_LENGTH, RunView, SessionLocator
 from agentctl.runs.replay import read_stored_spans
 from agentctl.runs.states import is_settled
 from agentctl.runtime.component import Component

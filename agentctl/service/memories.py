@@ -6,17 +6,17 @@ import orjson
 
 from agentctl import errors
 from agentctl.config.budgets import Quotas
-from agentctl.records.document import Document, build_document
-from agentctl.records.memories import MemoryPage, MemoryRecord, split_words
-from agentctl.records.times import format_rfc3339, now
-from agentctl.records.validation import check_text, check_texts
-from agentctl.requests.memories import (
+from agentctl.interface.requests.memories import (
     MAXIMUM_MEMORIES_DELETED,
     MemoryDeletion,
     MemoryFilter,
     MemoryPatch,
     NewMemory,
 )
+from agentctl.records.document import Document, build_document
+from agentctl.records.memories import MemoryPage, MemoryRecord, split_words
+from agentctl.records.times import format_rfc3339, now
+from agentctl.records.validation import check_text, check_texts
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit

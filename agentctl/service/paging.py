@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from agentctl import errors
-from agentctl.records.validation import check_text, check_texts
-from agentctl.requests import (
+from agentctl.interface.requests import (
     MAXIMUM_CUT,
     MAXIMUM_LIMIT,
     MAXIMUM_OFFSET,
@@ -18,7 +17,8 @@ from agentctl.requests import (
     RunView,
     SessionFilter,
 )
-from agentctl.requests.list_filters import check_text_filters
+from agentctl.interface.requests.list_filters import check_text_filters
+from agentctl.records.validation import check_text, check_texts
 from agentctl.store.listing import MAXIMUM_TOTAL, Cursor, RowPage, Slice, Total
 
 T = TypeVar("T")

@@ -12,6 +12,8 @@ import orjson
 
 from agentctl import errors
 from agentctl.config.databases import is_sqlite_url, sqlite_path
+from agentctl.interface.requests import DELETION_WAIT, MAXIMUM_LIMIT, MAXIMUM_USER_ID_LENGTH
+from agentctl.interface.requests.personal_data import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document, build_document
 from agentctl.records.personal_data import (
@@ -25,8 +27,6 @@ from agentctl.records.personal_data import (
 )
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_text
-from agentctl.requests import DELETION_WAIT, MAXIMUM_LIMIT, MAXIMUM_USER_ID_LENGTH
-from agentctl.requests.personal_data import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.service.audit import build_entry
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily

@@ -10,6 +10,8 @@ from typing import Any, cast
 import orjson
 
 from agentctl import errors
+from agentctl.interface.requests import RunRequest, StreamEvent
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
@@ -18,8 +20,6 @@ from agentctl.records.repeats import RepeatPlan
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import Origin
 from agentctl.records.runs import RunRecord
-from agentctl.requests import RunRequest, StreamEvent
-from agentctl.requests.repeats import ForkRequest, RetryRequest
 from agentctl.runs.engine import StartedRun
 from agentctl.runs.follow import flatten
 from agentctl.runs.repeats import (

@@ -7,14 +7,19 @@ from typing import cast
 import orjson
 
 from agentctl import errors
+from agentctl.interface.requests import DEFAULT_LOCATOR, MAXIMUM_REASON_LENGTH, Page, SessionLocator
+from agentctl.interface.requests.retention import (
+    MAXIMUM_IDLE_DAYS,
+    MAXIMUM_PRUNED,
+    IdleFilter,
+    PruneRequest,
+)
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.retention import IdlePage, IdleSession, PruneRecord
 from agentctl.records.sessions import HoldRecord
 from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.records.validation import check_text, check_texts
-from agentctl.requests import DEFAULT_LOCATOR, MAXIMUM_REASON_LENGTH, Page, SessionLocator
-from agentctl.requests.retention import MAXIMUM_IDLE_DAYS, MAXIMUM_PRUNED, IdleFilter, PruneRequest
 from agentctl.service import paging
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Database, Steps, unit

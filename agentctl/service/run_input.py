@@ -10,10 +10,10 @@ import orjson
 
 from agentctl.config.settings import Limits
 from agentctl.errors import InvalidConfiguration, TooLarge, ValidationFailed
+from agentctl.interface.requests import EarlierMessage, RunRequest
 from agentctl.records.strict import find_object
 from agentctl.records.times import now, whole_seconds
 from agentctl.records.validation import check_json, check_text, check_texts, dump_checked_json
-from agentctl.requests import EarlierMessage, RunRequest
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.input_schema import InputSchema, WrongInput

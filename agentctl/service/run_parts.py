@@ -8,11 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import orjson
 
 from agentctl import errors
-from agentctl.records.document import Document, build_document
-from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
-from agentctl.records.routes import operation_ids
-from agentctl.records.runs import RunCauses, ToolCallRecord
-from agentctl.requests import (
+from agentctl.interface.requests import (
     BEFORE_FIRST_EVENT,
     MAXIMUM_EVENT_NUMBER,
     MAXIMUM_LIMIT,
@@ -22,6 +18,10 @@ from agentctl.requests import (
     RunFilter,
     StreamEvent,
 )
+from agentctl.records.document import Document, build_document
+from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
+from agentctl.records.routes import operation_ids
+from agentctl.records.runs import RunCauses, ToolCallRecord
 from agentctl.runs.follow import flatten
 from agentctl.service import paging
 from agentctl.service.causes import read_run_causes

@@ -9,14 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentctl import errors
-from agentctl.records.document import Document
-from agentctl.records.ids import new_id
-from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import operation_ids
-from agentctl.records.run_spec import RunSpec
-from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
-from agentctl.records.validation import check_session_id, check_text, dump_checked_json
-from agentctl.requests import (
+from agentctl.interface.requests import (
     BEFORE_FIRST_EVENT,
     FULL_VIEW,
     MAXIMUM_CANCEL_WAIT,
@@ -29,6 +22,13 @@ from agentctl.requests import (
     RunView,
     StreamEvent,
 )
+from agentctl.records.document import Document
+from agentctl.records.ids import new_id
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import operation_ids
+from agentctl.records.run_spec import RunSpec
+from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
+from agentctl.records.validation import check_session_id, check_text, dump_checked_json
 from agentctl.runs.admission import Idempotency, Submission
 from agentctl.runs.cancel import LEAVE_SECONDS
 from agentctl.runs.engine import KeyedRun, QueuedRun, StartedRun

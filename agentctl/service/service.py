@@ -15,7 +15,7 @@ from agentctl.auth.tokens.account_lookup import AccountTokens
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
-from agentctl.operations import Operations
+from agentctl.interface.operations import Operations
 from agentctl.runs.budgets import Budgets
 from agentctl.runs.cancel import Canceller
 from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests

@@ -14,15 +14,7 @@ import orjson
 from agentctl import errors
 from agentctl.config.budgets import Quotas
 from agentctl.config.settings import Agent, Team
-from agentctl.records.document import Document
-from agentctl.records.ids import new_id
-from agentctl.records.items import SUMMARY_VIEWS
-from agentctl.records.kinds import ComponentKind
-from agentctl.records.runs import FoundTurn, RunRecord
-from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage, SessionView
-from agentctl.records.times import now
-from agentctl.records.validation import check_session_id, check_text, dump_checked_json
-from agentctl.requests import (
+from agentctl.interface.requests import (
     DEFAULT_LOCATOR,
     DELETION_WAIT,
     FIRST_RUNS,
@@ -38,6 +30,14 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
+from agentctl.records.document import Document
+from agentctl.records.ids import new_id
+from agentctl.records.items import SUMMARY_VIEWS
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.runs import FoundTurn, RunRecord
+from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage, SessionView
+from agentctl.records.times import now
+from agentctl.records.validation import check_session_id, check_text, dump_checked_json
 from agentctl.runtime.bounds import convert
 from agentctl.runtime.components.records import build_session_data
 from agentctl.service import documents, json_texts, paging, session_documents

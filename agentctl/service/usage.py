@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast, get_args
 
 from agentctl import errors
+from agentctl.interface.requests.usage import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.durations import find_percentile
 from agentctl.records.times import DAY, format_rfc3339, now
@@ -22,7 +23,6 @@ from agentctl.records.usage import (
     UsageRow,
 )
 from agentctl.records.validation import check_texts
-from agentctl.requests.usage import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, Value, unit
 from agentctl.store.repositories import usage_reads

@@ -16,16 +16,16 @@ from textual.widgets import Button, Input, Static
 from agentctl.cli.show.progress import run_all
 from agentctl.cli.show.transcript.draw import SHORT_ID
 from agentctl.errors import AgentctlError
+from agentctl.interface.requests import CancelRequest
 from agentctl.records.kinds import component_of_run, find_component
 from agentctl.records.phase import describe_holding, describe_run
 from agentctl.records.times import format_elapsed
-from agentctl.requests import CancelRequest
 from agentctl.top.feed import Run, RunFeed, is_live, is_settled
 from agentctl.top.texts import format_age, format_state
 from agentctl.transcripts.model import clean_line
 
 if TYPE_CHECKING:
-    from agentctl.operations import Operations
+    from agentctl.interface.operations import Operations
 
 REDRAW_SECONDS = 0.3
 LISTED_RUNS = 8

@@ -10,7 +10,7 @@ from agentctl.cli.io import current_io
 from agentctl.cli.options import NO_CHOICE, ComponentChoice, UserId
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, UsageError
-from agentctl.requests import RunFilter
+from agentctl.interface.requests import RunFilter
 
 if TYPE_CHECKING:
     from agentctl.top.app import TopApp

@@ -15,10 +15,10 @@ from textual.widgets import Button, Input, Static
 from agentctl.cli.approvals import name_command, parse_value, read_pending
 from agentctl.cli.show.approvals import describe_call
 from agentctl.errors import AgentctlError, Forbidden, NotFound
+from agentctl.interface.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.records.approvals import VERBS, Verb
 from agentctl.records.kinds import component_of_run
 from agentctl.records.text import escape_controls
-from agentctl.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.top.feed import Run
 from agentctl.transcripts.model import clean_line
 

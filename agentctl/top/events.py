@@ -11,16 +11,16 @@ from rich.text import Text
 
 from agentctl.cli.show.event_lines import describe_event
 from agentctl.errors import AgentctlError, TooManyRequests, Unavailable
+from agentctl.interface.requests import BEFORE_FIRST_EVENT, ResumeRequest
 from agentctl.light_dataclass import dataclass
 from agentctl.records.events import TEXT_KINDS, parse_event
 from agentctl.records.kinds import component_of_run, find_component
-from agentctl.requests import BEFORE_FIRST_EVENT, ResumeRequest
 from agentctl.top.connection import FIRST_PAUSE, LONGEST_PAUSE
 from agentctl.transcripts.model import clean_line, parse_time
 
 if TYPE_CHECKING:
-    from agentctl.operations import Operations
-    from agentctl.requests import StreamEvent
+    from agentctl.interface.operations import Operations
+    from agentctl.interface.requests import StreamEvent
 
 MAXIMUM_LINES = 200
 MAXIMUM_LINE = 500

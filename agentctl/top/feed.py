@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from agentctl.cli.paging import read_pages
 from agentctl.cli.show.progress import run_all, successes
 from agentctl.errors import NotFound, Unsupported
+from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, RunFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import FINAL_STATUSES, FinalStatus
 from agentctl.records.times import now
-from agentctl.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, RunFilter
 from agentctl.transcripts.model import parse_time
 
 if TYPE_CHECKING:
-    from agentctl.operations import Operations
+    from agentctl.interface.operations import Operations
 
 ENDED_SECONDS = 60.0
 """Seconds for which an ended run stays on the screen."""

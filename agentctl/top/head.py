@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from agentctl.interface.requests import MAXIMUM_OFFSET
 from agentctl.light_dataclass import dataclass
 from agentctl.records.times import format_span
-from agentctl.requests import MAXIMUM_OFFSET
 from agentctl.top.connection import ConnectionState
 from agentctl.top.feed import RunFeed
 from agentctl.transcripts.model import clean_line

@@ -12,10 +12,7 @@ from rich.text import Text
 
 from agentctl.cli.show.columns import get_last_run
 from agentctl.errors import AgentctlError, Forbidden
-from agentctl.light_dataclass import dataclass
-from agentctl.records.kinds import KINDS, ComponentKind, Record, find_component
-from agentctl.records.times import format_elapsed, format_span
-from agentctl.requests import (
+from agentctl.interface.requests import (
     MAXIMUM_LIMIT,
     Page,
     RunFilter,
@@ -24,13 +21,16 @@ from agentctl.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
+from agentctl.light_dataclass import dataclass
+from agentctl.records.kinds import KINDS, ComponentKind, Record, find_component
+from agentctl.records.times import format_elapsed, format_span
 from agentctl.top.feed import Run, RunFeed, is_live, is_paused, is_settled
 from agentctl.top.texts import build_cells, cell, draw_runs, format_age, format_state, number
 from agentctl.top.tree import SORTS, arrange_runs
 from agentctl.transcripts.model import clean_line
 
 if TYPE_CHECKING:
-    from agentctl.operations import Operations
+    from agentctl.interface.operations import Operations
     from agentctl.service.service import Service
 
 Form = Literal["transcript", "timeline", "events"]

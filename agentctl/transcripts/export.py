@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
+from agentctl.interface.requests import SessionLocator, SessionRunsQuery
 from agentctl.records.sessions import ExportFormat
-from agentctl.requests import SessionLocator, SessionRunsQuery
 from agentctl.transcripts.markdown import format_run, format_session
 from agentctl.transcripts.runs import SessionReads, SessionRuns
 from agentctl.transcripts.texts import Look

@@ -7,9 +7,15 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from agentctl.errors import Forbidden, NotFound, Unsupported
+from agentctl.interface.requests import (
+    MAXIMUM_LIMIT,
+    SUMMARY_VIEW,
+    RunView,
+    SessionLocator,
+    SessionRunsQuery,
+)
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
-from agentctl.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, RunView, SessionLocator, SessionRunsQuery
 from agentctl.transcripts.model import DrawnRun, build_drawn_run
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
+from agentctl.interface.requests import RunView
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import PhaseRecord
-from agentctl.requests import RunView
 from agentctl.transcripts.model import DrawnRun, clean_line, find_tokens
 
 SHORT_RESULT = 200

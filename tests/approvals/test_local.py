@@ -10,10 +10,10 @@ import pytest
 
 from agentctl.auth.principal import Principal, local_principal
 from agentctl.errors import Conflict, FourEyes
-from agentctl.operations import Operations
-from agentctl.requests import RunRequest
-from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
-from agentctl.requests.personal_data import Erasure
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import RunRequest
+from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
+from agentctl.interface.requests.personal_data import Erasure
 from agentctl.service.service import Service, ServiceOperations
 from tests.approvals.conftest import AGENTS
 from tests.deployment import Deployment, create_deployment

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.requests.approvals import ApprovalFilter, Ruling
+from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
 from agentctl.runs.restored import RESTORED_QUESTION
 from agentctl.service.databases import back_up
 from agentctl.service.restores import restore

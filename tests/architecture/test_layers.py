@@ -15,7 +15,7 @@ from tests.architecture.sources import Module, cycles, load_modules, modules, pa
 from tests.process import without_coverage
 
 BASE = {
-    "errors", "work", "records", "extensions", "declarations", "requests", "operations", "config",
+    "errors", "work", "records", "extensions", "interface", "config",
 }  # fmt: skip
 LOWER = BASE | {"auth", "store", "runtime", "transcripts"}
 
@@ -31,12 +31,10 @@ BELOW: dict[str, set[str]] = {
     "errors": set(),
     "work": {"errors"},
     "records": {"errors"},
-    "declarations": {"records"},
     "extensions": {"records"},
-    "requests": {"declarations", "errors", "records"},
-    "operations": {"declarations", "errors", "records", "requests"},
+    "interface": {"errors", "records"},
     "config": {"errors", "records", "extensions"},
-    "transcripts": {"errors", "records", "requests"},
+    "transcripts": {"errors", "interface", "records"},
     "auth": BASE,
     "store": BASE,
     "runtime": BASE | {"agents"},
@@ -102,6 +100,34 @@ def test_every_part_of_the_package_has_a_layer() -> None:
     assert parts <= BELOW.keys()
 
 
+ROOMS = {"agentctl.interface": ("declarations", "requests", "operations")}
+"""The rooms of packages: each may import itself and those before it."""
+
+
+def room(module: str) -> str:
+    """Return the room of a package that a module belongs to: `log` for `agentctl.runs.log.x`."""
+    return [*module.split("."), "", ""][2]
+
+
+def test_rooms_import_earlier_rooms_of_their_package_only() -> None:
+    assert [
+        f"{module.name}, line {imported.line}: {imported.name}"
+        for package, rooms in ROOMS.items()
+        for module in modules()
+        if module.name.startswith(f"{package}.")
+        for imported in module.imports
+        if imported.name.startswith(f"{package}.")
+        if rooms.index(room(imported.name)) > rooms.index(room(module.name))
+    ] == []
+
+
+def test_every_module_of_a_package_with_rooms_has_one() -> None:
+    found = {module.name for module in modules()}
+    for package, rooms in ROOMS.items():
+        inside = {room(name) for name in found if name.startswith(f"{package}.")}
+        assert inside == set(rooms)
+
+
 def test_no_modules_import_each_other() -> None:
     assert cycles(modules()) == []
 
@@ -145,7 +171,7 @@ def test_one_module_converts_values_by_their_annotations() -> None:
         "agentctl.records.value_types",
         "agentctl.auth.keys.fetch",  # the origin of a URL
         "agentctl.runtime.runners.pydantic_ai_output",  # the types of a union of pydantic-ai
-        "agentctl.declarations",  # documents and streams
+        "agentctl.interface.declarations",  # documents and streams
         "agentctl.remote.client",  # lists are JSON arrays
         "agentctl.runtime.context",  # annotations of code of users
         "agentctl.runtime.runners.input_types",  # annotations of code of users

@@ -17,7 +17,7 @@ from agentctl.auth.explain.checks import JWT_CHECKS
 from agentctl.auth.principal import local_principal
 from agentctl.config import load_settings
 from agentctl.errors import InvalidKey
-from agentctl.requests import ExplainRequest
+from agentctl.interface.requests import ExplainRequest
 from agentctl.server import create_app
 from agentctl.service.service import Service
 from tests.auth import hostile

@@ -26,7 +26,7 @@ from agentctl.auth.tokens.jws import KeySet
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import Unavailable
-from agentctl.operations import route_table
+from agentctl.interface.operations import route_table
 from tests.auth.forge import NOW, hs, rs, rsa_pair, token
 from tests.auth.verifiers import OLD, jwks
 

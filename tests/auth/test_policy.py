@@ -21,7 +21,7 @@ from agentctl.auth.policy import (
 )
 from agentctl.auth.principal import Principal, anonymous_principal, local_principal
 from agentctl.errors import Forbidden, MethodNotAllowed, NotFound, Unauthenticated
-from agentctl.operations import ROUTES
+from agentctl.interface.operations import ROUTES
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, RouteTable, operation_ids
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from agentctl.operations import Operations
-from agentctl.requests import CancelRequest, RunRequest
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import CancelRequest, RunRequest
 from tests.conformance.server import ConformanceServer, create_conformance_deployment
 from tests.conformance.table import KINDS
 from tests.endpoint import ModelEndpoint, start_endpoint

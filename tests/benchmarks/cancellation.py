@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agentctl.auth.principal import local_principal
-from agentctl.operations import Operations
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.remote.client import RemoteOperations
-from agentctl.requests import CancelRequest, RunRequest
 from agentctl.service.service import Service
 from tests.benchmarks.measure import Row, at_most, build_figure_row
 from tests.deployment import ADMIN, Deployment, create_deployment

@@ -19,7 +19,7 @@ from statistics import median
 from typing import get_args
 
 from agentctl.auth.principal import local_principal
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from agentctl.service.service import Service
 from tests.benchmarks.database_costs import Costs, Engine, Measured, open_measured
 from tests.deployment import SQLITE_DATABASES, create_deployment

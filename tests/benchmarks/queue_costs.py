@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import get_args
 
 from agentctl.auth.principal import local_principal
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from tests.benchmarks.database_costs import Costs, Engine, Measured, open_measured

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentctl.interface.requests import RunRequest
 from agentctl.remote import RemoteOperations
-from agentctl.requests import RunRequest
 from tests.process import base_environment, start_agentctl, start_server
 
 __all__ = ["Demo", "serving"]

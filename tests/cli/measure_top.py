@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 from agentctl.cli.target import Target
+from agentctl.interface.requests import RunFilter
 from agentctl.remote import RemoteOperations
-from agentctl.requests import RunFilter
 from agentctl.top.command import create_app
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import start_endpoint
@@ -29,7 +29,7 @@ def measure_cpu() -> float:
 
 
 async def start_runs(operations: RemoteOperations) -> None:
-    from agentctl.requests import RunRequest
+    from agentctl.interface.requests import RunRequest
 
     for at in range(RUNS):
         request = RunRequest(f"wait {at}", f"measure-{at}", background=True)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from agentctl.cli.show import event_lines
-from agentctl.requests import StreamEvent
+from agentctl.interface.requests import StreamEvent
 
 
 def test_silence_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:

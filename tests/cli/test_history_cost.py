@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agentctl.interface.requests import RunFilter
 from agentctl.remote import RemoteOperations
-from agentctl.requests import RunFilter
 from agentctl.server import create_app
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import sessions

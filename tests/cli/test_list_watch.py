@@ -18,7 +18,7 @@ from agentctl.cli.show.output import Format
 from agentctl.cli.show.watched_list import WatchedList, cut_lines, find_changes, watch_list
 from agentctl.cli.target import Target
 from agentctl.errors import Unavailable
-from agentctl.operations import Operations
+from agentctl.interface.operations import Operations
 from agentctl.records.document import Document, build_document
 from tests.cli.conftest import CTRL_C, Agentctl, Terminal
 from tests.cli.local_project import write_config

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agentctl.config.extras import build_extra_command
+from agentctl.interface.requests import RunRequest
 from agentctl.remote import RemoteOperations
-from agentctl.requests import RunRequest
 from tests.cli.conftest import Agentctl
 from tests.process import ServerProcess, serve_config
 

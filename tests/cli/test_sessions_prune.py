@@ -18,8 +18,8 @@ import pytest
 
 from agentctl.cli import export_folder
 from agentctl.cli.export_folder import ExportFolder
+from agentctl.interface.requests import SessionLocator
 from agentctl.records.kinds import Record
-from agentctl.requests import SessionLocator
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.local_project import in_database, write_config
 from tests.commands import run_command

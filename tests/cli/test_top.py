@@ -20,8 +20,8 @@ from textual.widgets import Input
 
 from agentctl.cli.target import Target, TargetOptions, open_target
 from agentctl.errors import Unauthenticated, Unavailable
+from agentctl.interface.requests import RunFilter
 from agentctl.remote import RemoteOperations
-from agentctl.requests import RunFilter
 from agentctl.server import create_app as create_server
 from agentctl.top.app import TopApp
 from agentctl.top.command import create_app

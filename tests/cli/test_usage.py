@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from agentctl.cli.show.bars import draw_bar
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from tests.commands import Result, run_command, stay_in_hour
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint

@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
-from agentctl.operations import Operations
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import RunRequest
+from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote.client import RemoteOperations
-from agentctl.requests import RunRequest
-from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from tests.conformance.table import KINDS
 from tests.deployment import Deployment, create_deployment
 

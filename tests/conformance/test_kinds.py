@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from agentctl.errors import NeedsConfirmation
-from agentctl.operations import Operations
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import CancelRequest, RunRequest
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import CancelRequest, RunRequest
-from agentctl.requests.repeats import ForkRequest, RetryRequest
 from tests.conformance.server import (
     PAYMENT,
     PLAIN_AGENTS,

@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 
 from agentctl import errors
-from agentctl.operations import Operations
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.records.document import Document
 from agentctl.remote import RemoteOperations
-from agentctl.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.service.service import Service
 from tests.deployment import Deployment
 

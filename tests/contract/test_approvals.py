@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from agentctl.operations import Operations
-from agentctl.requests import Page, RunRequest, StreamEvent
-from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import Page, RunRequest, StreamEvent
+from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
 from tests.contract.backends import (
     Backends,
     OperationCall,

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from agentctl.operations import Operations
-from agentctl.requests.audit import AuditFilter
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests.audit import AuditFilter
 from tests.contract.backends import Backends, Outcome, call_operation, normalize
 from tests.contract.test_changes import (
     WRITER,

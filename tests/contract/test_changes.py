@@ -9,9 +9,8 @@ from typing import Any
 
 import orjson
 
-from agentctl.operations import Operations
-from agentctl.records.kinds import ComponentKind
-from agentctl.requests import (
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import (
     BulkDeletion,
     CancelRequest,
     NewSession,
@@ -23,10 +22,16 @@ from agentctl.requests import (
     SessionLocator,
     SessionPatch,
 )
-from agentctl.requests.accounts import AccountFilter, Grant, NewAccount
-from agentctl.requests.memories import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
-from agentctl.requests.repeats import ForkRequest, RetryRequest
-from agentctl.requests.retention import IdleFilter, PruneRequest
+from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.interface.requests.memories import (
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
+    NewMemory,
+)
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
+from agentctl.interface.requests.retention import IdleFilter, PruneRequest
+from agentctl.records.kinds import ComponentKind
 from tests.contract.backends import (
     Backends,
     OperationCall,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from agentctl.operations import Operations
-from agentctl.requests import ExplainRequest, RunRequest
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import ExplainRequest, RunRequest
 from tests.auth.forge import Pair, rs, token
 from tests.contract.backends import Backends, call_operation
 from tests.deployment import ADMIN, Deployment

@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.operations import Operations
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import (
+    NewSession,
+    Page,
+    RunFilter,
+    RunRequest,
+    SessionFilter,
+    SessionPatch,
+)
 from agentctl.records.times import parse_rfc3339
-from agentctl.requests import NewSession, Page, RunFilter, RunRequest, SessionFilter, SessionPatch
 from tests.contract.backends import Backends
 from tests.deployment import ADMIN
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.operations import Operations
-from agentctl.records.sessions import ExportFormat
-from agentctl.requests import (
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import (
     Page,
     RunFilter,
     RunRequest,
@@ -19,9 +18,10 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.requests.accounts import AccountFilter, Grant, NewAccount
-from agentctl.requests.memories import MemoryFilter, NewMemory
-from agentctl.requests.usage import OverviewFilter, UsageFilter
+from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.interface.requests.memories import MemoryFilter, NewMemory
+from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
+from agentctl.records.sessions import ExportFormat
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN
 

@@ -14,8 +14,8 @@ import apsw
 import pytest
 
 from agentctl import errors
+from agentctl.interface.requests import NewSession, Page, RunRequest, SessionFilter, SessionLocator
 from agentctl.records.times import now
-from agentctl.requests import NewSession, Page, RunRequest, SessionFilter, SessionLocator
 from agentctl.service.paging import pack_cursor
 from agentctl.service.search_index import count_unindexed, index_texts
 from agentctl.service.service import Service, ServiceOperations

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from agentctl.operations import Operations
-from agentctl.requests import (
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import (
     BulkDeletion,
     NewSession,
     Page,
@@ -19,7 +19,7 @@ from agentctl.requests import (
     SessionLocator,
     SessionPatch,
 )
-from agentctl.requests.audit import AuditFilter
+from agentctl.interface.requests.audit import AuditFilter
 from tests.contract.backends import Backends, OperationCall, Outcome, call_operation, normalize
 from tests.deployment import ADMIN
 

@@ -18,9 +18,9 @@ import jwt
 import pytest
 
 from agentctl.cli.files import write_key_pair
+from agentctl.interface.requests import RunRequest
 from agentctl.records.runs import RunRecord
 from agentctl.remote import RemoteOperations
-from agentctl.requests import RunRequest
 from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.process import ServerProcess, start_server

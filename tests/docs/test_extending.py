@@ -12,7 +12,7 @@ SECTION = re.compile(r"^## (?P<title>.+)\n\n(?P<text>(?:.*\n)*?)(?=## |\Z)", re.
 EXAMPLE = re.compile(r"^Example: `(?P<name>[^`]+)`", re.MULTILINE)
 STEP = re.compile(r"^\d+\. `(?P<file>[^`]+)`", re.MULTILINE)
 NOT_STEPS = {
-    "agentctl/requests/approvals.py": {"created_before"},
+    "agentctl/interface/requests/approvals.py": {"created_before"},
     "agentctl/store/repositories/approvals.py": {"created_before"},
     "agentctl/interop/agentos/backend.py": {"summarize_session"},
     "agentctl/interop/agentos/server/session_endpoints.py": {"created_before"},

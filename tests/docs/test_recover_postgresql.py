@@ -19,7 +19,7 @@ import pytest
 
 from agentctl.auth.principal import local_principal
 from agentctl.config import load_settings
-from agentctl.requests.approvals import ApprovalFilter
+from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.service.service import Service
 from tests.docs.pages import page
 from tests.docs.shell import Shell

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentctl.interface.requests import ResumeRequest, RunRequest
 from agentctl.records.approvals import Verb
 from agentctl.records.kinds import ComponentKind, find_component
-from agentctl.requests import ResumeRequest, RunRequest
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals
 from agentctl.store.repositories.approvals import ApprovalRow

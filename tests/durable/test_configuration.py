@@ -11,7 +11,7 @@ import pytest
 from agentctl.auth.principal import local_principal
 from agentctl.config.settings import Agent
 from agentctl.errors import InvalidConfiguration, ValidationFailed
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.service import Service
 from tests.gated.site import Site, answer

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agentctl.auth.principal import local_principal
-from agentctl.requests import RunRequest
-from agentctl.requests.approvals import ContinueRequest, Ruling
+from agentctl.interface.requests import RunRequest
+from agentctl.interface.requests.approvals import ContinueRequest, Ruling
 from agentctl.service.service import Service
 from agentctl.store.database import Sql, Steps, Work
 from tests.gated.site import Site, answer, call

@@ -7,8 +7,8 @@ import signal
 import time
 from functools import partial
 
+from agentctl.interface.requests import RunRequest, StreamEvent
 from agentctl.remote.client import RemoteOperations
-from agentctl.requests import RunRequest, StreamEvent
 from tests.durable.forwarding import forward
 from tests.durable.moves import set_drain_seconds
 from tests.durable.test_kills import NOTES, delegate, is_called, start

@@ -6,8 +6,8 @@ import json
 from functools import partial
 from typing import Any
 
+from agentctl.interface.requests import RunRequest
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import RunRequest
 from agentctl.store.database import Sql
 from tests.gated.site import Site, answer, call, kill
 from tests.loops import wait_until

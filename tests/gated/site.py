@@ -12,11 +12,11 @@ from typing import Any
 
 import httpx2
 
-from agentctl.operations import Operations
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import RunRequest
 from agentctl.records.approvals import Verb
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote.client import RemoteOperations
-from agentctl.requests import RunRequest
 from agentctl.store.database import Database, Sql
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals

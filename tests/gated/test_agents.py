@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from tests.endpoint import ModelEndpoint
 from tests.gated.site import SCOPES, Site, answer, call, kill
 from tests.process import ServerProcess

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from agentctl.requests import CancelRequest, RunRequest
+from agentctl.interface.requests import CancelRequest, RunRequest
 from tests.endpoint import ModelEndpoint
 from tests.gated.site import Site, answer, call, kill
 from tests.process import ServerProcess

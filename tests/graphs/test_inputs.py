@@ -7,7 +7,7 @@ import json
 import pytest
 
 from agentctl.errors import ValidationFailed
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from tests.commands import run_command
 from tests.conformance.server import ConformanceServer, run_component, stream_component
 

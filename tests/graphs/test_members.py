@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agentctl.operations import Operations
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import CancelRequest, RunRequest, RunView
 from agentctl.records.events import parse_event
 from agentctl.records.run_reader import RunReader
-from agentctl.requests import CancelRequest, RunRequest, RunView
 from tests.commands import Result, run_command
 from tests.conformance.server import SCOPES, ConformanceServer, run_component, stream_component
 from tests.loops import wait_until

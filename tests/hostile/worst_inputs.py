@@ -181,7 +181,7 @@ CASES: dict[str, Case] = {
         ("records.validation.MAXIMUM_DEPTH",),
     ),
     "token with many scopes": Case(
-        list_with_scopes, OK, ("limits.token_bytes", "requests.accounts.MAXIMUM_SCOPES")
+        list_with_scopes, OK, ("limits.token_bytes", "interface.requests.accounts.MAXIMUM_SCOPES")
     ),
     "parameters": Case(
         get("/sessions?" + "&".join(f"{'%41' * 20}{n}={'%42' * 20}" for n in range(100))),
@@ -207,20 +207,24 @@ CASES: dict[str, Case] = {
         (
             "store.repositories.text_filters.MAXIMUM_COMPARED_METADATA",
             "store.repositories.text_filters.MAXIMUM_METADATA",
-            "requests.list_filters.MAXIMUM_PAIRS", "requests.list_filters.MAXIMUM_TAGS",
-            "requests.list_filters.MAXIMUM_KEY_LENGTH",
-            "requests.list_filters.MAXIMUM_VALUE_LENGTH",
+            "interface.requests.list_filters.MAXIMUM_PAIRS",
+            "interface.requests.list_filters.MAXIMUM_TAGS",
+            "interface.requests.list_filters.MAXIMUM_KEY_LENGTH",
+            "interface.requests.list_filters.MAXIMUM_VALUE_LENGTH",
         ),
     ),
     "filter by error": Case(
         get(f"/runs?limit=100&error={'x' * 200}"),
         OK,
-        ("store.listing.MAXIMUM_COMPARED", "requests.list_filters.MAXIMUM_ERROR_LENGTH"),
+        ("store.listing.MAXIMUM_COMPARED", "interface.requests.list_filters.MAXIMUM_ERROR_LENGTH"),
     ),
     "page of a list": Case(
         get("/sessions?limit=100"),
         OK,
-        ("requests.MAXIMUM_LIMIT", "store.listing.MAXIMUM_TOTAL", "requests.MAXIMUM_OFFSET"),
+        (
+            "interface.requests.MAXIMUM_LIMIT", "store.listing.MAXIMUM_TOTAL",
+            "interface.requests.MAXIMUM_OFFSET",
+        ),
     ),
     "overview": Case(
         get("/usage/overview?interval=hour&since=2026-01-01T00:00:00Z&until=2026-02-11T00:00:00Z"),
@@ -230,12 +234,15 @@ CASES: dict[str, Case] = {
     "groups of usage": Case(
         get("/usage?limit=1000"),
         OK,
-        ("requests.usage.MAXIMUM_GROUPS", "store.repositories.usage_reads.MAXIMUM_GROUPS"),
+        (
+            "interface.requests.usage.MAXIMUM_GROUPS",
+            "store.repositories.usage_reads.MAXIMUM_GROUPS",
+        ),
     ),
     "long session": Case(
         get("/sessions/history"),
         OK,
-        ("server.state.RESPONSE_BYTES", "requests.MAXIMUM_CUT"),
+        ("server.state.RESPONSE_BYTES", "interface.requests.MAXIMUM_CUT"),
     ),
     "message": Case(run("echo", message="é" * 131_072), OK, ("limits.message_bytes",)),
     "metadata": Case(

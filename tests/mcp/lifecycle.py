@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentctl.requests import CancelRequest, RunRequest
+from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.service.service import Service
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint, start_endpoint

@@ -10,7 +10,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from agentctl.store.postgres.database import PostgresDatabase
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint

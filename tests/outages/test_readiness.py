@@ -9,7 +9,7 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from agentctl import errors
-from agentctl.requests import RunFilter, RunRequest
+from agentctl.interface.requests import RunFilter, RunRequest
 from agentctl.service.service import ServiceOperations
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentctl import errors
+from agentctl.interface.requests import CancelRequest, RunRequest
+from agentctl.interface.requests.approvals import Ruling
+from agentctl.interface.requests.personal_data import Erasure
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import CancelRequest, RunRequest
-from agentctl.requests.approvals import Ruling
-from agentctl.requests.personal_data import Erasure
-from agentctl.requests.repeats import ForkRequest, RetryRequest
 from agentctl.runs.decisions import expire_approvals, write_decisions
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending, is_final

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentctl.operations import Operations
-from agentctl.requests import CancelRequest, RunRequest
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import CancelRequest, RunRequest
 from tests.conformance.server import ConformanceServer, run_component, stream_component
 from tests.deployment import create_deployment
 from tests.docs.pages import ROOT, page

@@ -15,11 +15,8 @@ from starlette.routing import Mount
 from agentctl.auth.policy import POLICY, Public
 from agentctl.auth.principal import Principal
 from agentctl.errors import AgentctlError, Unauthenticated
-from agentctl.operations import ROUTES, Operations
-from agentctl.records.document import Document
-from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.routes import PAGE_ROUTES, operation_ids
-from agentctl.requests import (
+from agentctl.interface.operations import ROUTES, Operations
+from agentctl.interface.requests import (
     BulkDeletion,
     CancelRequest,
     ExplainRequest,
@@ -32,15 +29,23 @@ from agentctl.requests import (
     SessionLocator,
     SessionPatch,
 )
-from agentctl.requests.accounts import AccountFilter, Grant, NewAccount
-from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
-from agentctl.requests.audit import AuditFilter, AuditHeadFilter
-from agentctl.requests.memories import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
-from agentctl.requests.personal_data import Erasure, PersonalRowsFilter
-from agentctl.requests.repeats import ForkRequest, RetryRequest
-from agentctl.requests.retention import IdleFilter, PruneRequest
-from agentctl.requests.usage import OverviewFilter, UsageFilter
-from agentctl.requests.webhooks import DeliveryFilter
+from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
+from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
+from agentctl.interface.requests.memories import (
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
+    NewMemory,
+)
+from agentctl.interface.requests.personal_data import Erasure, PersonalRowsFilter
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
+from agentctl.interface.requests.retention import IdleFilter, PruneRequest
+from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
+from agentctl.interface.requests.webhooks import DeliveryFilter
+from agentctl.records.document import Document
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.routes import PAGE_ROUTES, operation_ids
 from agentctl.service.service import ServiceOperations
 from tests.policy.in_process import HttpRequest, comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.operations import ROUTES
+from agentctl.interface.operations import ROUTES
 from tests.policy.in_process import comparable
 from tests.policy.scenario import ABSENT_RUN, Scenario
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from agentctl.errors import InvalidResponse
+from agentctl.interface.requests import RunView
 from agentctl.interop.agentos.backend import view_run
 from agentctl.records.events import EVENT_NAMES, EventKind, find_event_kind, parse_event
 from agentctl.records.items import build_items, cut_item
 from agentctl.records.run_reader import RunReader
-from agentctl.requests import RunView
 from agentctl.transcripts.model import DrawnCall
 
 TEAM, MEMBER = "r1", "r2"

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.operations import Operations
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.remote import RemoteOperations
 from agentctl.remote.address import parse_address
 from agentctl.remote.connection import Timeouts
 from agentctl.remote.failures import build_connection_error
-from agentctl.requests import CancelRequest, RunRequest
 from tests.certificates import create_certificate
 from tests.ports import find_free_port
 from tests.remote.conftest import Serve, answer

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from agentctl.operations import Operations
-from agentctl.operations.runs import RunDeclarations
-from agentctl.records.document import Document
-from agentctl.remote import RemoteOperations
-from agentctl.requests import (
+from agentctl.interface.operations import Operations
+from agentctl.interface.operations.runs import RunDeclarations
+from agentctl.interface.requests import (
     BulkDeletion,
     CancelRequest,
     ExplainRequest,
@@ -27,15 +25,22 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.requests.accounts import AccountFilter, Grant, NewAccount
-from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
-from agentctl.requests.audit import AuditFilter, AuditHeadFilter
-from agentctl.requests.memories import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
-from agentctl.requests.personal_data import Erasure, PersonalRowsFilter
-from agentctl.requests.repeats import ForkRequest, RetryRequest
-from agentctl.requests.retention import IdleFilter, PruneRequest
-from agentctl.requests.usage import OverviewFilter, UsageFilter
-from agentctl.requests.webhooks import DeliveryFilter
+from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
+from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
+from agentctl.interface.requests.memories import (
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
+    NewMemory,
+)
+from agentctl.interface.requests.personal_data import Erasure, PersonalRowsFilter
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
+from agentctl.interface.requests.retention import IdleFilter, PruneRequest
+from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
+from agentctl.interface.requests.webhooks import DeliveryFilter
+from agentctl.records.document import Document
+from agentctl.remote import RemoteOperations
 from tests.remote.conftest import Serve, answer
 
 Call = Callable[[Operations], Awaitable[Any]]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from agentctl import errors
+from agentctl.interface.requests import ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote import RemoteOperations
 from agentctl.remote.connection import Timeouts
-from agentctl.requests import ResumeRequest, RunRequest, StreamEvent
 from tests.remote.conftest import Serve, answer, stream_head
 
 REQUEST = RunRequest("hi", session_id="s")

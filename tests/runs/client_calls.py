@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 
 from agentctl import errors
+from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
-from agentctl.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.runs.states import is_final
 from agentctl.store.repositories.run_rows import RunRow
 from tests.runs.database_invariants import InvariantChecker

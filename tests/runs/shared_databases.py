@@ -18,7 +18,7 @@ import orjson
 
 from agentctl.config.settings import Database as Entry
 from agentctl.config.settings import Settings
-from agentctl.requests import StreamEvent
+from agentctl.interface.requests import StreamEvent
 from agentctl.runs import event_format
 from agentctl.runs.event_rows import RunIdentity, encode_events
 from agentctl.runtime.events import Content, RunEvent

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.requests import CancelRequest
+from agentctl.interface.requests import CancelRequest
 from agentctl.runs import changes as module
 from agentctl.runs.changes import DatabaseChanges
 from agentctl.store.database import Database

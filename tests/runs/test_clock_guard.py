@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from agentctl.config.settings import Audit
+from agentctl.interface.requests.audit import AuditFilter
 from agentctl.records.times import now
-from agentctl.requests.audit import AuditFilter
 from agentctl.runs.clock_guard import ClockGuard
 from agentctl.runs.process import WorkerLock
 from agentctl.store.repositories import audit, events

@@ -11,7 +11,7 @@ import httpx2
 import orjson
 import pytest
 
-from agentctl.requests import CancelRequest
+from agentctl.interface.requests import CancelRequest
 from agentctl.runs.event_format import LOST_SEQ_STEP
 from tests.deployment import ADMIN, Deployment
 from tests.endpoint import ModelEndpoint

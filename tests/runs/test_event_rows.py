@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentctl import errors
+from agentctl.interface.requests import StreamEvent
 from agentctl.records.events import EVENT_NAMES, EventKind
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import format_rfc3339, now
-from agentctl.requests import StreamEvent
 from agentctl.runs import recorder
 from agentctl.runs.event_rows import (
     Members,

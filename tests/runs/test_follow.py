@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from agentctl import errors
+from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
-from agentctl.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.runs import follow as follow_module
 from agentctl.runs import stream
 from agentctl.runs.event_format import LOST_SEQ_STEP

@@ -16,8 +16,8 @@ from typing import Any
 import apsw
 import pytest
 
+from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest, SessionFilter
 from agentctl.records.times import parse_rfc3339
-from agentctl.requests import CancelRequest, RunFilter, RunRequest, SessionFilter
 from agentctl.runs import finish
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite import connection, writer

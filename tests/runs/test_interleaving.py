@@ -23,7 +23,7 @@ import pytest
 
 from agentctl.config.settings import Agent, Approvals
 from agentctl.config.settings import Database as Entry
-from agentctl.requests import BulkDeletion, NewSession, SessionPatch
+from agentctl.interface.requests import BulkDeletion, NewSession, SessionPatch
 from agentctl.runs.admission import Idempotency, IdempotentReplay, Submission, admit_run
 from agentctl.runs.cancel import _request_cancel
 from agentctl.runs.decisions import write_decisions

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentctl.config.settings import Limits
-from agentctl.requests.approvals import Ruling
+from agentctl.interface.requests.approvals import Ruling
 from agentctl.runs.decisions import rule, write_decisions
 from agentctl.runs.journal import RunJournal
 from agentctl.runtime.journal import JournaledCall

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from agentctl.runtime.components import execute
 from agentctl.service import jobs
 from agentctl.store.database import Database

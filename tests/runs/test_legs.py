@@ -10,9 +10,9 @@ import pytest
 
 from agentctl import errors
 from agentctl.config.settings import Limits
+from agentctl.interface.requests import CancelRequest, ResumeRequest, RunFilter, RunRequest
+from agentctl.interface.requests.approvals import Ruling
 from agentctl.records.times import now
-from agentctl.requests import CancelRequest, ResumeRequest, RunFilter, RunRequest
-from agentctl.requests.approvals import Ruling
 from agentctl.runs import finish, legs
 from agentctl.runs.counters import RunCounters
 from agentctl.runs.decisions import check_pending, expire_approvals, rule, write_decisions

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from agentctl import errors
-from agentctl.requests import CancelRequest, ResumeRequest, RunRequest
+from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest
 from agentctl.runs.admission import RunLost
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentctl.requests import ResumeRequest
+from agentctl.interface.requests import ResumeRequest
 from agentctl.runs.event_format import LOST_SEQ_STEP
 from agentctl.runs.recovery import recover_runs
 from tests.deployment import Deployment

@@ -11,7 +11,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.config.settings import Approvals
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from agentctl.runs import finish
 from agentctl.runs.cancel import OWNER_CHECK_SECONDS, READ_SECONDS, Canceller
 from agentctl.runs.changes import ChangeTracker

@@ -16,8 +16,8 @@ import pytest
 from agentctl import errors
 from agentctl.config.settings import Agent, Limits, Settings, Step, Team, Workflow
 from agentctl.config.settings import Database as Entry
+from agentctl.interface.requests import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.runs import claims as run_claims
 from agentctl.runs.claims import SPARE_LEGS
 from agentctl.runs.recovery import recover_runs
@@ -236,7 +236,7 @@ async def test_a_cancelled_run_leaves_the_queue_at_once(settings: Settings, work
 
 
 async def list_events(service: Service, run_id: str) -> list[str]:
-    from agentctl.requests import ResumeRequest
+    from agentctl.interface.requests import ResumeRequest
 
     events = user(service).resume_run("agent", "lined", run_id, ResumeRequest("s1", -1))
     return [event.name async for event in events]

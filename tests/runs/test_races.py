@@ -19,8 +19,8 @@ import orjson
 import pytest
 
 from agentctl import errors
+from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import is_final
 from agentctl.service.service import Service, ServiceOperations

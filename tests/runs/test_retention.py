@@ -15,9 +15,9 @@ import pytest
 
 from agentctl.config import load_settings, settings
 from agentctl.config.retention import Retention
+from agentctl.interface.requests.audit import AuditFilter
 from agentctl.records.retention import hash_ids
 from agentctl.records.times import DAY, now
-from agentctl.requests.audit import AuditFilter
 from agentctl.runs.cleanup import delete_expired
 from agentctl.runs.retention import UNIT_RUNS, UNIT_SESSIONS, Ages
 from agentctl.store.database import Database, Sql, Steps, unit

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from agentctl.runs import starts
 from agentctl.runs.starts import CROWD, Starts
 from tests.deployment import Deployment

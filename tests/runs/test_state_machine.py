@@ -31,8 +31,8 @@ from hypothesis.stateful import (
 )
 
 from agentctl import errors
+from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.sweep import sweep_dead_workers
 from agentctl.store.repositories import workers

@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from urllib.parse import quote
 
-from agentctl.operations import ROUTES
+from agentctl.interface.operations import ROUTES
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import start_endpoint
 from tests.process import serve_config

@@ -9,11 +9,11 @@ from urllib.parse import urlencode
 import pytest
 
 from agentctl.cli.request_options import CommandSignature
-from agentctl.declarations import Option, Query, Signature, sort_names
-from agentctl.operations import OPERATIONS, Operations
+from agentctl.interface.declarations import Option, Query, Signature, sort_names
+from agentctl.interface.operations import OPERATIONS, Operations
+from agentctl.interface.requests import Page
 from agentctl.records.times import ParsedTimestamp
 from agentctl.remote.queries import query_of
-from agentctl.requests import Page
 from agentctl.server.parameters import Parameters
 from agentctl.service.service import ServiceOperations
 

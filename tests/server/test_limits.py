@@ -540,43 +540,53 @@ PROBES: dict[str, Probe] = {
         "POST /auth/explain", {"method": "GET", "path": "/" + "x" * 8_192}
     ),
     "runs.admission.SESSION_NAME_LENGTH": start_with_long_message,
-    "requests.accounts.MAXIMUM_SCOPES": refuse(
+    "interface.requests.accounts.MAXIMUM_SCOPES": refuse(
         "POST /service-accounts",
         {**ACCOUNT, "scopes": [{"scope": f"agents:a{n}:run"} for n in range(257)]},
     ),
-    "requests.accounts.MAXIMUM_ACCOUNT_DAYS": refuse(
+    "interface.requests.accounts.MAXIMUM_ACCOUNT_DAYS": refuse(
         "POST /service-accounts", {**ACCOUNT, "expires_in_days": 3_651}
     ),
-    "requests.MAXIMUM_USER_ID_LENGTH": refuse("POST /sessions?type=agent", {"user_id": "u" * 256}),
-    "requests.MAXIMUM_SESSION_NAME_LENGTH": refuse(
+    "interface.requests.MAXIMUM_USER_ID_LENGTH": refuse(
+        "POST /sessions?type=agent", {"user_id": "u" * 256}
+    ),
+    "interface.requests.MAXIMUM_SESSION_NAME_LENGTH": refuse(
         "POST /sessions?type=agent", {"session_name": "n" * 256}
     ),
-    "requests.MAXIMUM_REASON_LENGTH": cancel_run(f"reason={'r' * 501}"),
-    "requests.MAXIMUM_CANCEL_WAIT": cancel_run("wait=31"),
-    "requests.MAXIMUM_LIMIT": refuse("GET /sessions?limit=101"),
-    "requests.list_filters.MAXIMUM_PAIRS": refuse(
+    "interface.requests.MAXIMUM_REASON_LENGTH": cancel_run(f"reason={'r' * 501}"),
+    "interface.requests.MAXIMUM_CANCEL_WAIT": cancel_run("wait=31"),
+    "interface.requests.MAXIMUM_LIMIT": refuse("GET /sessions?limit=101"),
+    "interface.requests.list_filters.MAXIMUM_PAIRS": refuse(
         f"GET /sessions?{'&'.join(['metadata=a%3Db'] * 5)}"
     ),
-    "requests.list_filters.MAXIMUM_TAGS": refuse(f"GET /runs?{'&'.join(['tag=a'] * 5)}"),
-    "requests.list_filters.MAXIMUM_KEY_LENGTH": refuse(f"GET /runs?metadata={'k' * 65}%3Db"),
-    "requests.list_filters.MAXIMUM_VALUE_LENGTH": refuse(f"GET /sessions?tag={'t' * 257}"),
-    "requests.list_filters.MAXIMUM_ERROR_LENGTH": refuse(f"GET /sessions?error={'e' * 201}"),
-    "requests.usage.MAXIMUM_GROUPS": refuse("GET /usage?limit=1001"),
+    "interface.requests.list_filters.MAXIMUM_TAGS": refuse(f"GET /runs?{'&'.join(['tag=a'] * 5)}"),
+    "interface.requests.list_filters.MAXIMUM_KEY_LENGTH": refuse(
+        f"GET /runs?metadata={'k' * 65}%3Db"
+    ),
+    "interface.requests.list_filters.MAXIMUM_VALUE_LENGTH": refuse(
+        f"GET /sessions?tag={'t' * 257}"
+    ),
+    "interface.requests.list_filters.MAXIMUM_ERROR_LENGTH": refuse(
+        f"GET /sessions?error={'e' * 201}"
+    ),
+    "interface.requests.usage.MAXIMUM_GROUPS": refuse("GET /usage?limit=1001"),
     "service.usage.MAXIMUM_POINTS": refuse("GET /usage/overview?since=2001-01-01T00:00:00Z"),
-    "requests.MAXIMUM_OFFSET": refuse("GET /sessions?limit=100&page=102"),
-    "requests.MAXIMUM_CUT": refuse("GET /runs?cut=1000001"),
-    "requests.MAXIMUM_DELETED_SESSIONS": refuse(
+    "interface.requests.MAXIMUM_OFFSET": refuse("GET /sessions?limit=100&page=102"),
+    "interface.requests.MAXIMUM_CUT": refuse("GET /runs?cut=1000001"),
+    "interface.requests.MAXIMUM_DELETED_SESSIONS": refuse(
         "DELETE /sessions", {"session_ids": [f"s{n}" for n in range(101)]}
     ),
-    "requests.retention.MAXIMUM_PRUNED": refuse(
+    "interface.requests.retention.MAXIMUM_PRUNED": refuse(
         "POST /retention/sessions/prune",
         {"idle_days": 9, "session_ids": [f"s{n}" for n in range(101)]},
     ),
-    "requests.retention.MAXIMUM_IDLE_DAYS": refuse("GET /retention/sessions?idle_days=36501"),
-    "requests.memories.MAXIMUM_MEMORIES_DELETED": refuse(
+    "interface.requests.retention.MAXIMUM_IDLE_DAYS": refuse(
+        "GET /retention/sessions?idle_days=36501"
+    ),
+    "interface.requests.memories.MAXIMUM_MEMORIES_DELETED": refuse(
         "DELETE /memories", {"memory_ids": [f"m{n}" for n in range(101)]}
     ),
-    "requests.MAXIMUM_EVENT_NUMBER": resume_late,
+    "interface.requests.MAXIMUM_EVENT_NUMBER": resume_late,
     "runtime.context.MAXIMUM_PROGRESS_EVENTS": count_progress,
     "runtime.context.MAXIMUM_PROGRESS_LENGTH": measure_progress,
     "store.repositories.memories.MAXIMUM_FOUND": recall_too_many,

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from agentctl.operations import Operations
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.remote.client import RemoteOperations
-from agentctl.requests import CancelRequest, RunRequest
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, serve_config

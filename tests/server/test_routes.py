@@ -10,7 +10,7 @@ import pytest
 
 from agentctl.auth.policy import POLICY, NeedsScope
 from agentctl.config.settings import Database, Settings
-from agentctl.operations import ROUTES
+from agentctl.interface.operations import ROUTES
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import PAGE_ROUTES, Route, RouteMatch, RouteTable, operation_ids
 from agentctl.server import create_app

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import httpx2
 
-from agentctl.requests import StreamEvent
+from agentctl.interface.requests import StreamEvent
 from tests.deployment import ADMIN, Deployment
 from tests.process import ServerProcess, serve_config
 from tests.process_states import PATIENCE, STACKS, is_alive, wait_for_ends

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 
 from agentctl.auth.principal import Principal, local_principal
+from agentctl.interface.requests import RunFilter, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import RunFilter, RunRequest, StreamEvent
 from agentctl.runs.live import LiveRun
 from agentctl.service.service import Service, ServiceOperations
 from tests.deployment import Deployment

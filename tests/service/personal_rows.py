@@ -13,9 +13,9 @@ from agentctl import errors
 from agentctl.auth.principal import local_principal
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database as Entry
-from agentctl.requests import NewSession, RunRequest
-from agentctl.requests.memories import NewMemory
-from agentctl.requests.personal_data import PersonalRowsFilter
+from agentctl.interface.requests import NewSession, RunRequest
+from agentctl.interface.requests.memories import NewMemory
+from agentctl.interface.requests.personal_data import PersonalRowsFilter
 from agentctl.service.service import Service
 
 __all__ = ["MARKER", "SEARCH", "Raw", "Rows", "fill", "find_tables"]

@@ -16,9 +16,16 @@ import pytest
 from agentctl import errors
 from agentctl.auth.principal import Principal, anonymous_principal, local_principal
 from agentctl.auth.tokens.account_tokens import generate_account_token, hash_token
-from agentctl.requests import CancelRequest, NewSession, Page, RunFilter, RunRequest, SessionFilter
-from agentctl.requests.accounts import AccountFilter, Grant, NewAccount
-from agentctl.requests.audit import AuditFilter
+from agentctl.interface.requests import (
+    CancelRequest,
+    NewSession,
+    Page,
+    RunFilter,
+    RunRequest,
+    SessionFilter,
+)
+from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
+from agentctl.interface.requests.audit import AuditFilter
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.deployment import ADMIN, Deployment

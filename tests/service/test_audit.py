@@ -14,10 +14,8 @@ import pytest
 from agentctl import errors
 from agentctl.auth.principal import Principal, local_principal
 from agentctl.config.settings import Audit
-from agentctl.operations import ROUTES
-from agentctl.records.audit import AuditRecord
-from agentctl.records.times import format_rfc3339, now, parse_rfc3339
-from agentctl.requests import (
+from agentctl.interface.operations import ROUTES
+from agentctl.interface.requests import (
     BulkDeletion,
     CancelRequest,
     NewSession,
@@ -29,7 +27,9 @@ from agentctl.requests import (
     SessionPatch,
     SessionRunsQuery,
 )
-from agentctl.requests.audit import AuditFilter
+from agentctl.interface.requests.audit import AuditFilter
+from agentctl.records.audit import AuditRecord
+from agentctl.records.times import format_rfc3339, now, parse_rfc3339
 from agentctl.runs.cleanup import delete_expired
 from agentctl.runs.retention import Ages
 from agentctl.service.audit_log import CHANGING_OPERATIONS, MAXIMUM_TEXT

@@ -21,9 +21,9 @@ from agentctl.auth.keys.generate import build_public_pem, generate_key
 from agentctl.auth.statements import StatementKey, load_statement_key, load_verification_keys
 from agentctl.config.settings import Audit, Settings
 from agentctl.config.settings import Database as Entry
+from agentctl.interface.requests import NewSession
+from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.records.times import now
-from agentctl.requests import NewSession
-from agentctl.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.runs.cleanup import delete_expired
 from agentctl.runs.retention import Ages
 from agentctl.service import audit_heads as signing

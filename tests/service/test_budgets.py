@@ -18,7 +18,7 @@ from agentctl import errors
 from agentctl.auth.principal import Principal
 from agentctl.config import load_settings
 from agentctl.config.budgets import Budget
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from agentctl.runs import budgets
 from agentctl.runs.budgets import find_period
 from agentctl.service.doctor.budgets import check_budgets

@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from agentctl import errors
+from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.service.service import Service
 from agentctl.store.repositories import runs as run_rows
 from tests.deployment import Deployment

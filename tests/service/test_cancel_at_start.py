@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from agentctl.interface.requests import RunFilter, RunRequest, SessionRunsQuery
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import RunFilter, RunRequest, SessionRunsQuery
 from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment
 from tests.loops import wait_until

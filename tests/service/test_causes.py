@@ -10,8 +10,8 @@ import pytest
 
 from agentctl import errors
 from agentctl.auth.principal import Principal
+from agentctl.interface.requests import RunRequest, RunView
 from agentctl.records.text import MASK
-from agentctl.requests import RunRequest, RunView
 from agentctl.runtime.causes import MAXIMUM_CAUSES, MESSAGE_CHARACTERS
 from agentctl.service.service import Service, ServiceOperations
 from tests.commands import run_command

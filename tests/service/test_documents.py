@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from agentctl.errors import Unavailable
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from agentctl.service.json_texts import CHECKED_BYTES
 from agentctl.service.session_documents import build_session_document
 from agentctl.store.database import Sql

@@ -14,8 +14,8 @@ import pytest
 
 from agentctl import errors
 from agentctl.auth.principal import local_principal
+from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.runs import changes, engine, finish, recorder, supervision
 from agentctl.runs.event_rows import decode_events
 from agentctl.runs.live import LiveRun

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from agentctl import errors
+from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.records.times import now
-from agentctl.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.service.service import Service
 from agentctl.store.repositories import sessions
 from tests.deployment import Deployment

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
+from agentctl.interface.requests import RunView, StreamEvent
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import RunView, StreamEvent
 from agentctl.runs.item_stream import stream_items
 from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment

@@ -12,9 +12,9 @@ import pytest
 
 from agentctl import errors
 from agentctl.auth.principal import Principal, local_principal
-from agentctl.requests import RunRequest
-from agentctl.requests.memories import NewMemory
-from agentctl.requests.personal_data import Erasure, PersonalPart, PersonalRowsFilter
+from agentctl.interface.requests import RunRequest
+from agentctl.interface.requests.memories import NewMemory
+from agentctl.interface.requests.personal_data import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.service import personal_data as service_module
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories.personal_data import OTHER_TABLES, PERSONAL_TABLES

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from agentctl import errors
+from agentctl.interface.requests import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.records.times import parse_rfc3339
-from agentctl.requests import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment
 from tests.service.callers import admin, open_service, user, wait_for_running

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentctl.requests import RunFilter, RunRequest, RunView, SessionRunsQuery
+from agentctl.interface.requests import RunFilter, RunRequest, RunView, SessionRunsQuery
 from tests.deployment import Deployment
 from tests.service.callers import open_service, user
 

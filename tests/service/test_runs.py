@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from agentctl import errors
-from agentctl.requests import MAXIMUM_LIMIT, RunFilter, RunRequest, SessionRunsQuery
+from agentctl.interface.requests import MAXIMUM_LIMIT, RunFilter, RunRequest, SessionRunsQuery
 from agentctl.runs import finish, supervision
 from agentctl.service import json_texts, lookups, session_documents
 from agentctl.store.database import Steps, unit

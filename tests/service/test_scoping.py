@@ -10,7 +10,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.auth.principal import Principal, local_principal
-from agentctl.requests import (
+from agentctl.interface.requests import (
     BulkDeletion,
     CancelRequest,
     NewSession,

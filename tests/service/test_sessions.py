@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.records.kinds import ComponentKind
-from agentctl.records.sessions import SessionHead
-from agentctl.requests import (
+from agentctl.interface.requests import (
     BulkDeletion,
     NewSession,
     Page,
@@ -22,6 +20,8 @@ from agentctl.requests import (
     SessionLocator,
     SessionPatch,
 )
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.sessions import SessionHead
 from agentctl.runs.process import identify_this_process
 from agentctl.service import sessions as service_sessions
 from agentctl.service.service import ServiceOperations

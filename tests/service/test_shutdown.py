@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from agentctl import errors
+from agentctl.interface.requests import RunRequest
 from agentctl.records.runs import RunRecord
-from agentctl.requests import RunRequest
 from agentctl.service.service import Service, ServiceOperations
 from tests.deployment import Deployment
 from tests.loops import wait_until

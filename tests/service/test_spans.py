@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentctl.requests import RunRequest
+from agentctl.interface.requests import RunRequest
 from agentctl.runs.recovery import recover_runs
 from agentctl.runtime.events import ToolCallCompleted, ToolCallStarted
 from agentctl.service.service import ServiceOperations

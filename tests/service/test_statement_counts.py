@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from agentctl.requests import CancelRequest, Page, RunRequest, SessionFilter, SessionRunsQuery
+from agentctl.interface.requests import (
+    CancelRequest,
+    Page,
+    RunRequest,
+    SessionFilter,
+    SessionRunsQuery,
+)
 from agentctl.store.postgres import pool
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint

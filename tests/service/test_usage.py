@@ -15,9 +15,9 @@ import pytest
 
 from agentctl.auth.principal import Principal
 from agentctl.errors import Forbidden, ValidationFailed
+from agentctl.interface.requests import CancelRequest, Page, RunFilter, RunRequest
+from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
 from agentctl.records.times import HOUR, parse_rfc3339
-from agentctl.requests import CancelRequest, Page, RunFilter, RunRequest
-from agentctl.requests.usage import OverviewFilter, UsageFilter
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Sql, Statement, Steps, unit
 from tests.commands import stay_in_hour

@@ -12,9 +12,9 @@ from typing import Any
 import apsw
 import pytest
 
+from agentctl.interface.requests import RunFilter
+from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
 from agentctl.records.times import HOUR, now
-from agentctl.requests import RunFilter
-from agentctl.requests.usage import OverviewFilter, UsageFilter
 from agentctl.service.service import Service
 from agentctl.store.repositories import usage
 from tests.deployment import Deployment

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from agentctl.operations import Operations
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.records.times import parse_rfc3339
 from agentctl.remote.client import RemoteOperations
-from agentctl.requests import CancelRequest, RunRequest
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until

@@ -12,7 +12,7 @@ import random
 import time
 from collections import Counter
 
-from agentctl.operations import Operations
+from agentctl.interface.operations import Operations
 from agentctl.records.times import parse_rfc3339
 from tests.endpoint import ModelEndpoint
 from tests.stops.server import StopServer, cancel_run, find_processes, start_run

@@ -7,7 +7,7 @@ from dataclasses import fields
 from itertools import chain, combinations, product
 from typing import Any, NamedTuple
 
-from agentctl.requests import RunFilter, SessionFilter, SessionLocator
+from agentctl.interface.requests import RunFilter, SessionFilter, SessionLocator
 from agentctl.store.database import Statement, Work
 from agentctl.store.listing import MAXIMUM_TOTAL, Slice
 from agentctl.store.repositories import run_lists, session_lists

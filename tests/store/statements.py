@@ -12,9 +12,9 @@ from typing import Any
 
 import agentctl.store
 import agentctl.store.repositories
-from agentctl.requests import RunView
-from agentctl.requests.accounts import AccountFilter
-from agentctl.requests.memories import MemoryFilter
+from agentctl.interface.requests import RunView
+from agentctl.interface.requests.accounts import AccountFilter
+from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.store.database import Sql, Statement, Steps, Work
 from agentctl.store.listing import Order, Slice
 from agentctl.store.repositories import accounts, memories

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.requests.accounts import AccountFilter
-from agentctl.requests.memories import MemoryFilter
+from agentctl.interface.requests.accounts import AccountFilter
+from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.store.database import Sql, Steps, Work, unit
 from agentctl.store.listing import Cursor, RowPage, Slice, build_any, fold_ascii, prefix_end
 from agentctl.store.repositories import accounts, memories, run_reads, runs, sessions

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from agentctl.interface.requests import Page
+from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.records.memories import build_terms, split_words
 from agentctl.records.times import now
-from agentctl.requests import Page
-from agentctl.requests.memories import MemoryFilter
 from agentctl.store.listing import Slice
 from agentctl.store.repositories import memories
 from agentctl.store.visibility import EVERYONE, Visibility

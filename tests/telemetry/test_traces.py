@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from agentctl.interface.requests import CancelRequest, RunRequest
+from agentctl.interface.requests.approvals import Ruling
 from agentctl.records.ids import new_id
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.trace_context import (
@@ -16,8 +18,6 @@ from agentctl.records.trace_context import (
     caller_trace,
     parse_traceparent,
 )
-from agentctl.requests import CancelRequest, RunRequest
-from agentctl.requests.approvals import Ruling
 from agentctl.runs.recovery import recover_runs
 from agentctl.runtime.events import ToolCallStarted
 from agentctl.service.service import Service, ServiceOperations

@@ -40,8 +40,8 @@ from agentctl.errors import (
     Unavailable,
 )
 from agentctl.extensions import FaceRoute, find_route
+from agentctl.interface.operations import ROUTES, route_table
 from agentctl.light_dataclass import dataclass
-from agentctl.operations import ROUTES, route_table
 from agentctl.records.authorization import CheckOutcome, ExplainRecord, ExplainStep
 from agentctl.records.routes import RouteMatch
 

@@ -15,10 +15,10 @@ from agentctl.auth.policy import POLICY, Admin, Authenticated, NeedsScope, requi
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import is_well_formed, suggest_scope
 from agentctl.auth.tokens.claims import RawClaims
-from agentctl.operations import ROUTES
+from agentctl.interface.operations import ROUTES
+from agentctl.interface.requests.accounts import MAXIMUM_SCOPES
 from agentctl.records.routes import RouteMatch, RouteTable, has_encoded_slash
 from agentctl.records.text import suggest_name
-from agentctl.requests.accounts import MAXIMUM_SCOPES
 
 _MAXIMUM_SHOWN = 100
 """Characters of a quoted value at most."""

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.auth.scopes import is_well_formed
 from agentctl.errors import InvalidToken
+from agentctl.interface.requests import MAXIMUM_USER_ID_LENGTH
+from agentctl.interface.requests.accounts import MAXIMUM_SCOPES
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import is_session_id
 from agentctl.records.strict import NotStrict, parse_object
-from agentctl.requests import MAXIMUM_USER_ID_LENGTH
-from agentctl.requests.accounts import MAXIMUM_SCOPES
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings

@@ -20,10 +20,15 @@ from agentctl.cli.show.table import Column, Columns, format_time, plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import BadRequest, NotFound, Unavailable, UsageError
+from agentctl.interface.requests import MAXIMUM_LIMIT, Page
+from agentctl.interface.requests.accounts import (
+    MAXIMUM_ACCOUNT_DAYS,
+    AccountFilter,
+    Grant,
+    NewAccount,
+)
 from agentctl.records.kinds import Record
 from agentctl.records.times import format_span
-from agentctl.requests import MAXIMUM_LIMIT, Page
-from agentctl.requests.accounts import MAXIMUM_ACCOUNT_DAYS, AccountFilter, Grant, NewAccount
 
 if TYPE_CHECKING:
     pass

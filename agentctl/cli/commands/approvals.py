@@ -47,9 +47,9 @@ from agentctl.cli.show.terminal import note as write_note
 from agentctl.cli.show.watched_list import DEFAULT_SECONDS, read_again
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, UsageError
+from agentctl.interface.requests import MAXIMUM_LIMIT, Page
+from agentctl.interface.requests.approvals import ApprovalFilter, build_ruling
 from agentctl.records.approvals import VALUES, Verb
-from agentctl.requests import MAXIMUM_LIMIT, Page
-from agentctl.requests.approvals import ApprovalFilter, build_ruling
 
 if TYPE_CHECKING:
     from agentctl.records.approvals import ApprovalPage, ApprovalRecord

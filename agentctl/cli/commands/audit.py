@@ -37,8 +37,8 @@ from agentctl.cli.show.table import Column, Columns, plain_columns, wrap_with_in
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import InvalidResponse, TooManyRequests, Unavailable, UsageError
-from agentctl.requests import MAXIMUM_LIMIT
-from agentctl.requests.audit import AuditFilter, AuditHeadFilter
+from agentctl.interface.requests import MAXIMUM_LIMIT
+from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 
 if TYPE_CHECKING:
     from agentctl.auth.audit_chain import Verification

@@ -43,8 +43,8 @@ from agentctl.cli.target import (
     with_target,
 )
 from agentctl.errors import Forbidden, UsageError
+from agentctl.interface.operations import ROUTES, route_table
 from agentctl.light_dataclass import dataclass
-from agentctl.operations import ROUTES, route_table
 from agentctl.records.routes import RouteMatch
 from agentctl.records.text import suggest_name
 
@@ -194,7 +194,7 @@ def list_scopes(config: Config = None, output: Output = None, fields: Fields = N
 async def _explain(
     options: TargetOptions, request: tuple[str, str], token: str | None, look: tuple[Format, bool]
 ) -> None:
-    from agentctl.requests import ExplainRequest
+    from agentctl.interface.requests import ExplainRequest
 
     rules = LocalRules(reads_token=True)
     async with open_target(options, rules, fallback_token=token or None) as target:

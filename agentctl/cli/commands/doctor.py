@@ -18,7 +18,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.target import TargetOptions, open_target, run_until_done
 from agentctl.errors import AgentctlError, InvalidConfiguration, SomethingWrong, UsageError
 from agentctl.extensions import name_products
-from agentctl.operations.partial import PartialOperations
+from agentctl.interface.operations.partial import PartialOperations
 from agentctl.records.text import escape_controls
 
 if TYPE_CHECKING:

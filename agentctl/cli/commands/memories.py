@@ -22,9 +22,14 @@ from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
+from agentctl.interface.requests import MAXIMUM_LIMIT, Page
+from agentctl.interface.requests.memories import (
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
+    NewMemory,
+)
 from agentctl.records.kinds import Record
-from agentctl.requests import MAXIMUM_LIMIT, Page
-from agentctl.requests.memories import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 
 app = CommandApp(
     help="List, change, delete, export and import memories of users.",

@@ -16,9 +16,9 @@ from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import UsageError
+from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
 from agentctl.records.times import format_elapsed
 from agentctl.records.usage import Step, UsageKey
-from agentctl.requests.usage import OverviewFilter, UsageFilter
 
 EXAMPLE = "agentctl usage --by day,model --since 7d"
 

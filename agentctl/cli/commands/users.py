@@ -24,10 +24,15 @@ from agentctl.cli.show.table import plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Conflict, Held, InvalidResponse, NotFound, PartFailed, UsageError
-from agentctl.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionLocator
-from agentctl.requests.approvals import ApprovalFilter
-from agentctl.requests.memories import MemoryFilter
-from agentctl.requests.personal_data import Erasure, PersonalPart, PersonalRowsFilter, Vacuum
+from agentctl.interface.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionLocator
+from agentctl.interface.requests.approvals import ApprovalFilter
+from agentctl.interface.requests.memories import MemoryFilter
+from agentctl.interface.requests.personal_data import (
+    Erasure,
+    PersonalPart,
+    PersonalRowsFilter,
+    Vacuum,
+)
 
 if TYPE_CHECKING:
     from zipfile import ZipFile

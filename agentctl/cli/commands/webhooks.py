@@ -16,8 +16,8 @@ from agentctl.cli.show.output import resolve_format, show_list, show_record, wri
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Unavailable, UsageError
-from agentctl.requests import MAXIMUM_LIMIT, Page
-from agentctl.requests.webhooks import DeliveryFilter
+from agentctl.interface.requests import MAXIMUM_LIMIT, Page
+from agentctl.interface.requests.webhooks import DeliveryFilter
 
 if TYPE_CHECKING:
     pass

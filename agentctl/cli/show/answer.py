@@ -10,10 +10,10 @@ from typing import Any
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target
 from agentctl.errors import AgentctlError, RunFailed
+from agentctl.interface.requests import SUMMARY_VIEW
 from agentctl.records.events import Event, EventKind
 from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.records.times import format_elapsed
-from agentctl.requests import SUMMARY_VIEW
 from agentctl.transcripts.model import count_seconds, find_tokens
 
 _HINTS = {

@@ -21,7 +21,7 @@ from agentctl.records.kinds import ComponentKind, Record
 if TYPE_CHECKING:
     from agentctl.cli.show.transcript.live import LiveTranscript
     from agentctl.cli.show.transcript.screen import ScreenAnswer
-    from agentctl.requests import StreamEvent
+    from agentctl.interface.requests import StreamEvent
 
 TEXT_FORMATS = ("table", "wide", "tsv", "text")
 """Formats in which the text of a run is written as it arrives."""

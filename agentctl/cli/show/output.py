@@ -16,9 +16,9 @@ from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, 
 from agentctl.cli.show.table import Column, format_fields, format_table, print_table
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
+from agentctl.interface.requests import FULL_VIEW, SUMMARY_VIEW, RunView
 from agentctl.records.kinds import Record
 from agentctl.records.text import escape_controls, escape_json_controls
-from agentctl.requests import FULL_VIEW, SUMMARY_VIEW, RunView
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document

@@ -9,16 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar
 
 from agentctl import errors
-from agentctl.interop.agentos.values import Built
-from agentctl.operations.partial import PartialOperations
-from agentctl.records.document import Document, build_document
-from agentctl.records.items import Child, build_items
-from agentctl.records.kinds import KINDS, ComponentKind, Record
-from agentctl.records.phase import describe_run
-from agentctl.records.runs import FINAL_STATUSES
-from agentctl.records.sessions import ExportFormat
-from agentctl.records.times import parse_rfc3339
-from agentctl.requests import (
+from agentctl.interface.operations.partial import PartialOperations
+from agentctl.interface.requests import (
     DEFAULT_LOCATOR,
     Page,
     RunFilter,
@@ -27,7 +19,15 @@ from agentctl.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
-from agentctl.requests.list_filters import check_text_filters, is_text_match
+from agentctl.interface.requests.list_filters import check_text_filters, is_text_match
+from agentctl.interop.agentos.values import Built
+from agentctl.records.document import Document, build_document
+from agentctl.records.items import Child, build_items
+from agentctl.records.kinds import KINDS, ComponentKind, Record
+from agentctl.records.phase import describe_run
+from agentctl.records.runs import FINAL_STATUSES
+from agentctl.records.sessions import ExportFormat
+from agentctl.records.times import parse_rfc3339
 from agentctl.transcripts.export import export_session
 
 _OF_SESSION = "list the runs of {} session with: agentctl sessions runs SESSION_ID"

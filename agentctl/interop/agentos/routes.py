@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from agentctl.operations import ROUTES
+from agentctl.interface.operations import ROUTES
 from agentctl.records.routes import Route, RouteTable
 
 

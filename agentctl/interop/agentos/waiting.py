@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from agentctl.errors import NotFound
+from agentctl.interface.requests.approvals import Ruling
 from agentctl.interop.agentos.values import (
     Built,
     format_moment,
@@ -20,7 +21,6 @@ from agentctl.interop.agentos.values import (
 )
 from agentctl.records.approvals import ApprovalKind, ApprovalRecord, hash_call
 from agentctl.records.kinds import KINDS, ComponentKind, Record
-from agentctl.requests.approvals import Ruling
 
 FIELDS: dict[ComponentKind, str] = {
     "agent": "tools",

@@ -12,12 +12,12 @@ from typing import Any
 
 import orjson
 
+from agentctl.interface.requests import StreamEvent
 from agentctl.interop.agui.interrupts import Asked, build_call_id, build_interrupt, is_interrupt
 from agentctl.light_dataclass import dataclass
 from agentctl.records.events import Event, EventKind, parse_event
 from agentctl.records.items import DELEGATIONS
 from agentctl.records.kinds import find_component
-from agentctl.requests import StreamEvent
 
 PROTOCOL_VERSION = "1.0"
 """The version of AG-UI whose events these are."""

@@ -13,6 +13,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agentctl.errors import AgentctlError, BadRequest
+from agentctl.interface.requests import (
+    BEFORE_FIRST_EVENT,
+    CancelRequest,
+    ResumeRequest,
+    RunRequest,
+    StreamEvent,
+)
+from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.agui.events import AguiEvent, AguiStream, encode
 from agentctl.interop.agui.input import AguiRequest, read_input
 from agentctl.interop.agui.interrupts import ResumedRun, check_no_interrupt
@@ -22,14 +30,6 @@ from agentctl.records.events import parse_event
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.log_context import add_log_context
 from agentctl.records.routes import operation_ids
-from agentctl.requests import (
-    BEFORE_FIRST_EVENT,
-    CancelRequest,
-    ResumeRequest,
-    RunRequest,
-    StreamEvent,
-)
-from agentctl.requests.approvals import ContinueRequest
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.server.answers import EventStreamResponse, wait_for_first_events
 from agentctl.server.bodies import read_json_body

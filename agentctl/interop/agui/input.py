@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from agentctl.errors import ValidationFailed
+from agentctl.interface.requests import EarlierMessage
+from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import is_session_id
 from agentctl.records.validation import check_json, check_text
-from agentctl.requests import EarlierMessage
-from agentctl.requests.approvals import MAXIMUM_DECISIONS
 from agentctl.runtime.tools.client_tools import MAXIMUM_TOOLS
 
 MAXIMUM_MESSAGES = 2_048

@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 
 from agentctl.errors import Conflict, FourEyes, NotFound, ValidationFailed
+from agentctl.interface.requests.approvals import Ruling, build_ruling
 from agentctl.interop.agui.input import AguiRequest, ResumeAnswer, ToolResult
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, VERBS, ApprovalRecord
-from agentctl.requests.approvals import Ruling, build_ruling
 
 Asked = Mapping[str, Any]
 """An approval of a pause: of its event with the id of its run, or its record."""

@@ -12,6 +12,8 @@ from typing import Any, cast
 import orjson
 
 from agentctl.errors import AgentctlError, TooManyRequests, ValidationFailed
+from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
+from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.mcp.client import Client, Result, build_result
 from agentctl.interop.mcp.progress import CallProgress
 from agentctl.interop.mcp.questions import PausedRun, Question, read_answer, reject
@@ -19,8 +21,6 @@ from agentctl.interop.mcp.tools import Arguments, RunTool
 from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind
 from agentctl.records.ids import is_unique_id
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
-from agentctl.requests.approvals import ContinueRequest
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.service.service import ServiceOperations
 

@@ -19,6 +19,7 @@ from starlette.types import Send
 import agentctl
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, NotFound, ValidationFailed
+from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON, cancel_runs
 from agentctl.interop.mcp.client import CallTool, Client, ListTools, NoSuchTool
 from agentctl.interop.mcp.messages import (
@@ -34,7 +35,6 @@ from agentctl.interop.mcp.questions import Question, read_answer, reject
 from agentctl.interop.mcp.sessions import SESSION_HEADER, McpSession
 from agentctl.interop.mcp.tools import INSTRUCTIONS
 from agentctl.records.trace_context import caller_trace, parse_traceparent
-from agentctl.requests.approvals import ContinueRequest
 from agentctl.server.answers import COMMENT_SECONDS, json_response, no_content_response
 from agentctl.server.bodies import read_json_body
 from agentctl.server.state import Call

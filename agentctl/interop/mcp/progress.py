@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from agentctl.interface.requests import StreamEvent
 from agentctl.records.events import TEXT_KINDS, EventKind, parse_event
-from agentctl.requests import StreamEvent
 
 INTERVAL_SECONDS = 1.0
 """Least number of seconds between two notifications of a call."""

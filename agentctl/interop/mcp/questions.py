@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from agentctl.errors import NotFound
+from agentctl.interface.requests.approvals import Ruling, build_ruling
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import VERBS
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.strict import parse_json
-from agentctl.requests.approvals import Ruling, build_ruling
 
 MAXIMUM_TEXT = 20_000
 """Characters of a question: a call is shown whole, or not at all."""

@@ -14,12 +14,12 @@ from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import ids_in_scopes
 from agentctl.config.settings import Settings
 from agentctl.errors import Forbidden, ValidationFailed
+from agentctl.interface.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionRunsQuery
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.ids import SESSION_ID
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
-from agentctl.requests import MAXIMUM_LIMIT, Page, SessionFilter, SessionRunsQuery
 from agentctl.service.service import ServiceOperations
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)

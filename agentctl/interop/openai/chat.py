@@ -7,12 +7,12 @@ from typing import Any
 
 import orjson
 
+from agentctl.interface.requests import StreamEvent
 from agentctl.interop.openai.calls import build_tool_calls, read_tools, select_handed
 from agentctl.interop.openai.events import Answer, AnswerEnd, RunEvents
 from agentctl.interop.openai.failures import describe_end
 from agentctl.interop.openai.messages import read_chat_messages
 from agentctl.interop.openai.parameters import CHAT_RULES, OpenAIParameters, read_schema
-from agentctl.requests import StreamEvent
 
 _DONE = b"data: [DONE]\n\n"
 

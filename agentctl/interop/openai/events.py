@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from agentctl.interface.requests import StreamEvent
 from agentctl.records.events import END_STATUSES, EventKind, find_event_kind, parse_event
 from agentctl.records.times import parse_rfc3339, whole_seconds
-from agentctl.requests import StreamEvent
 
 _READ_KINDS = frozenset({EventKind.CONTENT, EventKind.CONTINUED, EventKind.PAUSED, *END_STATUSES})
 _FINISH_REASONS = {"length": "length", "content_filter": "content_filter"}

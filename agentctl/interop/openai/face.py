@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from agentctl.auth.principal import Principal
+from agentctl.interface.requests import RunRequest
 from agentctl.interop.openai.calls import CallNotFound
 from agentctl.interop.openai.chat import ChatCompletion
 from agentctl.interop.openai.failures import RefusedParameter, build_error_response
@@ -31,7 +32,6 @@ from agentctl.interop.openai.turns import SESSION_HEADER, Requested, Turn, conti
 from agentctl.records.ids import is_component_id, is_session_id
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
-from agentctl.requests import RunRequest
 from agentctl.server.bodies import read_json_body
 from agentctl.server.faces import Face, match_route
 from agentctl.server.state import Call

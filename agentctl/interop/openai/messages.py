@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from agentctl.errors import ValidationFailed
+from agentctl.interface.requests import EarlierMessage
 from agentctl.interop.openai.calls import (
     CallResult,
     read_approval_response,
@@ -20,7 +21,6 @@ from agentctl.interop.openai.parameters import (
     get_public_name,
     read_text,
 )
-from agentctl.requests import EarlierMessage
 
 CONTINUE = "Continue your last answer where it ends."
 """The message of a run whose request ends with an answer."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from agentctl.interface.requests import EarlierMessage, StreamEvent
 from agentctl.interop.openai.calls import read_tools
 from agentctl.interop.openai.events import Answer, AnswerEnd, RunEvents
 from agentctl.interop.openai.failures import RefusedParameter
@@ -27,7 +28,6 @@ from agentctl.interop.openai.response_objects import (
     format_item_id,
     select_items,
 )
-from agentctl.requests import EarlierMessage, StreamEvent
 
 
 class ModelResponse:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from agentctl.auth.principal import Principal
 from agentctl.errors import Conflict, NotFound
+from agentctl.interface.requests import CancelRequest, SessionLocator
 from agentctl.interop.openai.failures import RefusedParameter, ResponseNotFound
 from agentctl.interop.openai.parameters import get_public_name
 from agentctl.interop.openai.response_objects import (
@@ -20,7 +21,6 @@ from agentctl.interop.openai.response_objects import (
     read_response_id,
 )
 from agentctl.records.runs import FoundTurn
-from agentctl.requests import CancelRequest, SessionLocator
 from agentctl.server.answers import json_response
 from agentctl.server.parameters import parse_pairs
 from agentctl.server.state import Call

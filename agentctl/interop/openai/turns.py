@@ -10,6 +10,14 @@ import orjson
 from starlette.responses import Response
 
 from agentctl.errors import AgentctlError, Conflict, NotFound, Unavailable, ValidationFailed
+from agentctl.interface.requests import (
+    BEFORE_FIRST_EVENT,
+    CancelRequest,
+    EarlierMessage,
+    RunRequest,
+    StreamEvent,
+)
+from agentctl.interface.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.interop.openai.calls import CallNotFound, CallResult
 from agentctl.interop.openai.chat import ChatCompletion
 from agentctl.interop.openai.events import Answer, LegStart, RunEvents, read_answer
@@ -21,14 +29,6 @@ from agentctl.records.events import END_STATUSES, EventKind, find_event_kind, pa
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.log_context import add_log_context
 from agentctl.records.runs import FoundTurn
-from agentctl.requests import (
-    BEFORE_FIRST_EVENT,
-    CancelRequest,
-    EarlierMessage,
-    RunRequest,
-    StreamEvent,
-)
-from agentctl.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.server.answers import (
     EventStreamResponse,

@@ -6,8 +6,12 @@ from typing import Annotated, Literal, Required
 
 from typing_extensions import TypedDict
 
+from agentctl.interface.requests.accounts import (
+    DEFAULT_ACCOUNT_DAYS,
+    MAXIMUM_ACCOUNT_DAYS,
+    MAXIMUM_SCOPES,
+)
 from agentctl.records.accounts import ACCOUNT_NAME
-from agentctl.requests.accounts import DEFAULT_ACCOUNT_DAYS, MAXIMUM_ACCOUNT_DAYS, MAXIMUM_SCOPES
 from agentctl.server.bodies import Field
 
 

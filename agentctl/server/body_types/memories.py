@@ -6,8 +6,8 @@ from typing import Annotated, Required
 
 from typing_extensions import TypedDict
 
+from agentctl.interface.requests.memories import MAXIMUM_MEMORIES_DELETED
 from agentctl.records.memories import MAXIMUM_MEMORY_LENGTH, MAXIMUM_TOPIC_LENGTH, MAXIMUM_TOPICS
-from agentctl.requests.memories import MAXIMUM_MEMORIES_DELETED
 from agentctl.server.bodies import Field
 
 Topic = Annotated[str, Field(min_length=1, max_length=MAXIMUM_TOPIC_LENGTH, pattern="^[^,]+$")]

@@ -6,8 +6,8 @@ from typing import Annotated, Required
 
 from typing_extensions import TypedDict
 
-from agentctl.requests import MAXIMUM_USER_ID_LENGTH
-from agentctl.requests.personal_data import Vacuum
+from agentctl.interface.requests import MAXIMUM_USER_ID_LENGTH
+from agentctl.interface.requests.personal_data import Vacuum
 from agentctl.server.bodies import Field
 
 

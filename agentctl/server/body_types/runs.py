@@ -6,10 +6,10 @@ from typing import Annotated, Any, Required
 
 from typing_extensions import TypedDict
 
+from agentctl.interface.requests import BEFORE_FIRST_EVENT, MAXIMUM_EVENT_NUMBER
+from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, Verb
 from agentctl.records.ids import SESSION_ID
-from agentctl.requests import BEFORE_FIRST_EVENT, MAXIMUM_EVENT_NUMBER
-from agentctl.requests.approvals import MAXIMUM_DECISIONS
 from agentctl.runtime.tools.client_tools import MAXIMUM_TOOLS
 from agentctl.server.bodies import Field, Object
 

@@ -6,9 +6,9 @@ from typing import Annotated, Required
 
 from typing_extensions import TypedDict
 
+from agentctl.interface.requests import MAXIMUM_DELETED_SESSIONS, MAXIMUM_REASON_LENGTH
+from agentctl.interface.requests.retention import MAXIMUM_IDLE_DAYS, MAXIMUM_PRUNED
 from agentctl.records.ids import SESSION_ID
-from agentctl.requests import MAXIMUM_DELETED_SESSIONS, MAXIMUM_REASON_LENGTH
-from agentctl.requests.retention import MAXIMUM_IDLE_DAYS, MAXIMUM_PRUNED
 from agentctl.server.bodies import Field, Object
 
 

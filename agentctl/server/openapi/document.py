@@ -27,7 +27,7 @@ from typing_extensions import TypeAliasType
 
 from agentctl import INTERFACE_VERSION
 from agentctl.auth import policy
-from agentctl.declarations import Header, Path, Query
+from agentctl.interface.declarations import Header, Path, Query
 from agentctl.records.document import ErrorBody, ForbiddenBody
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.server.bodies import FORM, JSON

@@ -1,6 +1,6 @@
 """The endpoints of the HTTP interface (docs/contract.md "Routes").
 
-The endpoint of an operation follows from its declaration in `agentctl.operations`, unless
+The endpoint of an operation follows from its declaration in `agentctl.interface.operations`, unless
 `_ENDPOINTS` has another one: for event streams, headers and other statuses.
 """
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from agentctl.declarations import Declaration
-from agentctl.operations import OPERATIONS
+from agentctl.interface.declarations import Declaration
+from agentctl.interface.operations import OPERATIONS
 from agentctl.records.kinds import KINDS
 from agentctl.server.answers import document_response, no_content_response
 from agentctl.server.openapi.responses import (

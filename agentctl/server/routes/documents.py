@@ -8,11 +8,11 @@ from typing import Annotated
 
 from starlette.responses import Response, StreamingResponse
 
-from agentctl.declarations import Query
-from agentctl.operations import Form, SessionId
+from agentctl.interface.declarations import Query
+from agentctl.interface.operations import Form, SessionId
+from agentctl.interface.requests import DEFAULT_LOCATOR, ExplainRequest, SessionLocator
 from agentctl.records.document import build_document
 from agentctl.records.sessions import ExportFormat
-from agentctl.requests import DEFAULT_LOCATOR, ExplainRequest, SessionLocator
 from agentctl.server.answers import BytesResponse, KnownTags, document_response, versioned_response
 from agentctl.server.openapi.responses import EXPORT_TYPES
 from agentctl.server.routes.console import is_console_enabled, prefers_html, redirect_to_console

@@ -7,22 +7,22 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from starlette.responses import Response
 
-from agentctl.declarations import Header, Query
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
-from agentctl.operations.runs import ComponentId, RunId
-from agentctl.records.document import Document
-from agentctl.records.ids import IDEMPOTENCY_KEY
-from agentctl.records.kinds import ComponentKind
-from agentctl.records.runs import RunRecord
-from agentctl.requests import (
+from agentctl.interface.declarations import Header, Query
+from agentctl.interface.operations.runs import ComponentId, RunId
+from agentctl.interface.requests import (
     BEFORE_FIRST_EVENT,
     MAXIMUM_EVENT_NUMBER,
     OfSession,
     ResumeRequest,
     StreamEvent,
 )
-from agentctl.requests.approvals import IdempotencyKey
-from agentctl.requests.repeats import ForkRequest, RetryRequest
+from agentctl.interface.requests.approvals import IdempotencyKey
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
+from agentctl.records.document import Document
+from agentctl.records.ids import IDEMPOTENCY_KEY
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.runs import RunRecord
 from agentctl.runs.item_stream import stream_items
 from agentctl.server.answers import (
     EventStreamResponse,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields, replace
 
+from agentctl.interface.requests.accounts import AccountFilter
 from agentctl.light_dataclass import dataclass
-from agentctl.requests.accounts import AccountFilter
 from agentctl.store.database import Sql, Statement, Steps, Work, build_insert, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 

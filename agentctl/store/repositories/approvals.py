@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
+from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalSummary
 from agentctl.records.times import format_rfc3339
-from agentctl.requests.approvals import ApprovalFilter
 from agentctl.store.database import (
     Sql,
     Statement,

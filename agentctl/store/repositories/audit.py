@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import NamedTuple
 
+from agentctl.interface.requests.audit import AuditFilter
 from agentctl.light_dataclass import dataclass
-from agentctl.requests.audit import AuditFilter
 from agentctl.store.database import (
     Row,
     Sql,

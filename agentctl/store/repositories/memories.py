@@ -14,6 +14,7 @@ from itertools import zip_longest
 
 import orjson
 
+from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import new_id
 from agentctl.records.memories import (
@@ -23,7 +24,6 @@ from agentctl.records.memories import (
     check_topics,
     split_words,
 )
-from agentctl.requests.memories import MemoryFilter
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice, prefix_end
 from agentctl.store.visibility import IS_VISIBLE, Visibility

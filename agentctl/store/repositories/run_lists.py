@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from agentctl.interface.requests import RunFilter
 from agentctl.records.items import SUMMARY_VIEWS
-from agentctl.requests import RunFilter
 from agentctl.store.database import Steps, unit
 from agentctl.store.listing import MAXIMUM_COMPARED, Conditions, Listing, RowPage, Slice
 from agentctl.store.repositories.run_reads import RUN_COLUMNS, SUMMARY_COLUMNS

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
+from agentctl.interface.requests import SessionFilter
 from agentctl.light_dataclass import dataclass
-from agentctl.requests import SessionFilter
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import (
     MAXIMUM_COMPARED,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from agentctl.requests.list_filters import TAGS
+from agentctl.interface.requests.list_filters import TAGS
 from agentctl.store.database import Value
 from agentctl.store.listing import Conditions, fold_ascii
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import NamedTuple
 
+from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.light_dataclass import dataclass
-from agentctl.requests.webhooks import DeliveryFilter
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 

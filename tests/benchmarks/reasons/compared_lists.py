@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agentctl.config import settings
-from agentctl.requests import SUMMARY_VIEW
+from agentctl.interface.requests import SUMMARY_VIEW
 from agentctl.store.database import Database, Sql, Steps, unit
 from agentctl.store.databases import open_database
 from agentctl.store.listing import RowPage

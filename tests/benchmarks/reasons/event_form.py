@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import uvloop
 
+from agentctl.interface.requests import StreamEvent
 from agentctl.records.ids import new_id
-from agentctl.requests import StreamEvent
 from agentctl.runs.event_rows import Piece, RunIdentity, decode_events, encode_events
 from agentctl.store.repositories.events import EventRow
 from tests.benchmarks.load import cpu_seconds

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import fastapi
 from starlette.responses import Response
 
-from agentctl.declarations import Query
+from agentctl.interface.declarations import Query
 from agentctl.records.routes import Route, RouteTable
 from agentctl.server.parameters import Parameters
 

@@ -28,8 +28,8 @@ import apsw
 import asyncpg
 
 from agentctl.config import settings
+from agentctl.interface.requests import SessionFilter
 from agentctl.records.times import now
-from agentctl.requests import SessionFilter
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import open_database
 from agentctl.store.listing import RowPage, Slice

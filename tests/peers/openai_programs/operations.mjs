@@ -1,4 +1,4 @@
-// Report each operation of a program as a line of JSON, as operations.py does.
+// Report each operation of a program as a line of JSON, as interface/operations does.
 
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';

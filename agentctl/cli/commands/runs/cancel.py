@@ -39,10 +39,7 @@ from agentctl.cli.show.progress import (
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import StillPending, UsageError
-from agentctl.records.kinds import ComponentRef, component_of_run
-from agentctl.records.phase import describe_phase
-from agentctl.records.times import now
-from agentctl.requests import (
+from agentctl.interface.requests import (
     MAXIMUM_CANCEL_WAIT,
     MAXIMUM_LIMIT,
     SUMMARY_VIEW,
@@ -50,6 +47,9 @@ from agentctl.requests import (
     Page,
     RunFilter,
 )
+from agentctl.records.kinds import ComponentRef, component_of_run
+from agentctl.records.phase import describe_phase
+from agentctl.records.times import now
 
 if TYPE_CHECKING:
     from agentctl.records.document import Document

@@ -16,13 +16,13 @@ from agentctl.cli.show.output import Format
 from agentctl.cli.show.terminal import ask, may_ask, note
 from agentctl.cli.target import Target
 from agentctl.errors import ConfirmationDeclined, ValidationFailed
+from agentctl.interface.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.records.kinds import ComponentRef
-from agentctl.requests.approvals import ContinueRequest, Ruling, build_ruling
 
 if TYPE_CHECKING:
+    from agentctl.interface.requests import StreamEvent
     from agentctl.records.document import Document
     from agentctl.records.runs import RunRecord
-    from agentctl.requests import StreamEvent
 
 _CHOICES = "Make this call? [y]es, [n]o, [e]dit the arguments, [l]ater: "
 

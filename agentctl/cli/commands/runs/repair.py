@@ -36,10 +36,10 @@ from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import LocalTarget, Target, with_target
 from agentctl.errors import NeedsConfirmation, ProblemsFound, UsageError
-from agentctl.operations.partial import PartialOperations
+from agentctl.interface.operations.partial import PartialOperations
+from agentctl.interface.requests import SUMMARY_VIEW
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.records.kinds import ComponentRef, component_of_run
-from agentctl.requests import SUMMARY_VIEW
-from agentctl.requests.repeats import ForkRequest, RetryRequest
 from agentctl.transcripts.model import clean_line
 
 if TYPE_CHECKING:

@@ -66,16 +66,16 @@ from agentctl.cli.show.watched_list import check_watch
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import RunFailed, StillPending, UsageError
 from agentctl.extensions import name_products
+from agentctl.interface.requests import FULL_VIEW, SUMMARY_VIEW, RunFilter, SessionLocator
 from agentctl.records.kinds import component_of_run
 from agentctl.records.runs import FINAL_STATUSES
-from agentctl.requests import FULL_VIEW, SUMMARY_VIEW, RunFilter, SessionLocator
 from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.runs import CausesReader, read_members
 
 if TYPE_CHECKING:
+    from agentctl.interface.requests import RunView
     from agentctl.records.document import Document
     from agentctl.records.runs import RunPage, RunRecord
-    from agentctl.requests import RunView
 
 FIRST_POLL_SECONDS = 0.1
 

@@ -26,15 +26,15 @@ from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, Conflict, Unavailable, UsageError
+from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentRef
 from agentctl.records.strict import parse_json
-from agentctl.requests import CancelRequest, RunRequest
 
 if TYPE_CHECKING:
+    from agentctl.interface.requests import StreamEvent
     from agentctl.records.document import Document
     from agentctl.records.runs import RunRecord
-    from agentctl.requests import StreamEvent
 
 Message = Annotated[
     str | None,

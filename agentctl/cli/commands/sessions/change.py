@@ -44,11 +44,11 @@ from agentctl.cli.show.table import Column, plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Held, UsageError
+from agentctl.interface.requests import DEFAULT_LOCATOR, BulkDeletion, SessionLocator
+from agentctl.interface.requests.retention import IdleFilter, PruneRequest
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
 from agentctl.records.text import format_bytes
-from agentctl.requests import DEFAULT_LOCATOR, BulkDeletion, SessionLocator
-from agentctl.requests.retention import IdleFilter, PruneRequest
 
 _PRUNED = [
     *plain_columns("sessions", "runs"),

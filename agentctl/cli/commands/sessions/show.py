@@ -60,11 +60,7 @@ from agentctl.cli.show.transcript.pages import (
 from agentctl.cli.show.watched_list import check_watch
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Forbidden, TooManyRequests, Unavailable, UsageError
-from agentctl.light_dataclass import dataclass
-from agentctl.records.kinds import Record, component_of_run
-from agentctl.records.runs import FINAL_STATUSES
-from agentctl.records.sessions import ExportFormat, SessionView
-from agentctl.requests import (
+from agentctl.interface.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
     MAXIMUM_LIMIT,
@@ -74,6 +70,10 @@ from agentctl.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
+from agentctl.light_dataclass import dataclass
+from agentctl.records.kinds import Record, component_of_run
+from agentctl.records.runs import FINAL_STATUSES
+from agentctl.records.sessions import ExportFormat, SessionView
 from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.runs import CausesReader, SessionRuns, read_members
 

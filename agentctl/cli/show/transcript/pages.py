@@ -18,8 +18,8 @@ from agentctl.transcripts.texts import TRACE_URL, Look, describe_details
 if TYPE_CHECKING:
     from agentctl.cli.show.output import Format
     from agentctl.cli.show.transcript.draw import Printer
-    from agentctl.operations import Operations
-    from agentctl.requests import RunView, SessionLocator
+    from agentctl.interface.operations import Operations
+    from agentctl.interface.requests import RunView, SessionLocator
 
 Write = Callable[[str], object]
 

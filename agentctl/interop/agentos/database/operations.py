@@ -14,6 +14,18 @@ from agentctl import errors
 from agentctl.config.databases import SQLITE_SCHEME, check_database_url
 from agentctl.config.places import Place
 from agentctl.config.settings import Database
+from agentctl.interface.requests import (
+    DEFAULT_LOCATOR,
+    FIRST_RUNS,
+    FULL_VIEW,
+    RunFilter,
+    RunView,
+    SessionFilter,
+    SessionLocator,
+    SessionRunsQuery,
+)
+from agentctl.interface.requests.list_filters import check_text_filters
+from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.interop.agentos.backend import (
     SESSION_FILTERS,
     AgentOSBackend,
@@ -40,18 +52,6 @@ from agentctl.interop.agentos.values import sum_counters
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS
 from agentctl.records.sessions import SessionView
-from agentctl.requests import (
-    DEFAULT_LOCATOR,
-    FIRST_RUNS,
-    FULL_VIEW,
-    RunFilter,
-    RunView,
-    SessionFilter,
-    SessionLocator,
-    SessionRunsQuery,
-)
-from agentctl.requests.list_filters import check_text_filters
-from agentctl.requests.memories import MemoryFilter
 
 _NAMED_PAGE = 500
 """Sessions that are read at a time to select some: most names and statuses are derived."""
@@ -96,7 +96,7 @@ async def open_agentos_database(
 
 
 class AgentOSDatabase(AgentOSBackend):
-    """The `operations.Operations` on sessions, runs and memories that read."""
+    """The `interface.operations.Operations` on sessions, runs and memories that read."""
 
     def __init__(self, reader: AgentOSReader) -> None:
         super().__init__(f"a database of {reader.layout.name}", reader.layout.place)

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from agentctl.interface.requests import SessionFilter
 from agentctl.interop.agentos.database.source import Layout, Row, Source
 from agentctl.interop.agentos.mapping import (
     build_last_run,
@@ -23,7 +24,6 @@ from agentctl.interop.agentos.values import parse_moment
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
-from agentctl.requests import SessionFilter
 
 Record = dict[str, Any]
 

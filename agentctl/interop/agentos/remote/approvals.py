@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentctl import errors
+from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
 from agentctl.interop.agentos.remote.requests import Record
 from agentctl.interop.agentos.remote.runs import AgentOSRuns
 from agentctl.interop.agentos.routes import AGENTOS_ROUTES
@@ -23,7 +24,6 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.remote.connection import Request, build_path, fill_template
 from agentctl.remote.queries import build_query
-from agentctl.requests.approvals import ApprovalFilter, Ruling
 
 _KINDS = {name: kind for kind, name in PAUSE_TYPES.items()}
 

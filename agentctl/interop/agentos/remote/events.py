@@ -8,13 +8,13 @@ from typing import Any
 import orjson
 
 from agentctl.errors import InvalidResponse, RunFailed
+from agentctl.interface.requests import StreamEvent
 from agentctl.interop.agentos.mapping import read_error
 from agentctl.interop.agentos.values import format_content, read_counters
 from agentctl.interop.agentos.waiting import find_waiting
 from agentctl.records.events import END_STATUSES, EVENT_NAMES, EventKind, find_event_kind
 from agentctl.records.kinds import ComponentKind, Record
 from agentctl.remote.events import EventParser, ServerEvent
-from agentctl.requests import StreamEvent
 
 CONTROL_EVENTS = frozenset({"replay", "catch_up", "subscribed", "error"})
 """Events about the stream itself, which a resumed stream mixes with those of the run."""

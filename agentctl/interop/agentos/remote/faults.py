@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from agentctl.interface.operations.partial import Fault
 from agentctl.interop.agentos.remote.server import AgentOS
-from agentctl.operations.partial import Fault
 
 _SCOPES_FIXED = (3, 1)
 """The release from which scopes are checked below a root path."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from agentctl import errors
+from agentctl.interface.operations.partial import Fault
 from agentctl.interop.agentos.mapping import read_account, read_component, read_memory
 from agentctl.interop.agentos.remote.approvals import AgentOSApprovals
 from agentctl.interop.agentos.remote.faults import list_faults
 from agentctl.interop.agentos.remote.requests import Record
-from agentctl.operations.partial import Fault
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
@@ -35,7 +35,7 @@ _SAME_REQUESTS: Mapping[str, Callable[..., Record]] = {
 
 
 class AgentOSOperations(AgentOSApprovals):
-    """The `operations.Operations` of an AgentOS server that have a counterpart there."""
+    """The `interface.operations.Operations` of an AgentOS server that have a counterpart there."""
 
     def list_faults(self) -> Iterable[Fault]:
         return list_faults(self.server)

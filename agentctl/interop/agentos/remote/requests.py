@@ -8,14 +8,14 @@ from typing import Any, cast
 import orjson
 
 from agentctl import errors
-from agentctl.declarations import find_declaration
+from agentctl.interface.declarations import find_declaration
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import Page
 from agentctl.interop.agentos.backend import AgentOSBackend, build_meta, read_page_number
 from agentctl.interop.agentos.remote.server import AgentOS
 from agentctl.interop.agentos.values import read_count
-from agentctl.operations import Operations
 from agentctl.remote.connection import Connection, ReceivedDocument, Request, Shape
 from agentctl.remote.queries import Pairs, build_request
-from agentctl.requests import Page
 
 Record = dict[str, Any]
 

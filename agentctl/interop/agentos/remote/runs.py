@@ -12,6 +12,18 @@ from typing import Any
 import orjson
 
 from agentctl import errors
+from agentctl.interface.requests import (
+    BEFORE_FIRST_EVENT,
+    FULL_VIEW,
+    CancelRequest,
+    ResumeRequest,
+    RunFilter,
+    RunRequest,
+    RunView,
+    SessionLocator,
+    StreamEvent,
+)
+from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.agentos.backend import build_runs_page, view_run
 from agentctl.interop.agentos.mapping import read_run
 from agentctl.interop.agentos.remote.events import EventReader, read_events
@@ -26,18 +38,6 @@ from agentctl.records.runs import FINAL_STATUSES, CancelRecord
 from agentctl.records.times import format_rfc3339, now
 from agentctl.remote.connection import Connection, Request, build_path
 from agentctl.remote.queries import build_query
-from agentctl.requests import (
-    BEFORE_FIRST_EVENT,
-    FULL_VIEW,
-    CancelRequest,
-    ResumeRequest,
-    RunFilter,
-    RunRequest,
-    RunView,
-    SessionLocator,
-    StreamEvent,
-)
-from agentctl.requests.approvals import ContinueRequest
 
 POLL_SECONDS = 0.25
 """Seconds between two reads of a run whose end is awaited."""

@@ -8,6 +8,24 @@ from dataclasses import replace
 from typing import Any
 
 from agentctl import errors
+from agentctl.interface.requests import (
+    DEFAULT_LOCATOR,
+    FIRST_RUNS,
+    FULL_VIEW,
+    BulkDeletion,
+    RunView,
+    SessionFilter,
+    SessionLocator,
+    SessionPatch,
+    SessionRunsQuery,
+)
+from agentctl.interface.requests.accounts import AccountFilter
+from agentctl.interface.requests.memories import (
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
+    NewMemory,
+)
 from agentctl.interop.agentos.backend import SESSION_FILTERS, check_session, select_runs, view_run
 from agentctl.interop.agentos.mapping import (
     find_session_kind,
@@ -23,19 +41,6 @@ from agentctl.records.sessions import SessionView
 from agentctl.records.times import now
 from agentctl.remote.connection import Request, build_path
 from agentctl.remote.queries import build_query, query_of
-from agentctl.requests import (
-    DEFAULT_LOCATOR,
-    FIRST_RUNS,
-    FULL_VIEW,
-    BulkDeletion,
-    RunView,
-    SessionFilter,
-    SessionLocator,
-    SessionPatch,
-    SessionRunsQuery,
-)
-from agentctl.requests.accounts import AccountFilter
-from agentctl.requests.memories import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
 
 _CONCURRENT_REQUESTS = 8
 

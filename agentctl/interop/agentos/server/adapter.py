@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
+from agentctl.interface.operations import OPERATIONS
 from agentctl.interop.agentos.routes import AGENTOS_ROUTES
 from agentctl.interop.agentos.server import system_endpoints
 from agentctl.interop.agentos.server.approval_endpoints import ApprovalEndpoints
@@ -16,7 +17,6 @@ from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.server.operation import AdaptedOperation
 from agentctl.interop.agentos.server.run_endpoints import RunEndpoints
 from agentctl.interop.agentos.server.session_endpoints import SessionEndpoints
-from agentctl.operations import OPERATIONS
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from agentctl.server.routing import Endpoint, Operation

@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal, Required
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from agentctl.declarations import Path, Query
 from agentctl.errors import Conflict, ValidationFailed
+from agentctl.interface.declarations import Path, Query
+from agentctl.interface.requests import Page, PageNumber, UserId
+from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interop.agentos.server.bodies import Endpoints
 from agentctl.interop.agentos.server.operation import list_rows
 from agentctl.interop.agentos.server.pauses import (
@@ -21,8 +23,6 @@ from agentctl.interop.agentos.values import Built, to_seconds
 from agentctl.interop.agentos.waiting import PAUSE_TYPES
 from agentctl.records.approvals import ApprovalRecord, ApprovalStatus
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.requests import Page, PageNumber, UserId
-from agentctl.requests.approvals import ApprovalFilter
 from agentctl.server.answers import json_response
 from agentctl.server.bodies import Field, RequestBody
 from agentctl.server.state import Call

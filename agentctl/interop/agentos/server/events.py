@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from agentctl.interface.requests import StreamEvent
 from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory, get_kind
 from agentctl.interop.agentos.server.pauses import write_pause, write_workflow_pause
@@ -15,7 +16,6 @@ from agentctl.interop.agentos.values import write_counters
 from agentctl.light_dataclass import dataclass
 from agentctl.records.events import EVENT_NAMES, TEXT_KINDS, EventKind, find_event_kind
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.requests import StreamEvent
 
 Event = dict[str, Any]
 

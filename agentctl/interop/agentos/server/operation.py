@@ -10,11 +10,11 @@ from urllib.parse import parse_qsl, urlencode
 
 from starlette.responses import Response
 
-from agentctl.declarations import Query
 from agentctl.errors import NotFound, ValidationFailed
+from agentctl.interface.declarations import Query
+from agentctl.interface.requests import MAXIMUM_LIMIT, MAXIMUM_OFFSET, Page, StreamEvent
 from agentctl.records.document import Document
 from agentctl.records.routes import INTERFACE_HEADER
-from agentctl.requests import MAXIMUM_LIMIT, MAXIMUM_OFFSET, Page, StreamEvent
 from agentctl.server.answers import json_response
 from agentctl.server.parameters import parse_pairs
 from agentctl.server.routing import Endpoint, Operation

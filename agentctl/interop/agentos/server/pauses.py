@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agentctl.errors import BadRequest, Conflict, FourEyes, NotFound, TooLarge
+from agentctl.interface.requests.approvals import Ruling, build_ruling
 from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.values import Built, read_object, read_objects, read_text, to_seconds
@@ -19,7 +20,6 @@ from agentctl.records.approvals import ApprovalRecord, hash_call
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.strict import NotStrict, parse_json
 from agentctl.records.validation import check_json
-from agentctl.requests.approvals import Ruling, build_ruling
 from agentctl.runtime.bounds import MAXIMUM_VALUES, has_too_many_values
 
 NEEDS_APPROVER = "This run requires admin approval before it can be continued"

@@ -10,21 +10,10 @@ import orjson
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from agentctl.declarations import Header, Query
 from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
-from agentctl.interop.agentos.server.bodies import Endpoints
-from agentctl.interop.agentos.server.events import EventTranslator
-from agentctl.interop.agentos.server.forms import FormBody
-from agentctl.interop.agentos.server.operation import Portion, read_repeated, translate_portions
-from agentctl.interop.agentos.server.pauses import match_decisions, read_entries
-from agentctl.interop.agentos.server.runs import RunBuilder
-from agentctl.interop.agentos.waiting import FIELDS
-from agentctl.operations.runs import ComponentId, RunId
-from agentctl.records.events import EventKind, find_event_kind
-from agentctl.records.ids import IDEMPOTENCY_KEY
-from agentctl.records.kinds import ComponentKind
-from agentctl.records.runs import RunDetails, RunRecord
-from agentctl.requests import (
+from agentctl.interface.declarations import Header, Query
+from agentctl.interface.operations.runs import ComponentId, RunId
+from agentctl.interface.requests import (
     BEFORE_FIRST_EVENT,
     MAXIMUM_LIMIT,
     CancelRequest,
@@ -34,7 +23,18 @@ from agentctl.requests import (
     RunFilter,
     StreamEvent,
 )
-from agentctl.requests.approvals import ContinueRequest, IdempotencyKey
+from agentctl.interface.requests.approvals import ContinueRequest, IdempotencyKey
+from agentctl.interop.agentos.server.bodies import Endpoints
+from agentctl.interop.agentos.server.events import EventTranslator
+from agentctl.interop.agentos.server.forms import FormBody
+from agentctl.interop.agentos.server.operation import Portion, read_repeated, translate_portions
+from agentctl.interop.agentos.server.pauses import match_decisions, read_entries
+from agentctl.interop.agentos.server.runs import RunBuilder
+from agentctl.interop.agentos.waiting import FIELDS
+from agentctl.records.events import EventKind, find_event_kind
+from agentctl.records.ids import IDEMPOTENCY_KEY
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.runs import RunDetails, RunRecord
 from agentctl.runs.states import is_final
 from agentctl.server.answers import (
     EventStreamResponse,

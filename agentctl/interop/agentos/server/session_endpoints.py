@@ -10,17 +10,11 @@ from typing import Annotated, Any
 import orjson
 from starlette.responses import Response
 
-from agentctl.declarations import Query
 from agentctl.errors import NotFound, ValidationFailed
-from agentctl.interop.agentos.server.bodies import Endpoints
-from agentctl.interop.agentos.server.operation import Seconds, list_rows, read_repeated
-from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
-from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
-from agentctl.interop.agentos.values import write_counters
-from agentctl.operations import SessionId
-from agentctl.operations.runs import RunId
-from agentctl.records.runs import RunRecord
-from agentctl.requests import (
+from agentctl.interface.declarations import Query
+from agentctl.interface.operations import SessionId
+from agentctl.interface.operations.runs import RunId
+from agentctl.interface.requests import (
     DEFAULT_LIMIT,
     DEFAULT_LOCATOR,
     MAXIMUM_LIMIT,
@@ -33,6 +27,12 @@ from agentctl.requests import (
     SessionRunsQuery,
     SortOrder,
 )
+from agentctl.interop.agentos.server.bodies import Endpoints
+from agentctl.interop.agentos.server.operation import Seconds, list_rows, read_repeated
+from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
+from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
+from agentctl.interop.agentos.values import write_counters
+from agentctl.records.runs import RunRecord
 from agentctl.server.answers import json_response, no_content_response
 from agentctl.server.bodies import RequestBody
 from agentctl.server.body_types.sessions import DeleteSessionsBody

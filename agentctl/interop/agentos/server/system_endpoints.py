@@ -11,18 +11,18 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from agentctl import INTERFACE_VERSION
-from agentctl.declarations import Query
 from agentctl.errors import NotFound
+from agentctl.interface.declarations import Query
+from agentctl.interface.operations import MemoryId
+from agentctl.interface.requests import DEFAULT_LIMIT, Limit, Page, PageNumber, SortOrder
+from agentctl.interface.requests.accounts import AccountFilter, NewAccount
 from agentctl.interop.agentos.mapping import write_account, write_session
 from agentctl.interop.agentos.server.directory import Directory, build_config
 from agentctl.interop.mcp import is_enabled
 from agentctl.interop.mcp.settings import MCP_PATH
-from agentctl.operations import MemoryId
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from agentctl.records.times import format_rfc3339, now
-from agentctl.requests import DEFAULT_LIMIT, Limit, Page, PageNumber, SortOrder
-from agentctl.requests.accounts import AccountFilter, NewAccount
 from agentctl.server.answers import json_response, no_content_response
 from agentctl.server.bodies import RequestBody
 from agentctl.server.body_types.accounts import GrantBody

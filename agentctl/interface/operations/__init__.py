@@ -4,7 +4,7 @@
 parameters, its result and its texts. It has two implementations, and the command line does not
 distinguish them: `service.Service.operations_for(principal)` in this process, and
 `remote.RemoteOperations(url, token)` over HTTP. Documents never name a path, host, process or
-backend. The requests are in `agentctl.requests`.
+backend. The requests are in `agentctl.interface.requests`.
 """
 
 # The methods of `Operations` have no statements: `execute` or a backend executes them.
@@ -16,9 +16,41 @@ from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from typing import Annotated, Any
 
-from agentctl.declarations import Path, Query, component_operation, list_declarations, operation
-from agentctl.operations.personal_data import PersonalDataDeclarations
-from agentctl.operations.runs import ComponentId, RunDeclarations, RunId
+from agentctl.interface.declarations import (
+    Path,
+    Query,
+    component_operation,
+    list_declarations,
+    operation,
+)
+from agentctl.interface.operations.personal_data import PersonalDataDeclarations
+from agentctl.interface.operations.runs import ComponentId, RunDeclarations, RunId
+from agentctl.interface.requests import (
+    DEFAULT_LOCATOR,
+    FIRST_RUNS,
+    FULL_VIEW,
+    SUMMARY_WAIT,
+    BulkDeletion,
+    ExplainRequest,
+    NewSession,
+    RunView,
+    SessionFilter,
+    SessionLocator,
+    SessionPatch,
+    SessionRunsQuery,
+    UserId,
+)
+from agentctl.interface.requests.accounts import AccountFilter, NewAccount
+from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
+from agentctl.interface.requests.memories import (
+    MemoryDeletion,
+    MemoryFilter,
+    MemoryPatch,
+    NewMemory,
+)
+from agentctl.interface.requests.retention import PRUNE_WAIT, IdleFilter, PruneRequest
+from agentctl.interface.requests.usage import OverviewFilter, UsageFilter
+from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.records.accounts import AccountPage, NewAccountRecord
 from agentctl.records.audit import AuditHeadPage, AuditPage
 from agentctl.records.authorization import ExplainRecord
@@ -50,27 +82,6 @@ from agentctl.records.system import (
 )
 from agentctl.records.usage import OverviewRecord, UsageReport
 from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecord, WebhookTestRecord
-from agentctl.requests import (
-    DEFAULT_LOCATOR,
-    FIRST_RUNS,
-    FULL_VIEW,
-    SUMMARY_WAIT,
-    BulkDeletion,
-    ExplainRequest,
-    NewSession,
-    RunView,
-    SessionFilter,
-    SessionLocator,
-    SessionPatch,
-    SessionRunsQuery,
-    UserId,
-)
-from agentctl.requests.accounts import AccountFilter, NewAccount
-from agentctl.requests.audit import AuditFilter, AuditHeadFilter
-from agentctl.requests.memories import MemoryDeletion, MemoryFilter, MemoryPatch, NewMemory
-from agentctl.requests.retention import PRUNE_WAIT, IdleFilter, PruneRequest
-from agentctl.requests.usage import OverviewFilter, UsageFilter
-from agentctl.requests.webhooks import DeliveryFilter
 
 SessionId = Annotated[str, Path("Id of the session")]
 MemoryId = Annotated[str, Path("Id of the memory")]

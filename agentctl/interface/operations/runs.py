@@ -8,13 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from agentctl.declarations import Path, component_operation, dispatch, operation
-from agentctl.records.approvals import ApprovalPage, ApprovalRecord, ReceiptRecord
-from agentctl.records.document import Document
-from agentctl.records.items import RunViewPages, RunViews
-from agentctl.records.kinds import ComponentKind
-from agentctl.records.runs import CancelRecord, RunCauses, RunPage, RunRecord, ToolCallRecord
-from agentctl.requests import (
+from agentctl.interface.declarations import Path, component_operation, dispatch, operation
+from agentctl.interface.requests import (
     FULL_VIEW,
     CancelRequest,
     DatabaseId,
@@ -25,8 +20,18 @@ from agentctl.requests import (
     RunView,
     StreamEvent,
 )
-from agentctl.requests.approvals import ApprovalFilter, ContinueRequest, IdempotencyKey, Ruling
-from agentctl.requests.repeats import ForkRequest, RetryRequest
+from agentctl.interface.requests.approvals import (
+    ApprovalFilter,
+    ContinueRequest,
+    IdempotencyKey,
+    Ruling,
+)
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
+from agentctl.records.approvals import ApprovalPage, ApprovalRecord, ReceiptRecord
+from agentctl.records.document import Document
+from agentctl.records.items import RunViewPages, RunViews
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.runs import CancelRecord, RunCauses, RunPage, RunRecord, ToolCallRecord
 
 ComponentId = Annotated[str, Path("Id of the component")]
 RunId = Annotated[str, Path("Id of the run")]

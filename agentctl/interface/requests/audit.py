@@ -1,14 +1,14 @@
-"""Requests of the operations on the audit log; see `agentctl.requests`."""
+"""Requests of the operations on the audit log; see `agentctl.interface.requests`."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from agentctl.declarations import Option, Query
+from agentctl.interface.declarations import Option, Query
+from agentctl.interface.requests import CURSOR_OPTION, DEFAULT_LIMIT, Limit, PageCursor
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import AuditOutcome
 from agentctl.records.times import ParsedTimestamp
-from agentctl.requests import CURSOR_OPTION, DEFAULT_LIMIT, Limit, PageCursor
 
 
 @dataclass(frozen=True, slots=True)

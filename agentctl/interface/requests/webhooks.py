@@ -1,15 +1,15 @@
-"""Requests of the operations on webhooks; see `agentctl.requests`."""
+"""Requests of the operations on webhooks; see `agentctl.interface.requests`."""
 
 from __future__ import annotations
 
 from dataclasses import field
 from typing import Annotated
 
-from agentctl.declarations import Option, Query
+from agentctl.interface.declarations import Option, Query
+from agentctl.interface.requests import DatabaseId, IdPrefix, Page
 from agentctl.light_dataclass import dataclass
 from agentctl.records.times import ParsedTimestamp
 from agentctl.records.webhooks import DeliveryState
-from agentctl.requests import DatabaseId, IdPrefix, Page
 
 
 @dataclass(frozen=True, slots=True)

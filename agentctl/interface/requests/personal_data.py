@@ -1,12 +1,12 @@
-"""Requests of the operations on the data of a person; see `agentctl.requests`."""
+"""Requests of the operations on the data of a person; see `agentctl.interface.requests`."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from agentctl.declarations import Query
+from agentctl.interface.declarations import Query
+from agentctl.interface.requests import MAXIMUM_LIMIT, DatabaseId, Limit, PageCursor
 from agentctl.light_dataclass import dataclass
-from agentctl.requests import MAXIMUM_LIMIT, DatabaseId, Limit, PageCursor
 
 PersonalPart = Literal["decisions", "deliveries", "usage", "audit"]
 """The rows of a person that no other list has."""

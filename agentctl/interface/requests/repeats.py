@@ -1,11 +1,11 @@
-"""Requests of the operations that repeat a run; see `agentctl.requests`."""
+"""Requests of the operations that repeat a run; see `agentctl.interface.requests`."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from agentctl.interface.requests.approvals import IdempotencyKey
 from agentctl.light_dataclass import dataclass
-from agentctl.requests.approvals import IdempotencyKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from agentctl.declarations import Option, Query
 from agentctl.errors import ValidationFailed
+from agentctl.interface.declarations import Option, Query
 from agentctl.records.times import ParsedTimestamp
 from agentctl.records.validation import check_text
 

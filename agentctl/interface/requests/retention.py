@@ -1,13 +1,13 @@
-"""Requests of the operations on the retention of sessions; see `agentctl.requests`."""
+"""Requests of the operations on the retention of sessions; see `agentctl.interface.requests`."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from agentctl.declarations import Query
+from agentctl.interface.declarations import Query
+from agentctl.interface.requests import MAXIMUM_LIMIT, ComponentId, DatabaseId, Limit, PageCursor
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
-from agentctl.requests import MAXIMUM_LIMIT, ComponentId, DatabaseId, Limit, PageCursor
 
 MAXIMUM_IDLE_DAYS = 36_500
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from agentctl.errors import Unsupported
+from agentctl.interface.operations import Operations
 from agentctl.light_dataclass import dataclass
-from agentctl.operations import Operations
 
 
 @dataclass(frozen=True, slots=True)

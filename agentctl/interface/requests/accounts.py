@@ -1,13 +1,13 @@
-"""Requests of the operations on service accounts; see `agentctl.requests`."""
+"""Requests of the operations on service accounts; see `agentctl.interface.requests`."""
 
 from __future__ import annotations
 
 from dataclasses import field
 from typing import Annotated
 
-from agentctl.declarations import Option, Query
+from agentctl.interface.declarations import Option, Query
+from agentctl.interface.requests import Page
 from agentctl.light_dataclass import dataclass
-from agentctl.requests import Page
 
 MAXIMUM_SCOPES = 256
 """Scopes of a token or a service account; a JWT with more grants nothing."""

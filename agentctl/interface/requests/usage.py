@@ -1,15 +1,15 @@
-"""Requests of the operations on usage; see `agentctl.requests`."""
+"""Requests of the operations on usage; see `agentctl.interface.requests`."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from agentctl.declarations import Option, Query
+from agentctl.interface.declarations import Option, Query
+from agentctl.interface.requests import ComponentId, DatabaseId, UserId
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import ParsedTimestamp
 from agentctl.records.usage import Step, UsageKey
-from agentctl.requests import ComponentId, DatabaseId, UserId
 
 MAXIMUM_GROUPS = 1_000
 """Groups of one response."""

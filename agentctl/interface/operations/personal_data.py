@@ -1,14 +1,20 @@
-"""The declarations of the operations on the data of a person; see `agentctl.operations`."""
+"""The declarations of the operations on the data of a person; see
+`agentctl.interface.operations`."""
 
 # The methods have no statements: `execute` or a backend executes them.
 # mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
-from agentctl.declarations import operation
+from agentctl.interface.declarations import operation
+from agentctl.interface.requests.personal_data import (
+    ERASE_WAIT,
+    Erasure,
+    OwnerOfData,
+    PersonalRowsFilter,
+)
 from agentctl.records.document import Document
 from agentctl.records.personal_data import ErasureRecord, PersonalDataRecord, PersonalRowsPage
-from agentctl.requests.personal_data import ERASE_WAIT, Erasure, OwnerOfData, PersonalRowsFilter
 
 
 class PersonalDataDeclarations:

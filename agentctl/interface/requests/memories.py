@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated
 
-from agentctl.declarations import Option, Query
+from agentctl.interface.declarations import Option, Query
+from agentctl.interface.requests import Page, UserId
 from agentctl.light_dataclass import dataclass
-from agentctl.requests import Page, UserId
 
 MAXIMUM_MEMORIES_DELETED = 100
 """Memories of one deletion by id."""

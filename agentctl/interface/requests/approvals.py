@@ -1,4 +1,4 @@
-"""Requests of the operations on approvals; see `agentctl.requests`."""
+"""Requests of the operations on approvals; see `agentctl.interface.requests`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any
 
-from agentctl.declarations import Header, Option, Query
+from agentctl.interface.declarations import Header, Option, Query
+from agentctl.interface.requests import DatabaseId, IdPrefix, OfSession, Page, UserId
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import (
     BOUND_VERBS,
@@ -20,7 +21,6 @@ from agentctl.records.approvals import (
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import ParsedTimestamp
-from agentctl.requests import DatabaseId, IdPrefix, OfSession, Page, UserId
 
 MAXIMUM_DECISIONS = 100
 """Decisions of one request that continues a run."""

@@ -12,11 +12,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from agentctl.declarations import Option, Query
-from agentctl.light_dataclass import dataclass
-from agentctl.records.kinds import ComponentKind, RunStatus
-from agentctl.records.times import ParsedTimestamp
-from agentctl.requests.list_filters import (
+from agentctl.interface.declarations import Option, Query
+from agentctl.interface.requests.list_filters import (
     STATUS_OPTION,
     CreatedAfter,
     CreatedBefore,
@@ -26,6 +23,9 @@ from agentctl.requests.list_filters import (
     UpdatedAfter,
     UpdatedBefore,
 )
+from agentctl.light_dataclass import dataclass
+from agentctl.records.kinds import ComponentKind, RunStatus
+from agentctl.records.times import ParsedTimestamp
 
 DEFAULT_LIMIT = 20
 MAXIMUM_LIMIT = 100

@@ -1,10 +1,10 @@
 """Declarations of parameters and operations, and what follows from them.
 
-The fields of `agentctl.requests` and the arguments of `operations.Operations` declare where they
-are in an HTTP request: `limit: Annotated[int, Query("Maximum number of results", ge=1)] = 20`. A
-field without a declaration is in the body. `Declaration` describes one operation with its method,
-path, parameters and result. The server reads requests with it, the remote backend writes them, and
-the OpenAPI document and the options of list commands show it.
+The fields of `agentctl.interface.requests` and the arguments of `interface.operations.Operations`
+declare where they are in an HTTP request: `limit: Annotated[int, Query("Maximum number of results",
+ge=1)] = 20`. A field without a declaration is in the body. `Declaration` describes one operation
+with its method, path, parameters and result. The server reads requests with it, the remote backend
+writes them, and the OpenAPI document and the options of list commands show it.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Signature:
     """The parameters of a function, where the fields of a request replace it.
 
     Args:
-        function: the arguments that are dataclasses of `agentctl.requests` are requests.
+        function: the arguments that are dataclasses of `agentctl.interface.requests` are requests.
         without: fields of the requests that are no parameters and keep their default.
         order: the order of the parameters, if it is not that of the arguments and fields.
 
@@ -129,7 +129,8 @@ class Signature:
 
 
 def list_request_values(request: Any) -> Iterator[tuple[inspect.Parameter, Any]]:
-    """Yield each field of a request of `agentctl.requests` as a parameter, with its value."""
+    """Yield each field of a request of `agentctl.interface.requests` as a parameter, with its
+    value."""
     return _list_values(_read_part("", type(request), _EMPTY, ()), request)
 
 
@@ -207,7 +208,8 @@ def sort_names(names: Iterable[str], order: Order) -> list[str]:
 
 @dataclass(frozen=True)
 class Declaration:
-    """One operation of the HTTP interface, as a method of `operations.Operations` declares it.
+    """One operation of the HTTP interface, as a method of `interface.operations.Operations`
+    declares it.
 
     The docstring of the method has the texts of the OpenAPI document: summary and description.
 
