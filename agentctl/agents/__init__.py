@@ -8,7 +8,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar, get_args, overload
 
-from agentctl.waiting import Decision, Rejected, StepFailed, WaitingContext, WaitingHost
+from agentctl.agents.waiting import Decision, Rejected, StepFailed, WaitingContext, WaitingHost
 
 __all__ = [
     "Decision",
