@@ -22,7 +22,7 @@ from agentctl.runs.prices import Prices
 from agentctl.runs.states import Ending
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import live_usage
 from agentctl.store.repositories.live_usage import Used

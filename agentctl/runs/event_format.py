@@ -14,9 +14,9 @@ from agentctl.records.runs import FinalStatus
 from agentctl.records.times import format_rfc3339, now, whole_seconds
 from agentctl.runs.event_rows import Piece, RunIdentity, find_frame
 from agentctl.runs.states import Ending
-from agentctl.runtime.events import Content, RunEvent, ThinkingDelta
 from agentctl.runtime.pauses import Decided
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.events import Content, RunEvent, ThinkingDelta
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE
 

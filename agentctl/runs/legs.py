@@ -30,8 +30,8 @@ from agentctl.runs.waiting import lock_queue
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.journal import rebuild
 from agentctl.runtime.pauses import Ask, Decided, Leg
-from agentctl.runtime.session_state import StateChanges
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.session_state import StateChanges
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import (
     accounts,

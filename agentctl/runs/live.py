@@ -27,13 +27,13 @@ from agentctl.runs.stream import EventPlace, Stream
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import EarlierRun, MemberResult
-from agentctl.runtime.events import RunEvent
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import MEMBER_PREFIX
 from agentctl.runtime.pauses import Leg
-from agentctl.runtime.session_state import SessionState, StateChanges
 from agentctl.runtime.tracing import LegTrace
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.events import RunEvent
+from agentctl.runtime.transcript.session_state import SessionState, StateChanges
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, run_reads, runs

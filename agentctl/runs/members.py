@@ -24,7 +24,7 @@ from agentctl.runs.member_slots import MemberSlots
 from agentctl.runs.states import Ending, Pause
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import MemberResult, MemberStatus
-from agentctl.runtime.spans import SPAN_STATUSES, Span
+from agentctl.runtime.transcript.spans import SPAN_STATUSES, Span
 from agentctl.store.database import Work
 from agentctl.work.run_scope import CurrentCall, outside_run
 from agentctl.work.tasks import Tasks, retry_while_unavailable

@@ -39,8 +39,8 @@ from agentctl.runs.waiting import (
     close_approvals,
     release_if_decided,
 )
-from agentctl.runtime.history import mark_kept
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.history import mark_kept
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, integrity, run_reads, runs, steps

@@ -27,7 +27,7 @@ from agentctl.records.run_spec import Origin
 from agentctl.runs.recovery import WORKER_LOST_REASON
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.history import CANCELLED_RESULT, mark_kept
+from agentctl.runtime.transcript.history import CANCELLED_RESULT, mark_kept
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, run_reads
 from agentctl.store.repositories.approvals import ApprovalRow

@@ -18,9 +18,9 @@ from agentctl.records.kinds import find_component
 from agentctl.records.run_reader import RunReader
 from agentctl.records.times import parse_rfc3339, whole_seconds
 from agentctl.runs.event_rows import decode_events
-from agentctl.runtime.history import CANCELLED_RESULT
-from agentctl.runtime.spans import SPAN_STATUSES, Spans
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.history import CANCELLED_RESULT
+from agentctl.runtime.transcript.spans import SPAN_STATUSES, Spans
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, run_reads
 from agentctl.store.repositories.run_rows import RunRow, RunState

@@ -11,8 +11,8 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import replace_unstorable
 from agentctl.records.times import whole_seconds
 from agentctl.runs.states import Ending
-from agentctl.runtime.history import build_chat_history
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.history import build_chat_history
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import runs
 from agentctl.store.repositories.run_rows import RunEnd, RunRow

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from agentctl.records.trace_context import TraceContext
     from agentctl.runs.live import LiveRun
     from agentctl.runs.states import Ending, LegEnd
-    from agentctl.runtime.spans import Span
     from agentctl.runtime.tracing import LegTrace
-    from agentctl.runtime.transcript import Transcript
+    from agentctl.runtime.transcript.spans import Span
+    from agentctl.runtime.transcript.transcript import Transcript
     from agentctl.store.repositories.run_rows import RunRow
 
 

@@ -12,7 +12,7 @@ from agentctl.runs.replay import find_root_id
 from agentctl.runs.results import build_run_end, build_unfinished_transcript, store_question
 from agentctl.runs.states import Ending, is_final
 from agentctl.runtime.journal import rebuild
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs, steps

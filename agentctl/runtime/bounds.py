@@ -41,6 +41,12 @@ MAXIMUM_PARTS = 1_024
 
 _begun: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
 
+MAXIMUM_FAILURES = 3
+"""Failures of one tool in a row after which the run ends with TOOL_FAILED."""
+
+MAXIMUM_UNKNOWN = 3
+"""Calls of unknown tools that a run tolerates; the next one ends it with MODEL_REJECTED."""
+
 
 def check_parts(parts: int, calls: int) -> None:
     """Raise ExecutionError if an answer that arrives has too many parts or tool calls."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Union, get_
 from agentctl.agents import RunContext
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.events import ProgressReported
+from agentctl.runtime.transcript.events import ProgressReported
 from agentctl.work.run_scope import current_call
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from agentctl.records.kinds import ComponentKind
     from agentctl.records.run_spec import RunSpec
     from agentctl.runtime.component import Component
-    from agentctl.runtime.events import RunEvent
     from agentctl.runtime.journal import Journal
     from agentctl.runtime.pauses import Leg
-    from agentctl.runtime.session_state import SessionState
-    from agentctl.runtime.transcript import Transcript
+    from agentctl.runtime.transcript.events import RunEvent
+    from agentctl.runtime.transcript.session_state import SessionState
+    from agentctl.runtime.transcript.transcript import Transcript
 
 MemberStatus = Literal["COMPLETED", "ERROR", "CANCELLED", "PAUSED", "PARKED"]
 
@@ -63,8 +63,9 @@ class EarlierRun:
     """The messages of an earlier run of the session, or earlier messages of the request.
 
     Attributes:
-        messages: its neutral messages (`runtime.transcript`), without those of the system.
-        native: its messages as JSON of the library of the same kind of runner; None if another kind
+        messages: its neutral messages (`runtime.transcript.transcript`), without those of the
+        system. native: its messages as JSON of the library of the same kind of runner; None if
+        another kind
             executed it.
         from_request: True for messages of the request, which no memory of a runner has.
     """

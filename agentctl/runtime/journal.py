@@ -16,7 +16,7 @@ import orjson
 
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.pauses import CallOutcome, WaitingCall
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.transcript import Transcript
 
 StepKind = Literal["answer", "tool", "step", "member"]
 

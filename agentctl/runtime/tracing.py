@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agentctl.records.times import now
 from agentctl.records.trace_context import RunTrace, TraceContext, derive_span_id
-from agentctl.runtime.spans import Span, Spans
+from agentctl.runtime.transcript.spans import Span, Spans
 from agentctl.work.run_scope import CurrentCall, current_call
 
 if TYPE_CHECKING:

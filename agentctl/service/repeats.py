@@ -35,7 +35,7 @@ from agentctl.runs.replay import find_root_id
 from agentctl.runs.states import is_final
 from agentctl.runs.supervision import HISTORY_BYTES
 from agentctl.runtime.component import Component
-from agentctl.runtime.history import complete_history, mark_kept
+from agentctl.runtime.transcript.history import complete_history, mark_kept
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.keyed_requests import build_idempotency, find_repeated
 from agentctl.service.runs import RunOperations

@@ -166,7 +166,7 @@ async def _read_object(schema: InputSchema, message: str, agent_id: str, limit: 
 
 
 def build_neutral_messages(earlier: Sequence[EarlierMessage]) -> tuple[dict[str, Any], ...]:
-    """Return messages of a request in the form of stored ones (`runtime.transcript`)."""
+    """Return messages of a request in the form of stored ones (`runtime.transcript.transcript`)."""
     at = whole_seconds(now())
     return tuple(_build_neutral_message(message, at) for message in earlier)
 

@@ -15,7 +15,7 @@ from agentctl.telemetry import attributes as names
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
-    from agentctl.runtime.spans import Span
+    from agentctl.runtime.transcript.spans import Span
 
 SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 TOKENS = (1, 4, 16, 64, 256, 1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304)

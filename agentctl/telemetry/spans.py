@@ -19,8 +19,8 @@ from agentctl.telemetry import attributes as names
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.runs.states import LegEnd
-    from agentctl.runtime.spans import Span
-    from agentctl.runtime.transcript import Transcript
+    from agentctl.runtime.transcript.spans import Span
+    from agentctl.runtime.transcript.transcript import Transcript
 
 _SCOPE = InstrumentationScope("agentctl", __version__)
 _UNSET, _FAILED = Status(StatusCode.UNSET), Status(StatusCode.ERROR)

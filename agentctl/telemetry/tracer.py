@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from agentctl.runs.live import LiveRun
     from agentctl.runs.states import LegEnd
     from agentctl.runs.tracing import LostRun
-    from agentctl.runtime.spans import Span
+    from agentctl.runtime.transcript.spans import Span
 
 FLUSH_SECONDS = 2.0
 """Maximum time that the end of a process waits for the collector."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from agentctl import RunContext
 from agentctl.runtime.context import RunEnvironment
-from agentctl.runtime.conversation import CallOutcome
 from agentctl.runtime.pauses import Ask, Paused, perform_decided
+from agentctl.runtime.transcript.conversation import CallOutcome
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
 """The payments that were made."""

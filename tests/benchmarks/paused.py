@@ -19,7 +19,7 @@ from agentctl.records.approvals import hash_call
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, runs, sessions

@@ -15,9 +15,9 @@ from agentctl.config.mcp_table import McpServer
 from agentctl.config.settings import Limits
 from agentctl.records import times
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.conversation import Conversation
-from agentctl.runtime.events import ToolCallCompleted
 from agentctl.runtime.mcp.values import NOBODY, McpUser
+from agentctl.runtime.transcript.conversation import Conversation
+from agentctl.runtime.transcript.events import ToolCallCompleted
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.runtime import fake_context

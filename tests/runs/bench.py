@@ -14,7 +14,7 @@ from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql
 from agentctl.store.repositories import run_reads, runs, sessions, steps

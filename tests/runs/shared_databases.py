@@ -21,7 +21,7 @@ from agentctl.config.settings import Settings
 from agentctl.interface.requests import StreamEvent
 from agentctl.runs import event_format
 from agentctl.runs.event_rows import RunIdentity, encode_events
-from agentctl.runtime.events import Content, RunEvent
+from agentctl.runtime.transcript.events import Content, RunEvent
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import events, run_reads, runs, sessions, workers

@@ -36,7 +36,7 @@ from agentctl.runs.states import Ending, Pause
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.pauses import Ask
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import accounts, approvals, events, runs, sessions

@@ -20,8 +20,8 @@ from agentctl.runs.event_rows import decode_events
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.waiting import cancel_run
 from agentctl.runtime.components import execute
-from agentctl.runtime.events import Content
 from agentctl.runtime.pauses import Ask, CallOutcome, Paused, perform_decided
+from agentctl.runtime.transcript.events import Content
 from agentctl.service.runs_doctor.find import RunsDoctor
 from agentctl.service.runs_doctor.repair import RunRepairs
 from agentctl.service.service import Service

@@ -22,7 +22,7 @@ from agentctl.runs import claims as run_claims
 from agentctl.runs.claims import SPARE_LEGS
 from agentctl.runs.recovery import recover_runs
 from agentctl.runtime.components import execute
-from agentctl.runtime.events import Content
+from agentctl.runtime.transcript.events import Content
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals, integrity, run_reads

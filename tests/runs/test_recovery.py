@@ -14,8 +14,13 @@ from agentctl.runs.event_format import LOST_SEQ_STEP
 from agentctl.runs.event_rows import encode_event
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import Ending
-from agentctl.runtime.events import Content, StepCompleted, ToolCallCompleted, ToolCallStarted
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.events import (
+    Content,
+    StepCompleted,
+    ToolCallCompleted,
+    ToolCallStarted,
+)
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Sql, Statement, Steps, unit
 from agentctl.store.repositories import events, runs, sessions
 from agentctl.store.repositories.events import EventRow

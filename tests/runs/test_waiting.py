@@ -13,9 +13,9 @@ from agentctl.runs.finish import store_pause
 from agentctl.runs.live import LiveRun
 from agentctl.runs.states import Pause
 from agentctl.runs.waiting import cancel_run, end_overdue_run, release_if_decided
-from agentctl.runtime.history import CANCELLED_RESULT
 from agentctl.runtime.journal import JournaledCall
 from agentctl.runtime.pauses import Ask, CallOutcome
+from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs

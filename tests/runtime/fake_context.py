@@ -16,12 +16,12 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import execute_component
 from agentctl.runtime.context import EarlierRun, MemberResult
-from agentctl.runtime.events import Content, RunEvent
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import Journal
 from agentctl.runtime.pauses import Leg
-from agentctl.runtime.session_state import SessionState
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.events import Content, RunEvent
+from agentctl.runtime.transcript.session_state import SessionState
+from agentctl.runtime.transcript.transcript import Transcript
 from tests.endpoint import ModelEndpoint
 from tests.run_specs import a_spec
 

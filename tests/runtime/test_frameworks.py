@@ -19,8 +19,8 @@ from agentctl.records import times
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import execute_component
 from agentctl.runtime.context import EarlierRun
-from agentctl.runtime.events import ThinkingDelta
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.transcript.events import ThinkingDelta
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.runtime.fake_context import FakeContext, settings

@@ -20,17 +20,17 @@ from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
 from agentctl.runtime.components.records import build_record, build_session_data
-from agentctl.runtime.events import (
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.runners import loading
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.transcript.events import (
     Content,
     ProgressReported,
     ThinkingDelta,
     ToolCallCompleted,
     ToolCallStarted,
 )
-from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.runners import loading
-from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.session_state import SessionState
+from agentctl.runtime.transcript.session_state import SessionState
 from tests.runtime.fake_context import FakeContext, attempt, settings
 from tests.runtime.loop_steps import STEP_LIMIT, measure_steps, without_collections
 

@@ -12,7 +12,7 @@ import pytest
 
 from agentctl.config.settings import Agent
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.events import Content, ProgressReported
+from agentctl.runtime.transcript.events import Content, ProgressReported
 from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint
 from tests.runtime.fake_context import FakeContext, settings

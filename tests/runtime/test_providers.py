@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentctl.config.settings import Agent, Limits, Model, ModelSettings, Provider, Settings
-from agentctl.runtime.events import ThinkingDelta
+from agentctl.runtime.transcript.events import ThinkingDelta
 from tests.endpoint import ModelEndpoint, vendor_endpoint
 from tests.runtime.fake_context import FakeContext, attempt, settings
 

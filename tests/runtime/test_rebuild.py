@@ -10,7 +10,7 @@ import pytest
 
 from agentctl.runtime.journal import dump_outcome, load_outcome, rebuild
 from agentctl.runtime.pauses import CallOutcome
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.transcript import Transcript
 
 USAGE = {"usage": {"input_tokens": 3}, "usage_of_models": {}, "knows_usage": True}
 NO_SPANS = {"model_calls": 1, "spans": []}

@@ -14,9 +14,9 @@ from pydantic import BaseModel, Field, RootModel
 from agentctl.config.settings import Agent, Model, Team
 from agentctl.errors import AgentctlError, InvalidConfiguration
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.events import Content
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.structured_output import check_output_schema, load_output_model
+from agentctl.runtime.transcript.events import Content
 from tests.endpoint import ModelEndpoint, vendor_endpoint
 from tests.runtime.fake_context import FakeContext, run, settings, with_catalog
 

@@ -11,8 +11,8 @@ import pytest
 
 from agentctl.config.settings import Limits
 from agentctl.runtime.components.records import build_record
-from agentctl.runtime.events import Content, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.transcript.events import Content, ToolCallCompleted, ToolCallStarted
 from agentctl.work import event_loop
 from tests.endpoint import ModelEndpoint
 from tests.runtime import sample_tools

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.history import build_chat_history
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.history import build_chat_history
+from agentctl.runtime.transcript.transcript import Transcript
 
 
 def spent(**counts: int) -> dict[str, int]:

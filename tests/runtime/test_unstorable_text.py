@@ -16,15 +16,15 @@ from agentctl.records.text import is_storable
 from agentctl.runs import event_format
 from agentctl.runs.event_rows import RunIdentity
 from agentctl.runs.states import Ending
-from agentctl.runtime.conversation import CallOutcome, Conversation
-from agentctl.runtime.events import RunEvent
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.history import build_chat_history
 from agentctl.runtime.json_values import NotSerializable
 from agentctl.runtime.models.calls import clean_calls
 from agentctl.runtime.models.conversion import to_model_messages
 from agentctl.runtime.tools.functions import result_to_text
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.conversation import CallOutcome, Conversation
+from agentctl.runtime.transcript.events import RunEvent
+from agentctl.runtime.transcript.history import build_chat_history
+from agentctl.runtime.transcript.transcript import Transcript
 from tests.run_specs import a_spec
 
 IDENTITY = RunIdentity("run", "session", None, "agent", "writer", "Writer")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentctl.config.settings import Agent, Settings, Step, Team, Workflow
-from agentctl.runtime.events import StepCompleted, StepStarted
+from agentctl.runtime.transcript.events import StepCompleted, StepStarted
 from tests.endpoint import ModelEndpoint
 from tests.runtime import fake_context
 from tests.runtime.fake_context import attempt, run, served, settings

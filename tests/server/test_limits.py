@@ -524,7 +524,7 @@ PROBES: dict[str, Probe] = {
     "runtime.models.openai_answer.MAXIMUM_DETAILS": answer_with(
         [encode_event(build_chunk({"reasoning_details": [{"type": "t"}] * 1_024})), 65]
     ),
-    "runtime.history.MAXIMUM_SUMMARY": summarize_long_answers,
+    "runtime.transcript.history.MAXIMUM_SUMMARY": summarize_long_answers,
     "server.state.MAXIMUM_STREAMS": follow_too_many_runs,
     "server.routes.console_tokens.MAXIMUM_TOKEN_BYTES": keep_long_token,
     "server.routes.console_tokens.MAXIMUM_TABS": keep_tokens_of_tabs,

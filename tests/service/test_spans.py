@@ -6,7 +6,7 @@ from typing import Any
 
 from agentctl.interface.requests import RunRequest
 from agentctl.runs.recovery import recover_runs
-from agentctl.runtime.events import ToolCallCompleted, ToolCallStarted
+from agentctl.runtime.transcript.events import ToolCallCompleted, ToolCallStarted
 from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment
 from tests.loops import wait_until

@@ -19,7 +19,7 @@ from agentctl.records.trace_context import (
     parse_traceparent,
 )
 from agentctl.runs.recovery import recover_runs
-from agentctl.runtime.events import ToolCallStarted
+from agentctl.runtime.transcript.events import ToolCallStarted
 from agentctl.service.service import Service, ServiceOperations
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint

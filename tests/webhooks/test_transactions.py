@@ -20,7 +20,7 @@ from agentctl.runs.facts import publish_run
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.results import build_run_end
 from agentctl.runs.states import Ending
-from agentctl.runtime.transcript import Transcript
+from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Sql, Steps, Work, unit
 from agentctl.store.databases import Databases
 from agentctl.store.outbox import Outbox

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import REQUIRED
-from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.history import complete_history
 from agentctl.runtime.journal import Journal, Parked
 from agentctl.runtime.models.answering import call_model
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
@@ -25,7 +23,9 @@ from agentctl.runtime.models.calls import UNKNOWN_REASON, Message, ModelAnswer, 
 from agentctl.runtime.models.structured_output import InvalidAnswer
 from agentctl.runtime.pauses import Paused, WaitingCall
 from agentctl.runtime.tools.memories import add_memories
-from agentctl.runtime.transcript import TranscriptMark
+from agentctl.runtime.transcript.conversation import Conversation
+from agentctl.runtime.transcript.history import complete_history
+from agentctl.runtime.transcript.transcript import TranscriptMark
 from agentctl.work.unstopped import abandon_task
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from agentctl.config.settings import Agent, ModelSettings
 from agentctl.errors import AgentctlError
 from agentctl.runtime.component import Component
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.history import MAXIMUM_SUMMARY
+from agentctl.runtime.transcript.history import MAXIMUM_SUMMARY
 
 if TYPE_CHECKING:
     from agentctl.agents import Memories

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from agentctl.records.kinds import ComponentKind
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.conversation import Action, CallRule
     from agentctl.runtime.input_schema import InputSchema
     from agentctl.runtime.models.structured_output import OutputSchema
     from agentctl.runtime.runners.runner import Runner
     from agentctl.runtime.tools.external import ExternalAction
     from agentctl.runtime.tools.functions import Tool
+    from agentctl.runtime.transcript.conversation import Action, CallRule
 
 
 class Catalog:

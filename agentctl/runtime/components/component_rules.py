@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.errors import InvalidConfiguration
-from agentctl.runtime.conversation import CallRule
 from agentctl.runtime.mcp.definitions import build_public_name
 from agentctl.runtime.tools.actions import ToolAction
 from agentctl.runtime.tools.call_rules import (
@@ -23,11 +22,12 @@ from agentctl.runtime.tools.call_rules import (
     list_unmatched,
     may_match,
 )
+from agentctl.runtime.transcript.conversation import CallRule
 
 if TYPE_CHECKING:
     from agentctl.runtime.component import Component
-    from agentctl.runtime.conversation import Action
     from agentctl.runtime.mcp.actions import McpAction
+    from agentctl.runtime.transcript.conversation import Action
 
 _log = logging.getLogger("agentctl.runtime")
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.component import Component
-    from agentctl.runtime.conversation import Action, CallRule
     from agentctl.runtime.input_schema import InputSchema
     from agentctl.runtime.models.attempts import ModelCounters, PreparedModel
     from agentctl.runtime.models.calls import ModelConnection
     from agentctl.runtime.models.structured_output import OutputSchema
     from agentctl.runtime.tools.external import ExternalAction
     from agentctl.runtime.tools.functions import Tool
+    from agentctl.runtime.transcript.conversation import Action, CallRule
 
 
 @dataclass(frozen=True, slots=True)

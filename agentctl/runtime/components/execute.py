@@ -12,11 +12,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, get_args
 
 from agentctl.errors import InvalidConfiguration
-from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.journal import JournaledCall, Parked
 from agentctl.runtime.pauses import CallOutcome, Paused
-from agentctl.runtime.spans import SPAN_STATUSES
+from agentctl.runtime.transcript.events import StepCompleted, StepStarted
+from agentctl.runtime.transcript.spans import SPAN_STATUSES
 from agentctl.work.run_scope import CurrentCall, current_call, outside_run
 from agentctl.work.unstopped import install_executor, watch_threads
 

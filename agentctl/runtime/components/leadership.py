@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from agentctl.light_dataclass import dataclass
 from agentctl.records.items import DELEGATE
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.conversation import Action
 from agentctl.runtime.pauses import CallOutcome, CallPause
 from agentctl.runtime.tools.delegation import SET_SHARED_CONTEXT, delegation_tools
+from agentctl.runtime.transcript.conversation import Action
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.component import Component
     from agentctl.runtime.context import MemberResult, RunEnvironment
-    from agentctl.runtime.conversation import Conversation
     from agentctl.runtime.input_schema import InputSchema
+    from agentctl.runtime.transcript.conversation import Conversation
 
 SHARED_CONTEXT = "shared_context"
 """Key of the session state with the text that the leader shares with all members."""

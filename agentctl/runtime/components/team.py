@@ -14,9 +14,9 @@ from agentctl.runtime.components.agent import (
     run_conversation,
 )
 from agentctl.runtime.components.leadership import build_member_outcome, share_context
-from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.journal import MEMBER_PREFIX, JournaledCall, Parked
 from agentctl.runtime.pauses import Paused
+from agentctl.runtime.transcript.conversation import Conversation
 
 if TYPE_CHECKING:
     from agentctl.runtime.component import Component

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.config.mcp_servers import is_idempotent
 from agentctl.light_dataclass import dataclass
-from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.mcp.failures import McpCallFailed, McpUnavailable
 from agentctl.runtime.mcp.questions import McpAnswers, build_answers, build_questions
 from agentctl.runtime.mcp.results import build_result_text
 from agentctl.runtime.mcp.watched import WatchedCall
 from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.transcript.conversation import Conversation
 from agentctl.work.event_loop import wait_until_done
 from agentctl.work.unstopped import abandon_task
 

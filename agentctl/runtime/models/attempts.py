@@ -21,7 +21,7 @@ from agentctl.records.durations import DurationHistogram
 if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.runtime.models.calls import Message, ModelConnection, ModelFailure
-    from agentctl.runtime.spans import Span
+    from agentctl.runtime.transcript.spans import Span
 
 _log = logging.getLogger("agentctl.runtime")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.spans import Span
+    from agentctl.runtime.transcript.spans import Span
 
 
 class CallReport:

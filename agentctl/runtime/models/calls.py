@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from agentctl.runtime.models.structured_output import OutputSchema
 
 Message = Mapping[str, Any]
-"""A neutral message (`runtime.transcript`) of the roles user, assistant and tool. An assistant
-message of the current run may have `native`: a `NativeMessage`."""
+"""A neutral message (`runtime.transcript.transcript`) of the roles user, assistant and tool. An
+assistant message of the current run may have `native`: a `NativeMessage`."""
 
 MAXIMUM_ARGUMENT_BYTES = 1_048_576
 """Maximum size of the arguments of all tool calls of one answer. They are parsed in one step of the

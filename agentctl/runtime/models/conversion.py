@@ -1,4 +1,5 @@
-"""Conversion between neutral messages (`runtime.transcript`) and those of the model library."""
+"""Conversion between neutral messages (`runtime.transcript.transcript`) and those of the model
+library."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import UsageBase
 
-from agentctl.runtime.history import complete_history
-from agentctl.runtime.transcript import MAXIMUM_TOKENS
+from agentctl.runtime.transcript.history import complete_history
+from agentctl.runtime.transcript.transcript import MAXIMUM_TOKENS
 
 if TYPE_CHECKING:
     from agentctl.runtime.models.calls import ModelCall, ModelConnection, NativeMessage

@@ -17,7 +17,7 @@ import orjson
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.models.calls import UNKNOWN_REASON, AnswerSink, ModelFailure
 from agentctl.runtime.models.openai_errors import build_stream_failure
-from agentctl.runtime.transcript import MAXIMUM_TOKENS
+from agentctl.runtime.transcript.transcript import MAXIMUM_TOKENS
 
 EVENT_OVERHEAD_BYTES = 16
 """Size of a piece of a tool call or of thinking without its text, for `limits.run_bytes`."""

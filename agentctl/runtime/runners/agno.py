@@ -17,7 +17,6 @@ from agno.run.team import TeamRunOutput
 from agno.team import Team
 
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.history import complete_history
 from agentctl.runtime.input_schema import InputSchema
 from agentctl.runtime.models.access import current_access
 from agentctl.runtime.pauses import Paused
@@ -32,6 +31,7 @@ from agentctl.runtime.runners.agno_pauses import (
 from agentctl.runtime.runners.agno_report import AgnoReport, read_result, watch_inputs
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.input_types import build_input_schema
+from agentctl.runtime.transcript.history import complete_history
 from agentctl.work.unstopped import install_executor
 
 

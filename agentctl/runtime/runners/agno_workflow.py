@@ -17,7 +17,6 @@ from agno.team import Team
 from agno.workflow import Workflow
 
 from agentctl.records.times import now, whole_seconds
-from agentctl.runtime.events import StepCompleted, StepStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.agno import AgnoBase, add_event, build_options
@@ -26,7 +25,8 @@ from agentctl.runtime.runners.agno_pauses import DecidedCalls
 from agentctl.runtime.runners.agno_report import AgnoReport, watch_inputs
 from agentctl.runtime.runners.agno_step_pauses import StepPause, decide_step, find_step_pause
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.spans import Span
+from agentctl.runtime.transcript.events import StepCompleted, StepStarted
+from agentctl.runtime.transcript.spans import Span
 
 _log = logging.getLogger("agentctl.runtime")
 

@@ -13,7 +13,6 @@ from agentctl.agents import RunContext
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.bounds import STEP_BYTES, Turns
 from agentctl.runtime.context import RunHost, build_run_context
-from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import (
     NotSerializable,
@@ -22,7 +21,13 @@ from agentctl.runtime.json_values import (
     to_json_value,
 )
 from agentctl.runtime.tools.functions import result_to_text
-from agentctl.runtime.transcript import TranscriptMark
+from agentctl.runtime.transcript.events import (
+    Content,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallStarted,
+)
+from agentctl.runtime.transcript.transcript import TranscriptMark
 from agentctl.work.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
@@ -30,8 +35,8 @@ if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.journal import Journal
     from agentctl.runtime.pauses import Leg
-    from agentctl.runtime.spans import Span, Spans, SpanStatus
-    from agentctl.runtime.transcript import Transcript
+    from agentctl.runtime.transcript.spans import Span, Spans, SpanStatus
+    from agentctl.runtime.transcript.transcript import Transcript
 
 
 T = TypeVar("T")
@@ -107,7 +112,7 @@ class HostedRun:
         spec: its specification.
         earlier_runs: the earlier runs, each with its native messages if this kind of runner
             executed it.
-        history: their neutral messages (`runtime.transcript`), oldest first.
+        history: their neutral messages (`runtime.transcript.transcript`), oldest first.
         leg: the state and the decisions with which the run goes on; None in its first leg.
         limits: size limits in bytes.
         context_host: the side of `context` that belongs to the server.

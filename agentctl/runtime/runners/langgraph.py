@@ -22,7 +22,6 @@ from agentctl.agents import RunContext
 from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.history import CANCELLED_RESULT
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.journal import Parked
 from agentctl.runtime.pauses import Decided, Paused
@@ -47,6 +46,7 @@ from agentctl.runtime.runners.langgraph_pauses import (
 )
 from agentctl.runtime.runners.langgraph_report import GraphReport
 from agentctl.runtime.runners.langgraph_saver import THREAD, RunSaver
+from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.work.event_loop import retrieve_exception, wait_until_done
 from agentctl.work.unstopped import install_executor
 

@@ -19,7 +19,7 @@ from agentctl.runtime.models.access import is_known_call
 from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
 from agentctl.runtime.runners.langgraph_messages import read_model, read_text, read_usage
 from agentctl.runtime.runners.library_failures import list_causes
-from agentctl.runtime.spans import SpanStatus
+from agentctl.runtime.transcript.spans import SpanStatus
 
 _HIDDEN_TAG = "nostream"
 

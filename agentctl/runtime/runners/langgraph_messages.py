@@ -13,8 +13,8 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
-from agentctl.runtime.history import complete_history
 from agentctl.runtime.models.answering import PROVIDER
+from agentctl.runtime.transcript.history import complete_history
 
 
 def to_langchain_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:

@@ -15,13 +15,13 @@ from agents.result import RunResultStreaming
 
 from agentctl.agents import RunContext
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.history import complete_history
 from agentctl.runtime.input_schema import InputSchema
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.openai_agents_parts import RunParts, get_tool_agent, list_agents
 from agentctl.runtime.runners.openai_agents_pauses import DecidedCalls, build_pause, restore_state
 from agentctl.runtime.runners.openai_agents_report import AgentReport, MemberHooks, current_report
 from agentctl.runtime.runners.owner import OwnerTask
+from agentctl.runtime.transcript.history import complete_history
 from agentctl.work.unstopped import install_executor
 
 _NO_TRACING = "OPENAI_AGENTS_DISABLE_TRACING"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.context import RunHost, build_run_context
-from agentctl.runtime.conversation import Conversation
 from agentctl.runtime.json_values import NotSerializable
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.tools.functions import InvalidArguments, Tool, result_to_text
+from agentctl.runtime.transcript.conversation import Conversation
 from agentctl.work.event_loop import TooManyAbandonedThreads, wait_until_done
 from agentctl.work.started_work import CodeScope
 from agentctl.work.unstopped import abandon_task, run_in_thread

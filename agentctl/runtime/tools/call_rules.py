@@ -11,15 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentctl.records.approvals import ApprovalPolicy
-from agentctl.runtime.conversation import CallRule
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.schema_checks import find_schema_problem
 from agentctl.runtime.tools.actions import ToolAction
 from agentctl.runtime.tools.external import ExternalAction
+from agentctl.runtime.transcript.conversation import CallRule
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.conversation import Action, Conversation
+    from agentctl.runtime.transcript.conversation import Action, Conversation
 
 Patterns = Mapping[str, ApprovalPolicy]
 """The key `approve` of a component."""

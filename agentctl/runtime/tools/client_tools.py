@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from agentctl.errors import TooLarge, ValidationFailed
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.validation import check_json
-from agentctl.runtime.conversation import CallRule
 from agentctl.runtime.schema_checks import check_request_schemas
 from agentctl.runtime.tools.call_rules import check_arguments
 from agentctl.runtime.tools.external import ExternalAction
+from agentctl.runtime.transcript.conversation import CallRule
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord

@@ -17,7 +17,7 @@ from agentctl.runtime.tools.functions import TOOL_NAME
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.conversation import Conversation
+    from agentctl.runtime.transcript.conversation import Conversation
 
 MAXIMUM_BYTES = 65_536
 """Maximum size of the file of an external tool."""

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.errors import AgentctlError, QuotaExceeded, ValidationFailed
 from agentctl.light_dataclass import dataclass
-from agentctl.runtime.conversation import Action
 from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.transcript.conversation import Action
 
 if TYPE_CHECKING:
     from agentctl.agents import Memories, Memory
     from agentctl.config import settings as config
     from agentctl.records.components import ToolRecord
-    from agentctl.runtime.conversation import Conversation
+    from agentctl.runtime.transcript.conversation import Conversation
 
 _log = logging.getLogger("agentctl.runtime")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from agentctl.runtime.history import CANCELLED_RESULT
+from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.store.repositories.integrity import StoredMessages
 
 

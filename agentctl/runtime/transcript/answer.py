@@ -6,7 +6,7 @@ from typing import Any
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.spans import Span, SpanStatus
+from agentctl.runtime.transcript.spans import Span, SpanStatus
 
 
 class AnswerInProgress:

@@ -17,26 +17,25 @@ import orjson
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.bounds import check_parts
-from agentctl.runtime.events import Content, ThinkingDelta, ToolCallCompleted, ToolCallStarted
+from agentctl.runtime.bounds import MAXIMUM_FAILURES, MAXIMUM_UNKNOWN, check_parts
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.history import format_summary
 from agentctl.runtime.journal import ApprovedEnd, JournaledCall, load_outcome
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.pauses import Ask, CallOutcome, WaitingCall, perform_decided
-from agentctl.runtime.spans import Span
 from agentctl.runtime.tracing import enter_call
+from agentctl.runtime.transcript.events import (
+    Content,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallStarted,
+)
+from agentctl.runtime.transcript.history import format_summary
+from agentctl.runtime.transcript.spans import Span
 from agentctl.work.run_scope import CurrentCall, current_call
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunEnvironment
-
-MAXIMUM_FAILURES = 3
-"""Failures of one tool in a row after which the run ends with TOOL_FAILED."""
-
-MAXIMUM_UNKNOWN = 3
-"""Calls of unknown tools that a run tolerates; the next one ends it with MODEL_REJECTED."""
 
 _COMPLETE_REASONS = {"stop", "tool_call"}
 """Finish reasons with which the tool calls of an answer have arrived completely."""

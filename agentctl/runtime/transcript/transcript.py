@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.answer import AnswerInProgress
 from agentctl.runtime.causes import Causes
-from agentctl.runtime.history import CANCELLED_RESULT, build_tool_message
-from agentctl.runtime.spans import Span, Spans
+from agentctl.runtime.transcript.answer import AnswerInProgress
+from agentctl.runtime.transcript.history import CANCELLED_RESULT, build_tool_message
+from agentctl.runtime.transcript.spans import Span, Spans
 from agentctl.work.unstopped import UnstoppedWork
 
 MAXIMUM_TOKENS = 10**12
