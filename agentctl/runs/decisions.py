@@ -31,7 +31,6 @@ from agentctl.records.approvals import (
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.records.validation import check_text, dump_checked_json
-from agentctl.runs.facts import publish_decision
 from agentctl.runs.results import to_json
 from agentctl.runs.waiting import release_if_decided
 from agentctl.runtime.journal import dump_outcome
@@ -42,6 +41,7 @@ from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, run_reads, steps
 from agentctl.store.repositories.approvals import ApprovalRow, DecisionChange
 from agentctl.store.visibility import EVERYONE
+from agentctl.webhooks.facts import publish_decision
 
 EXPIRY = "system:expiry"
 """The principal that rejects an expired approval."""

@@ -16,7 +16,6 @@ from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.background import build_summary
-from agentctl.runs.facts import publish_run
 from agentctl.runs.legs import prepare_pause, write_pause
 from agentctl.runs.live import LiveRun
 from agentctl.runs.results import build_run_end, to_json
@@ -28,6 +27,7 @@ from agentctl.store.database import Steps, Work, single_unit, unit
 from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import RunEnd
+from agentctl.webhooks.facts import publish_run
 from agentctl.work.tasks import retry_while_unavailable
 
 HISTORY_ALLOWANCE = 8_388_608

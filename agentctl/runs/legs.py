@@ -20,7 +20,6 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs import event_format
 from agentctl.runs.checkpoints import PAUSE, START
-from agentctl.runs.facts import publish_run
 from agentctl.runs.live import Continuation, LiveRun
 from agentctl.runs.replay import find_root_id
 from agentctl.runs.results import to_json
@@ -47,6 +46,7 @@ from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
 from agentctl.store.repositories.run_rows import RunPause, RunState
 from agentctl.store.repositories.steps import StepRow
 from agentctl.store.visibility import EVERYONE
+from agentctl.webhooks.facts import publish_run
 
 LOST_EVENTS = event_format.LOST_SEQ_STEP
 

@@ -25,7 +25,6 @@ from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.checkpoints import is_durable
 from agentctl.runs.event_format import LOST_SEQ_STEP
-from agentctl.runs.facts import publish_run
 from agentctl.runs.finish import AlreadyFinished
 from agentctl.runs.lost_calls import append_pause_event, ask_about_lost_calls, ask_about_lost_steps
 from agentctl.runs.replay import find_root_id, replay_stored_events
@@ -46,6 +45,7 @@ from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, integrity, run_reads, runs, steps
 from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.store.visibility import EVERYONE
+from agentctl.webhooks.facts import publish_run
 
 PARALLEL_RUNS = 64
 """Number of runs that are ended in parallel: group commit writes them in one transaction."""

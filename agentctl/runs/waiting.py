@@ -7,7 +7,6 @@ import orjson
 from agentctl.records.times import now
 from agentctl.runs import event_format
 from agentctl.runs.event_rows import encode_event
-from agentctl.runs.facts import publish_run
 from agentctl.runs.replay import find_root_id
 from agentctl.runs.results import build_run_end, build_unfinished_transcript, store_question
 from agentctl.runs.states import Ending, is_final
@@ -17,6 +16,7 @@ from agentctl.store.database import Steps, Work, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs, steps
 from agentctl.store.repositories.run_rows import RunEnd, RunRow, RunState
+from agentctl.webhooks.facts import publish_run
 
 QUEUE_TIMEOUT = Ending.failed("QUEUE_TIMEOUT", "The run waited too long in the queue")
 

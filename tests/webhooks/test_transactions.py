@@ -16,7 +16,6 @@ from agentctl.config import load_settings
 from agentctl.records.times import now
 from agentctl.runs import cancel as cancelling
 from agentctl.runs.decisions import expire_approvals
-from agentctl.runs.facts import publish_run
 from agentctl.runs.recovery import recover_runs
 from agentctl.runs.results import build_run_end
 from agentctl.runs.states import Ending
@@ -28,6 +27,7 @@ from agentctl.store.repositories import approvals, runs, sessions
 from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.run_rows import NewRun
 from agentctl.store.visibility import EVERYONE
+from agentctl.webhooks.facts import publish_run
 from agentctl.webhooks.signing import generate_secret
 from tests.deployment import ADMIN, create_deployment
 from tests.process import start_server
