@@ -109,3 +109,7 @@ class HandOver:
 
 LegEnd = Ending | Pause | HandOver
 """The end of a leg of a run."""
+
+
+class AlreadyFinished(Exception):
+    """Rolls back an end: the run already has another final status, or its row was deleted."""

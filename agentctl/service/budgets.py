@@ -10,8 +10,8 @@ from agentctl.records.budgets import BudgetRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.times import format_rfc3339
 from agentctl.records.validation import check_texts
-from agentctl.runs.admission import Submission
-from agentctl.runs.budgets import Period, build_scope, find_limit, find_period, measure
+from agentctl.runs.life.admission import Submission
+from agentctl.runs.life.budgets import Period, build_scope, find_limit, find_period, measure
 from agentctl.service.family import OperationFamily
 from agentctl.service.hosting import Hosting
 from agentctl.service.keyed_requests import find_repeated

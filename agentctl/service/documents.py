@@ -21,8 +21,8 @@ from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
 from agentctl.records.trace_context import parse_run_trace
-from agentctl.runs.cancel import CancelResult
-from agentctl.runs.replay import find_root_id, read_stored_items
+from agentctl.runs.life.cancel import CancelResult
+from agentctl.runs.log.replay import find_root_id, read_stored_items
 from agentctl.runs.states import is_final, is_settled
 from agentctl.service.json_texts import (
     JsonText,

@@ -10,7 +10,7 @@ from agentctl.auth.principal import Principal
 from agentctl.interface.requests import StreamEvent
 from agentctl.records.ids import new_id
 from agentctl.records.validation import check_text
-from agentctl.runs.follow import follow_run
+from agentctl.runs.follow.follow import follow_run
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.hosting import Hosting
 from agentctl.service.lookups import Lookups

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from agentctl import errors
 from agentctl.config.settings import Settings
-from agentctl.runs.liveness import WorkerMonitor
+from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.store.databases import Databases
 from agentctl.store.migrating import exclude_earlier_programs
 from agentctl.store.repositories import workers

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from agentctl.runs.changes import LEGS_PAUSE_SECONDS, LEGS_SECONDS, LegWatch
-from agentctl.runs.claims import ADVANCE_SECONDS
-from agentctl.runs.cleanup import CLEANUP_SECONDS, CLEANUP_SHARE, delete_expired
-from agentctl.runs.clock_guard import ClockGuard, observe_clock
-from agentctl.runs.decisions import expire_approvals
-from agentctl.runs.lanes import Job, Lane
-from agentctl.runs.retention import Ages
-from agentctl.runs.sweep import SWEEP_SECONDS, sweep_dead_workers
-from agentctl.runs.worker import Worker
+from agentctl.runs.desk.decisions import expire_approvals
+from agentctl.runs.jobs.cleanup import CLEANUP_SECONDS, CLEANUP_SHARE, delete_expired
+from agentctl.runs.jobs.clock_guard import ClockGuard, observe_clock
+from agentctl.runs.jobs.lanes import Job, Lane
+from agentctl.runs.jobs.retention import Ages
+from agentctl.runs.jobs.sweep import SWEEP_SECONDS, sweep_dead_workers
+from agentctl.runs.life.changes import LEGS_PAUSE_SECONDS, LEGS_SECONDS, LegWatch
+from agentctl.runs.life.claims import ADVANCE_SECONDS
+from agentctl.runs.workers.worker import Worker
 from agentctl.service.audit_heads import HeadSigner
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database

@@ -13,7 +13,7 @@ from agentctl import errors
 from agentctl.auth.principal import Principal
 from agentctl.records.ids import is_idempotency_key
 from agentctl.records.times import now
-from agentctl.runs.admission import Idempotency
+from agentctl.runs.life.admission import Idempotency
 from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database, Steps, unit

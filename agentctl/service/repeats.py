@@ -20,9 +20,9 @@ from agentctl.records.repeats import RepeatPlan
 from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import Origin
 from agentctl.records.runs import RunRecord
-from agentctl.runs.engine import StartedRun
-from agentctl.runs.follow import flatten
-from agentctl.runs.repeats import (
+from agentctl.runs.follow.follow import flatten
+from agentctl.runs.life.engine import StartedRun
+from agentctl.runs.life.repeats import (
     StoredOrigin,
     build_plan,
     can_continue,
@@ -31,9 +31,9 @@ from agentctl.runs.repeats import (
     needs_confirmation,
     plan_retry,
 )
-from agentctl.runs.replay import find_root_id
+from agentctl.runs.life.supervision import HISTORY_BYTES
+from agentctl.runs.log.replay import find_root_id
 from agentctl.runs.states import is_final
-from agentctl.runs.supervision import HISTORY_BYTES
 from agentctl.runtime.component import Component
 from agentctl.runtime.transcript.history import complete_history, mark_kept
 from agentctl.service.audit_log import AuditedCall

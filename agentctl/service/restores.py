@@ -16,8 +16,8 @@ from agentctl.config.databases import SQLITE_SCHEME, sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError, Conflict, NotFound, Unavailable
 from agentctl.records.times import format_rfc3339
-from agentctl.runs.liveness import DEAD_AFTER_SECONDS, WorkerMonitor
-from agentctl.runs.restored import Settled, settle
+from agentctl.runs.jobs.restored import Settled, settle
+from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerMonitor
 from agentctl.service.database_copy import forget_lost_copy
 from agentctl.service.databases import check_integrity
 from agentctl.store.databases import Databases, open_sqlite

@@ -22,7 +22,7 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import RunCauses, ToolCallRecord
-from agentctl.runs.follow import flatten
+from agentctl.runs.follow.follow import flatten
 from agentctl.service import paging
 from agentctl.service.causes import read_run_causes
 from agentctl.service.family import OperationFamily

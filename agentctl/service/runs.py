@@ -29,11 +29,11 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import CancelRecord, RunDetails, RunPage, RunRecord
 from agentctl.records.validation import check_session_id, check_text, dump_checked_json
-from agentctl.runs.admission import Idempotency, Submission
-from agentctl.runs.cancel import LEAVE_SECONDS
-from agentctl.runs.engine import KeyedRun, QueuedRun, StartedRun
-from agentctl.runs.follow import flatten, wait_for_leg, wait_until_final
-from agentctl.runs.live import LiveRun
+from agentctl.runs.follow.follow import flatten, wait_for_leg, wait_until_final
+from agentctl.runs.life.admission import Idempotency, Submission
+from agentctl.runs.life.cancel import LEAVE_SECONDS
+from agentctl.runs.life.engine import KeyedRun, QueuedRun, StartedRun
+from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
 from agentctl.runtime.component import Component
 from agentctl.service import documents, paging

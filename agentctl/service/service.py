@@ -16,17 +16,18 @@ from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
 from agentctl.interface.operations import Operations
-from agentctl.runs.budgets import Budgets
-from agentctl.runs.cancel import Canceller
-from agentctl.runs.changes import DatabaseChanges, watch_cancel_requests
-from agentctl.runs.engine import Engine
-from agentctl.runs.lanes import Jobs
-from agentctl.runs.lease import SweepLease
-from agentctl.runs.liveness import WorkerMonitor
-from agentctl.runs.prices import Prices
-from agentctl.runs.sweep import sweep_dead_workers
-from agentctl.runs.usage import UsageSums
-from agentctl.runs.worker import Worker
+from agentctl.runs.jobs.backups import BackupSchedule
+from agentctl.runs.jobs.lanes import Jobs
+from agentctl.runs.jobs.sweep import sweep_dead_workers
+from agentctl.runs.jobs.usage import UsageSums
+from agentctl.runs.life.budgets import Budgets
+from agentctl.runs.life.cancel import Canceller
+from agentctl.runs.life.changes import DatabaseChanges, watch_cancel_requests
+from agentctl.runs.life.engine import Engine
+from agentctl.runs.life.prices import Prices
+from agentctl.runs.workers.lease import SweepLease
+from agentctl.runs.workers.liveness import WorkerMonitor
+from agentctl.runs.workers.worker import Worker
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.accounts import AccountOperations, StoredAccounts
@@ -34,7 +35,6 @@ from agentctl.service.approvals import ApprovalOperations
 from agentctl.service.audit import AuditOperations
 from agentctl.service.audit_log import AuditLog
 from agentctl.service.authorization import AuthorizationOperations
-from agentctl.service.backups import BackupSchedule
 from agentctl.service.budgets import BudgetOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.conversations import ConversationOperations

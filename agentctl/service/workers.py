@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.times import now
-from agentctl.runs.liveness import WorkerDeath
+from agentctl.runs.workers.liveness import WorkerDeath
 from agentctl.service.hosting import Hosting
 from agentctl.store.repositories import run_reads, workers
 

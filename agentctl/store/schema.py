@@ -123,7 +123,8 @@ class StoredVersion(NamedTuple):
 
     @property
     def allows_text_rows(self) -> bool:
-        """True if all programs that work with the database read pieces of text (`runs.event_rows`).
+        """True if all programs that work with the database read pieces of text
+        (`runs.log.event_rows`).
 
         Programs of earlier releases can read events as JSON only.
         """

@@ -36,9 +36,9 @@ from agentctl.telemetry.spans import EndedLeg, SpanBuilder
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.records.run_spec import RunSpec
-    from agentctl.runs.live import LiveRun
+    from agentctl.runs.life.live import LiveRun
     from agentctl.runs.states import LegEnd
-    from agentctl.runs.tracing import LostRun
+    from agentctl.runs.workers.recovery import LostRun
     from agentctl.runtime.transcript.spans import Span
 
 FLUSH_SECONDS = 2.0
@@ -66,7 +66,8 @@ class _Provider(TracerProvider):
 
 
 class OtlpTracer:
-    """Gives runs their place in a trace, and exports spans by OTLP (`runs.tracing.RunTracer`)."""
+    """Gives runs their place in a trace, and exports spans by OTLP
+    (`runs.life.tracing.RunTracer`)."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings.tracing

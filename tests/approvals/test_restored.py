@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
-from agentctl.runs.restored import RESTORED_QUESTION
+from agentctl.runs.jobs.restored import RESTORED_QUESTION
 from agentctl.service.databases import back_up
 from agentctl.service.restores import restore
 from agentctl.service.service import Service

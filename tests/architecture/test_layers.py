@@ -99,7 +99,10 @@ def test_every_part_of_the_package_has_a_layer() -> None:
     assert parts <= BELOW.keys()
 
 
-ROOMS = {"agentctl.interface": ("declarations", "requests", "operations")}
+ROOMS = {
+    "agentctl.interface": ("declarations", "requests", "operations"),
+    "agentctl.runs": ("states", "log", "desk", "workers", "life", "follow", "jobs"),
+}
 """The rooms of packages: each may import itself and those before it."""
 
 

@@ -34,9 +34,9 @@ USES: dict[str, tuple[str, ...]] = {
     "one digest of a text or a file": (
         "auth.audit_chain", "cli.commands.users", "cli.export_folder", "cli.show.answer",
         "interop.agui.interrupts", "interop.mcp.sessions", "records.approvals",
-        "records.retention", "runs.repeats", "runtime.mcp.definitions", "runtime.runners.replay",
-        "service.keyed_requests", "service.session_documents", "store.copying.tables",
-        "store.sqlite.backup",
+        "records.retention", "runs.life.repeats", "runtime.mcp.definitions",
+        "runtime.runners.replay", "service.keyed_requests", "service.session_documents",
+        "store.copying.tables", "store.sqlite.backup",
     ),
     "parts of URLs and of query strings, by urllib": (
         "auth.explain.suggestions", "cli.commands.api", "config.checks", "config.databases",
@@ -54,9 +54,9 @@ USES: dict[str, tuple[str, ...]] = {
         "remote.failures", "store.postgres.failures",
     ),
     "a lock, a thread or a future, no pool of its own": (
-        "cli.commands.keys", "work.run_scope", "runs.worker", "runtime.models.answering",
-        "runtime.runners.langgraph_callbacks", "server.app", "store.threads", "store.totals",
-        "telemetry.queue", "telemetry.tracer",
+        "cli.commands.keys", "work.run_scope", "runs.workers.worker",
+        "runtime.models.answering", "runtime.runners.langgraph_callbacks", "server.app",
+        "store.threads", "store.totals", "telemetry.queue", "telemetry.tracer",
     ),
     "threads, tasks and processes that code of users starts: no library follows them": (
         "work.child_processes", "work.event_loop", "work.origins", "work.started_work",
@@ -64,7 +64,7 @@ USES: dict[str, tuple[str, ...]] = {
     ),
     "signals of a program": ("cli.target", "store.sqlite.backup_process"),
     "a lock of a file by one call of flock": (
-        "auth.keys.files", "cli.contexts", "runs.process",
+        "auth.keys.files", "cli.contexts", "runs.workers.process",
     ),
     "one child process at a time, which is killed at its limit": (
         "cli.show.pager", "runtime.schema_checks",
@@ -85,7 +85,7 @@ USES: dict[str, tuple[str, ...]] = {
         "auth.tokens.account_lookup", "auth.tokens.account_tokens", "cli.durations",
         "cli.report", "records.ids", "records.text", "store.database",
     ),
-    "a search in a sorted list by bisect": ("records.durations", "runs.liveness"),
+    "a search in a sorted list by bisect": ("records.durations", "runs.workers.liveness"),
     "widths and forms of characters by unicodedata": (
         "cli.show.terminal", "records.memories", "store.search",
     ),

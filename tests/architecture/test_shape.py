@@ -13,8 +13,8 @@ LONGEST_FUNCTION = 80
 
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
-    "agentctl.runs.checkpoints": "what admission, legs and recovery have in common",
-    "agentctl.runs.tracing": "an interface",
+    "agentctl.runs.log.checkpoints": "what admission, legs and recovery have in common",
+    "agentctl.runs.life.tracing": "an interface",
     "agentctl.config.search": "a table of the configuration",
     "agentctl.cli.databases": "what commands of several groups use",
     "agentctl.config.retention": "one table of the configuration",
@@ -34,7 +34,7 @@ SHORT = {
     "agentctl.interface.requests.personal_data": "requests of one part of the operations",
     "agentctl.interface.requests.repeats": "requests of one part of the operations",
     "agentctl.remote.open": "the choice between two backends, which imports both",
-    "agentctl.runs.usage": "work of the sweep and of the end of a command, apart from both",
+    "agentctl.runs.jobs.usage": "work of the sweep and of the end of a command, apart from both",
     "agentctl.runtime.runners.default_values": "the runners of two libraries use it",
     "agentctl.runtime.mcp.counters": "imported for metrics, without the package for MCP",
     "agentctl.runtime.mcp.failures": "types that all of `mcp` uses, and import nothing of it",

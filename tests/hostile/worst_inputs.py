@@ -249,7 +249,7 @@ CASES: dict[str, Case] = {
         run("echo", metadata={"a": [[]] * 21_000}), OK, ("limits.state_bytes",)
     ),
     "history": Case(
-        run("m-echo", session_id="history"), OK, ("runs.supervision.HISTORY_BYTES",)
+        run("m-echo", session_id="history"), OK, ("runs.life.supervision.HISTORY_BYTES",)
     ),
     "text of an agent": Case(run("a-long_text"), TOO_LARGE, ()),
     "bytes of an agent": Case(run("a-long_bytes"), TOO_LARGE, ()),
@@ -348,8 +348,8 @@ CASES: dict[str, Case] = {
         post("/sessions/summed/summarize", {}),
         b"HTTP/1.1 ",
         (
-            "runs.background.MAXIMUM_INPUT", "runs.background.MAXIMUM_TURNS",
-            "runs.background.MAXIMUM_TURN",
+            "runs.life.background.MAXIMUM_INPUT", "runs.life.background.MAXIMUM_TURNS",
+            "runs.life.background.MAXIMUM_TURN",
         ),
     ),
     "messages of OpenAI's API": Case(

@@ -14,9 +14,9 @@ from agentctl.interface.requests.approvals import Ruling
 from agentctl.interface.requests.personal_data import Erasure
 from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.records.kinds import ComponentKind
-from agentctl.runs.decisions import expire_approvals, write_decisions
-from agentctl.runs.recovery import recover_runs
+from agentctl.runs.desk.decisions import expire_approvals, write_decisions
 from agentctl.runs.states import Ending, is_final
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.database import Sql
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.approvals import DecisionChange

@@ -13,7 +13,7 @@ import asyncpg
 from agentctl.auth.principal import Principal
 from agentctl.config.settings import Agent, Database, Model, Settings, Step, Team, Workflow
 from agentctl.records.kinds import ComponentKind
-from agentctl.runs.worker import Worker
+from agentctl.runs.workers.worker import Worker
 from agentctl.runtime.components.execute import prepare_components
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.postgres.database import PostgresDatabase

@@ -234,7 +234,7 @@ def _live(place: Place) -> list[str]:
 
 async def _sweep(place: Place) -> None:
     """Do what the sweeps of the servers do: recover dead workers, claim what waits."""
-    from agentctl.runs.recovery import recover_runs
+    from agentctl.runs.workers.recovery import recover_runs
     from agentctl.store.repositories import workers
 
     alive = [server for server in place.servers if server.alive]

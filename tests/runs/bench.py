@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from agentctl.runs.admission import AdmittedRun, admit_durable_member
-from agentctl.runs.checkpoints import write_start_checkpoint
-from agentctl.runs.finish import store_end
-from agentctl.runs.journal import RunJournal
-from agentctl.runs.live import Continuation, LiveRun
-from agentctl.runs.recovery import recover_runs
+from agentctl.runs.life.admission import AdmittedRun, admit_durable_member
+from agentctl.runs.life.finish import store_end
+from agentctl.runs.life.live import Continuation, LiveRun
+from agentctl.runs.log.checkpoints import write_start_checkpoint
+from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.states import Ending
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.transcript.transcript import Transcript

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 from agentctl import errors
-from agentctl.runs.admission import IdempotentReplay
+from agentctl.runs.life.admission import IdempotentReplay
 from agentctl.store.database import Work
 from agentctl.store.postgres import connection as postgres_connection
 from agentctl.store.postgres import database, failures

@@ -19,8 +19,8 @@ import orjson
 from agentctl.config.settings import Database as Entry
 from agentctl.config.settings import Settings
 from agentctl.interface.requests import StreamEvent
-from agentctl.runs import event_format
-from agentctl.runs.event_rows import RunIdentity, encode_events
+from agentctl.runs.log import event_format
+from agentctl.runs.log.event_rows import RunIdentity, encode_events
 from agentctl.runtime.transcript.events import Content, RunEvent
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases

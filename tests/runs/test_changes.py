@@ -11,8 +11,8 @@ import pytest
 
 from agentctl import errors
 from agentctl.interface.requests import CancelRequest
-from agentctl.runs import changes as module
-from agentctl.runs.changes import DatabaseChanges
+from agentctl.runs.life import changes as module
+from agentctl.runs.life.changes import DatabaseChanges
 from agentctl.store.database import Database
 from agentctl.store.repositories import sessions
 from tests.deployment import Deployment

@@ -6,8 +6,8 @@ import os
 import time
 
 from agentctl.records.times import now
-from agentctl.runs.cleanup import delete_expired
-from agentctl.runs.process import WorkerLock
+from agentctl.runs.jobs.cleanup import delete_expired
+from agentctl.runs.workers.process import WorkerLock
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import events, idempotency, runs

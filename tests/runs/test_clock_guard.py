@@ -12,8 +12,8 @@ import pytest
 from agentctl.config.settings import Audit
 from agentctl.interface.requests.audit import AuditFilter
 from agentctl.records.times import now
-from agentctl.runs.clock_guard import ClockGuard
-from agentctl.runs.process import WorkerLock
+from agentctl.runs.jobs.clock_guard import ClockGuard
+from agentctl.runs.workers.process import WorkerLock
 from agentctl.store.repositories import audit, events
 from agentctl.store.repositories.audit import NewAuditEntry
 from tests.commands import shift_clock

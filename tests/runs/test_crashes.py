@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from agentctl.interface.requests import CancelRequest
-from agentctl.runs.event_format import LOST_SEQ_STEP
+from agentctl.runs.log.event_format import LOST_SEQ_STEP
 from tests.deployment import ADMIN, Deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, start_server

@@ -10,11 +10,11 @@ import pytest
 
 from agentctl.config import settings
 from agentctl.records.times import now
-from agentctl.runs.claims import LegClaims
-from agentctl.runs.cleanup import delete_expired
-from agentctl.runs.decisions import expire_approvals
-from agentctl.runs.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
-from agentctl.runs.retention import Ages
+from agentctl.runs.desk.decisions import expire_approvals
+from agentctl.runs.jobs.cleanup import delete_expired
+from agentctl.runs.jobs.retention import Ages
+from agentctl.runs.life.claims import LegClaims
+from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
 from agentctl.store.database import Sql
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, audit, runs, sessions, workers

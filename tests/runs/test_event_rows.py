@@ -17,8 +17,8 @@ from agentctl.interface.requests import StreamEvent
 from agentctl.records.events import EVENT_NAMES, EventKind
 from agentctl.records.kinds import KINDS
 from agentctl.records.times import format_rfc3339, now
-from agentctl.runs import recorder
-from agentctl.runs.event_rows import (
+from agentctl.runs.log import recorder
+from agentctl.runs.log.event_rows import (
     Members,
     Piece,
     RunIdentity,
@@ -26,8 +26,8 @@ from agentctl.runs.event_rows import (
     encode_events,
     find_frame,
 )
-from agentctl.runs.process import identify_this_process
-from agentctl.runs.stream import Stream
+from agentctl.runs.log.stream import Stream
+from agentctl.runs.workers.process import identify_this_process
 from agentctl.service.finish_upgrade import check_servers, finish_upgrade
 from agentctl.store.database import Sql
 from agentctl.store.repositories import events, workers

@@ -14,12 +14,12 @@ from agentctl import errors
 from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
-from agentctl.runs import follow as follow_module
-from agentctl.runs import stream
-from agentctl.runs.event_format import LOST_SEQ_STEP
-from agentctl.runs.follow import PORTION_BYTES, flatten, follow_run, wait_until_final
-from agentctl.runs.hub import FollowedRun, News
-from agentctl.runs.recovery import recover_runs
+from agentctl.runs.follow import follow as follow_module
+from agentctl.runs.follow.follow import PORTION_BYTES, flatten, follow_run, wait_until_final
+from agentctl.runs.log import stream
+from agentctl.runs.log.event_format import LOST_SEQ_STEP
+from agentctl.runs.log.hub import FollowedRun, News
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.database import Database, Sql, Work
 from agentctl.store.repositories import events, sessions

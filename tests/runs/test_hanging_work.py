@@ -18,7 +18,7 @@ import pytest
 
 from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest, SessionFilter
 from agentctl.records.times import parse_rfc3339
-from agentctl.runs import finish
+from agentctl.runs.life import finish
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite import connection, writer
 from tests.deployment import Deployment, create_deployment

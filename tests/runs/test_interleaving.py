@@ -24,15 +24,15 @@ import pytest
 from agentctl.config.settings import Agent, Approvals
 from agentctl.config.settings import Database as Entry
 from agentctl.interface.requests import BulkDeletion, NewSession, SessionPatch
-from agentctl.runs.admission import Idempotency, IdempotentReplay, Submission, admit_run
-from agentctl.runs.cancel import _request_cancel
-from agentctl.runs.decisions import write_decisions
-from agentctl.runs.finish import store_end
-from agentctl.runs.legs import build_approval, claim_leg, prepare_pause, write_pause
-from agentctl.runs.live import LiveRun, _begin_call
-from agentctl.runs.recorder import Recorder
-from agentctl.runs.recovery import recover_runs
+from agentctl.runs.desk.decisions import write_decisions
+from agentctl.runs.life.admission import Idempotency, IdempotentReplay, Submission, admit_run
+from agentctl.runs.life.cancel import _request_cancel
+from agentctl.runs.life.finish import store_end
+from agentctl.runs.life.legs import build_approval, claim_leg, prepare_pause, write_pause
+from agentctl.runs.life.live import LiveRun, _begin_call
+from agentctl.runs.log.recorder import Recorder
 from agentctl.runs.states import Ending, Pause
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.pauses import Ask

@@ -9,8 +9,8 @@ import pytest
 
 from agentctl.config.settings import Limits
 from agentctl.interface.requests.approvals import Ruling
-from agentctl.runs.decisions import rule, write_decisions
-from agentctl.runs.journal import RunJournal
+from agentctl.runs.desk.decisions import rule, write_decisions
+from agentctl.runs.log.journal import RunJournal
 from agentctl.runtime.journal import JournaledCall
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.transcript.session_state import StateChanges

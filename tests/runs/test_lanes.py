@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.runs import lanes as module
-from agentctl.runs.lanes import Job, Jobs, Lane
+from agentctl.runs.jobs import lanes as module
+from agentctl.runs.jobs.lanes import Job, Jobs, Lane
 from tests.loops import wait_until
 
 SOON = 0.005

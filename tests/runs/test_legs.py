@@ -13,12 +13,12 @@ from agentctl.config.settings import Limits
 from agentctl.interface.requests import CancelRequest, ResumeRequest, RunFilter, RunRequest
 from agentctl.interface.requests.approvals import Ruling
 from agentctl.records.times import now
-from agentctl.runs import finish, legs
-from agentctl.runs.counters import RunCounters
-from agentctl.runs.decisions import check_pending, expire_approvals, rule, write_decisions
-from agentctl.runs.event_rows import decode_events
-from agentctl.runs.recovery import recover_runs
-from agentctl.runs.waiting import cancel_run
+from agentctl.runs.desk.decisions import check_pending, expire_approvals, rule, write_decisions
+from agentctl.runs.desk.waiting import cancel_run
+from agentctl.runs.life import finish, legs
+from agentctl.runs.life.counters import RunCounters
+from agentctl.runs.log.event_rows import decode_events
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.components import execute
 from agentctl.runtime.pauses import Ask, CallOutcome, Paused, perform_decided
 from agentctl.runtime.transcript.events import Content

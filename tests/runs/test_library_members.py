@@ -11,9 +11,9 @@ import pytest
 
 from agentctl import errors
 from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest
-from agentctl.runs.admission import RunLost
-from agentctl.runs.recovery import recover_runs
+from agentctl.runs.life.admission import RunLost
 from agentctl.runs.states import Ending
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.components import execute
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Ask, Paused
@@ -135,7 +135,7 @@ async def test_member_without_a_row_does_not_hold_back_later_events(
     def refuse(*_: Any) -> Any:
         raise RunLost
 
-    monkeypatch.setattr("agentctl.runs.members.admit_child_run", refuse)
+    monkeypatch.setattr("agentctl.runs.life.members.admit_child_run", refuse)
     host(script)
     async with open_service(deployment) as service:
         events = await stream(service)

@@ -13,9 +13,9 @@ from dataclasses import replace
 import apsw
 import pytest
 
-from agentctl.runs.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
-from agentctl.runs.process import identify_this_process
-from agentctl.runs.worker import Worker
+from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath, WorkerMonitor
+from agentctl.runs.workers.process import identify_this_process
+from agentctl.runs.workers.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import Heartbeat, WorkerRow

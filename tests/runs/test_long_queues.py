@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from agentctl.config.settings import Settings
-from agentctl.runs import legs
+from agentctl.runs.life import legs
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql
 from agentctl.store.repositories import queue

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agentctl.interface.requests import ResumeRequest
-from agentctl.runs.event_format import LOST_SEQ_STEP
-from agentctl.runs.recovery import recover_runs
+from agentctl.runs.log.event_format import LOST_SEQ_STEP
+from agentctl.runs.workers.recovery import recover_runs
 from tests.deployment import Deployment
 from tests.runs.shared_databases import create_live_run, store_events
 from tests.service.callers import open_service, user

@@ -12,15 +12,15 @@ import pytest
 from agentctl import errors
 from agentctl.config.settings import Approvals
 from agentctl.interface.requests import RunRequest
-from agentctl.runs import finish
-from agentctl.runs.cancel import OWNER_CHECK_SECONDS, READ_SECONDS, Canceller
-from agentctl.runs.changes import ChangeTracker
-from agentctl.runs.finish import store_end, store_pause
-from agentctl.runs.legs import claim_member
-from agentctl.runs.live import LiveRun
-from agentctl.runs.liveness import WorkerDeath, WorkerMonitor
-from agentctl.runs.recovery import settle_inconsistent
+from agentctl.runs.life import finish
+from agentctl.runs.life.cancel import OWNER_CHECK_SECONDS, READ_SECONDS, Canceller
+from agentctl.runs.life.changes import ChangeTracker
+from agentctl.runs.life.finish import store_end, store_pause
+from agentctl.runs.life.legs import claim_member
+from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import Ending, LegEnd, Pause
+from agentctl.runs.workers.liveness import WorkerDeath, WorkerMonitor
+from agentctl.runs.workers.recovery import settle_inconsistent
 from agentctl.runtime.pauses import Ask
 from agentctl.store.database import Sql, Work
 from agentctl.store.repositories import approvals, integrity, run_reads, runs, workers

@@ -7,7 +7,7 @@ import pytest
 from agentctl.config.prices import ModelPrice
 from agentctl.config.settings import Model, Settings
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runs.prices import Prices
+from agentctl.runs.life.prices import Prices
 
 MODELS = (
     Model("own", "openai", "gpt-4o", price=ModelPrice(1, 2, 0.5)),

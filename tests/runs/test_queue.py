@@ -18,9 +18,9 @@ from agentctl.config.settings import Agent, Limits, Settings, Step, Team, Workfl
 from agentctl.config.settings import Database as Entry
 from agentctl.interface.requests import CancelRequest, Page, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
-from agentctl.runs import claims as run_claims
-from agentctl.runs.claims import SPARE_LEGS
-from agentctl.runs.recovery import recover_runs
+from agentctl.runs.life import claims as run_claims
+from agentctl.runs.life.claims import SPARE_LEGS
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.components import execute
 from agentctl.runtime.transcript.events import Content
 from agentctl.service.service import Service

@@ -21,8 +21,8 @@ import pytest
 from agentctl import errors
 from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
-from agentctl.runs.recovery import recover_runs
 from agentctl.runs.states import is_final
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.run_rows import RunRow

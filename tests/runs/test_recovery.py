@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from agentctl import errors
-from agentctl.runs import event_format
-from agentctl.runs.event_format import LOST_SEQ_STEP
-from agentctl.runs.event_rows import encode_event
-from agentctl.runs.recovery import recover_runs
+from agentctl.runs.log import event_format
+from agentctl.runs.log.event_format import LOST_SEQ_STEP
+from agentctl.runs.log.event_rows import encode_event
 from agentctl.runs.states import Ending
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.transcript.events import (
     Content,
     StepCompleted,

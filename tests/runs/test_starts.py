@@ -8,8 +8,8 @@ from contextlib import aclosing
 import pytest
 
 from agentctl.interface.requests import RunRequest
-from agentctl.runs import starts
-from agentctl.runs.starts import CROWD, Starts
+from agentctl.runs.life import starts
+from agentctl.runs.life.starts import CROWD, Starts
 from tests.deployment import Deployment
 from tests.service.callers import open_service, user
 

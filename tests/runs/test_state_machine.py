@@ -33,8 +33,8 @@ from hypothesis.stateful import (
 from agentctl import errors
 from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
-from agentctl.runs.recovery import recover_runs
-from agentctl.runs.sweep import sweep_dead_workers
+from agentctl.runs.jobs.sweep import sweep_dead_workers
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.run_rows import RunRow
 from tests.endpoint import ModelEndpoint
@@ -456,7 +456,7 @@ class Doing(Call):
 
 
 async def _judged_silent(judge: Process, owner: str) -> None:
-    """Recover a worker without heartbeats, like `runs.sweep`."""
+    """Recover a worker without heartbeats, like `runs.jobs.sweep`."""
     databases = judge.service.hosting.databases
     for database in databases.values():
         await recover_runs(database, owner, may_still_run=True)

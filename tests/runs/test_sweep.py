@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.runs.liveness import WorkerMonitor
-from agentctl.runs.sweep import sweep_dead_workers
-from agentctl.runs.worker import Worker
+from agentctl.runs.jobs.sweep import sweep_dead_workers
+from agentctl.runs.workers.liveness import WorkerMonitor
+from agentctl.runs.workers.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import workers
 from agentctl.store.repositories.workers import WorkerRow

@@ -9,10 +9,10 @@ import pytest
 
 from agentctl.config.settings import Approvals, Settings
 from agentctl.config.webhooks import Webhook
-from agentctl.runs.finish import store_pause
-from agentctl.runs.live import LiveRun
+from agentctl.runs.desk.waiting import cancel_run, end_overdue_run, release_if_decided
+from agentctl.runs.life.finish import store_pause
+from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import Pause
-from agentctl.runs.waiting import cancel_run, end_overdue_run, release_if_decided
 from agentctl.runtime.journal import JournaledCall
 from agentctl.runtime.pauses import Ask, CallOutcome
 from agentctl.runtime.transcript.history import CANCELLED_RESULT

@@ -10,8 +10,8 @@ import apsw
 import pytest
 
 from agentctl import errors
-from agentctl.runs.process import identify_this_process
-from agentctl.runs.worker import Worker
+from agentctl.runs.workers.process import identify_this_process
+from agentctl.runs.workers.worker import Worker
 from agentctl.store.repositories import workers
 from tests.loops import wait_until
 from tests.runs.shared_databases import SharedDatabases, list_workers, wait_for_heartbeats

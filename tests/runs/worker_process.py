@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-from agentctl.runs.worker import Worker
+from agentctl.runs.workers.worker import Worker
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import runs
 from tests.runs.shared_databases import SharedDatabases, create_live_run

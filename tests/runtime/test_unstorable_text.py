@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from agentctl.config.settings import Limits
 from agentctl.records.text import is_storable
-from agentctl.runs import event_format
-from agentctl.runs.event_rows import RunIdentity
+from agentctl.runs.log import event_format
+from agentctl.runs.log.event_rows import RunIdentity
 from agentctl.runs.states import Ending
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable

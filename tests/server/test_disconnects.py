@@ -13,7 +13,7 @@ import orjson
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentctl.runs.engine import CLIENT_DISCONNECTED, Engine
+from agentctl.runs.life.engine import CLIENT_DISCONNECTED, Engine
 from agentctl.server import create_app
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint

@@ -539,7 +539,7 @@ PROBES: dict[str, Probe] = {
     "service.authorization._MAXIMUM_PATH": refuse(
         "POST /auth/explain", {"method": "GET", "path": "/" + "x" * 8_192}
     ),
-    "runs.admission.SESSION_NAME_LENGTH": start_with_long_message,
+    "runs.life.admission.SESSION_NAME_LENGTH": start_with_long_message,
     "interface.requests.accounts.MAXIMUM_SCOPES": refuse(
         "POST /service-accounts",
         {**ACCOUNT, "scopes": [{"scope": f"agents:a{n}:run"} for n in range(257)]},

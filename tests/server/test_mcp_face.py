@@ -16,7 +16,7 @@ import pytest
 
 from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON
 from agentctl.interop.mcp.progress import INTERVAL_SECONDS
-from agentctl.runs.engine import CLIENT_DISCONNECTED
+from agentctl.runs.life.engine import CLIENT_DISCONNECTED
 from agentctl.runtime.mcp.library import IS_FIRST, ProtocolError
 from agentctl.server import create_app
 from tests.deployment import ADMIN, create_deployment

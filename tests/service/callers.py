@@ -12,7 +12,7 @@ import orjson
 from agentctl.auth.principal import Principal, local_principal
 from agentctl.interface.requests import RunFilter, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
-from agentctl.runs.live import LiveRun
+from agentctl.runs.life.live import LiveRun
 from agentctl.service.service import Service, ServiceOperations
 from tests.deployment import Deployment
 from tests.loops import wait_until

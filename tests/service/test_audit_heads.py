@@ -24,8 +24,8 @@ from agentctl.config.settings import Database as Entry
 from agentctl.interface.requests import NewSession
 from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.records.times import now
-from agentctl.runs.cleanup import delete_expired
-from agentctl.runs.retention import Ages
+from agentctl.runs.jobs.cleanup import delete_expired
+from agentctl.runs.jobs.retention import Ages
 from agentctl.service import audit_heads as signing
 from agentctl.service.audit_heads import HeadSigner
 from agentctl.service.service import Service

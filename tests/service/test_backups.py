@@ -16,7 +16,7 @@ import pytest
 from agentctl import errors
 from agentctl.config.backup import Backup
 from agentctl.config.settings import Database, Settings
-from agentctl.service.backups import BackupSchedule
+from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.service.doctor.backups import check_backups
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import audit
@@ -125,7 +125,7 @@ async def test_failed_backup_is_reported_and_repeated(
         gone.rename(folder)
         await schedule.back_up_due(may_delete=True)
         assert list_names(settings) == []
-    monkeypatch.setattr("agentctl.service.backups.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("agentctl.runs.jobs.backups.RETRY_SECONDS", 0.01)
     monkeypatch.setattr("agentctl.store.sqlite.backup_folder.SPARE_BYTES", 1 << 60)
     async with open_schedule(settings) as schedule:
         await wait_until(lambda: schedule.list_failures()["main"] > 2)

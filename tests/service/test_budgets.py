@@ -19,8 +19,8 @@ from agentctl.auth.principal import Principal
 from agentctl.config import load_settings
 from agentctl.config.budgets import Budget
 from agentctl.interface.requests import RunRequest
-from agentctl.runs import budgets
-from agentctl.runs.budgets import find_period
+from agentctl.runs.life import budgets
+from agentctl.runs.life.budgets import find_period
 from agentctl.service.doctor.budgets import check_budgets
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import live_usage

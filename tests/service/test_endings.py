@@ -16,11 +16,12 @@ from agentctl import errors
 from agentctl.auth.principal import local_principal
 from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.records.kinds import ComponentKind
-from agentctl.runs import changes, engine, finish, recorder, supervision
-from agentctl.runs.event_rows import decode_events
-from agentctl.runs.live import LiveRun
-from agentctl.runs.recovery import recover_runs
+from agentctl.runs.life import changes, engine, finish, supervision
+from agentctl.runs.life.live import LiveRun
+from agentctl.runs.log import recorder
+from agentctl.runs.log.event_rows import decode_events
 from agentctl.runs.states import Ending
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.service import runs
 from agentctl.service.service import ServiceOperations
 from agentctl.store.database import single_unit

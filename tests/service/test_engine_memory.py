@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from agentctl.records.kinds import ComponentKind
-from agentctl.runs.live import LiveRun
+from agentctl.runs.life.live import LiveRun
 from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.service.callers import collect_run_events, open_service, streamed_run, user

@@ -12,7 +12,7 @@ import pytest
 
 from agentctl import errors
 from agentctl.interface.requests import MAXIMUM_LIMIT, RunFilter, RunRequest, SessionRunsQuery
-from agentctl.runs import finish, supervision
+from agentctl.runs.life import finish, supervision
 from agentctl.service import json_texts, lookups, session_documents
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads

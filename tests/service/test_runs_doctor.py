@@ -6,7 +6,7 @@ import apsw
 import pytest
 
 from agentctl import errors
-from agentctl.runs.recovery import recover_runs
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.service.runs_doctor import find as examination
 from agentctl.service.runs_doctor.find import Problem, RunsDoctor, is_orphaned
 from agentctl.service.runs_doctor.repair import RunRepairs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentctl.interface.requests import RunRequest
-from agentctl.runs.recovery import recover_runs
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.transcript.events import ToolCallCompleted, ToolCallStarted
 from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment

@@ -10,7 +10,7 @@ from agentctl.errors import Conflict, NotFound
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
-from agentctl.runs.background import admit_background_run, parse_summary
+from agentctl.runs.life.background import admit_background_run, parse_summary
 from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.store.repositories.run_rows import RunEnd
 from tests.run_specs import a_spec

@@ -18,7 +18,7 @@ from agentctl.records.trace_context import (
     caller_trace,
     parse_traceparent,
 )
-from agentctl.runs.recovery import recover_runs
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.transcript.events import ToolCallStarted
 from agentctl.service.service import Service, ServiceOperations
 from tests.deployment import Deployment

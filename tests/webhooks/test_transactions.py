@@ -14,11 +14,11 @@ import pytest
 
 from agentctl.config import load_settings
 from agentctl.records.times import now
-from agentctl.runs import cancel as cancelling
-from agentctl.runs.decisions import expire_approvals
-from agentctl.runs.recovery import recover_runs
-from agentctl.runs.results import build_run_end
+from agentctl.runs.desk.decisions import expire_approvals
+from agentctl.runs.life import cancel as cancelling
+from agentctl.runs.log.results import build_run_end
 from agentctl.runs.states import Ending
+from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Sql, Steps, Work, unit
 from agentctl.store.databases import Databases

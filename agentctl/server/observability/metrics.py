@@ -26,14 +26,14 @@ from agentctl.records.durations import DurationHistogram
 from agentctl.records.kinds import KINDS
 from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
-from agentctl.runs.engine import Engine
-from agentctl.runs.lanes import Jobs
-from agentctl.runs.liveness import WorkerMonitor
+from agentctl.runs.jobs.backups import BackupSchedule
+from agentctl.runs.jobs.lanes import Jobs
+from agentctl.runs.life.engine import Engine
+from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runtime.mcp.counters import CALL_ENDS
 from agentctl.runtime.mcp.servers import McpServers
 from agentctl.server.observability.loop_lag import LoopLag
 from agentctl.server.observability.traffic import RequestCounters
-from agentctl.service.backups import BackupSchedule
 from agentctl.store.database import Database
 from agentctl.webhooks.deliveries import DeliveryCounters
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from agentctl.config.budgets import Budget
 from agentctl.config.settings import Agent, Settings, Team
-from agentctl.runs.prices import Prices
+from agentctl.runs.life.prices import Prices
 from agentctl.service.doctor.finding import Finding, note, ok, wrong
 
 _CHECK = "budgets"

@@ -13,10 +13,10 @@ from functools import partial
 
 from agentctl import errors
 from agentctl.records.times import now, whole_seconds
-from agentctl.runs import process
-from agentctl.runs.liveness import WorkerDeath
-from agentctl.runs.recovery import recover_runs, settle_inconsistent
 from agentctl.runs.states import is_final
+from agentctl.runs.workers import process
+from agentctl.runs.workers.liveness import WorkerDeath
+from agentctl.runs.workers.recovery import recover_runs, settle_inconsistent
 from agentctl.service.hosting import Hosting
 from agentctl.service.runs_doctor.find import Problem
 from agentctl.service.runs_doctor.tool_calls import UnreadableMessages, close_calls, find_open_calls

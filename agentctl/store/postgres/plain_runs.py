@@ -166,9 +166,9 @@ def start(
 # What must stay equal to the units, column by column: `counted` to `_COUNT_BYTES`, `_LAST_STATUS`
 # and `_WRITE_USAGE` of `sessions`, the text of `_METRICS` to that of `sessions.add_counters`, and
 # `ended` has each column that `usage.APPEND` selects. A new write of the unit
-# belongs here, or its condition into `_is_plain` of `agentctl.runs.finish`; a new write of a start
-# here, or its condition into `admit_run` of `agentctl.runs.admission`. Tests compare the tables
-# after the statement with those after the units.
+# belongs here, or its condition into `_is_plain` of `agentctl.runs.life.finish`; a new write of a
+# start here, or its condition into `admit_run` of `agentctl.runs.life.admission`. Tests compare the
+# tables after the statement with those after the units.
 _ENDED = (
     runs.FINISH.removesuffix(runs.CHANGED).rstrip()
     + " AND (parent_run_id IS NOT NULL OR seq = (SELECT run_count FROM sessions"

@@ -1,0 +1,127 @@
+"""Questions about calls that were executing when their process died (docs/approvals.md "Kinds").
+
+No one knows whether such a call happened. The run waits with an approval of the kind `outcome`: a
+person reports what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+from agentctl.records.ids import new_id
+from agentctl.records.run_spec import RunSpec
+from agentctl.records.times import now
+from agentctl.runs.desk.waiting import append_event
+from agentctl.runs.log import event_format
+from agentctl.runs.log.checkpoints import find_arguments
+from agentctl.runs.log.event_format import LOST_SEQ_STEP, describe
+from agentctl.runs.log.results import to_json
+from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import approvals, events, run_reads, steps
+from agentctl.store.repositories.approvals import ApprovalRow
+
+OUTCOME_QUESTION = (
+    "The server died while this call was made. What happened? Complete it with its result, fail it,"
+    " or retry it."
+)
+
+
+@unit
+def ask_about_lost_calls(rows: list[ApprovalRow]) -> Steps[list[ApprovalRow]]:
+    """Mark the calls that were executing, and ask what happened to those that must not be repeated.
+
+    Returns:
+        The new questions.
+    """
+    at, asked = now(), list[ApprovalRow]()
+    executing = [row for row in rows if row.execution == "executing"]
+    for row in executing:
+        if row.idempotent:
+            yield from approvals.forget_execution(row.approval_id)
+    for run_id in dict.fromkeys(row.run_id for row in executing if not row.idempotent):
+        # A worker that is not dead may have stored the end of a call since it was read.
+        marked = yield from approvals.mark_unknown(run_id)
+        questions = (row for row in executing if row.approval_id in marked)
+        asked += [build_outcome_question(row, OUTCOME_QUESTION, at) for row in questions]
+    yield from approvals.create(asked)
+    return asked
+
+
+def build_outcome_question(row: ApprovalRow, question: str, at: int) -> ApprovalRow:
+    """Build the approval that asks what happened to an approved call."""
+    kept = (
+        "policy", "run_id", "root_run_id", "session_id", "component_type", "component_id",
+        "user_id", "started_by", "tool_call_id", "tool_name", "idempotent", "request_id",
+    )  # fmt: skip
+    return ApprovalRow(
+        approval_id=new_id(),
+        kind="outcome",
+        arguments=row.approved_arguments or row.arguments,
+        arguments_hash=row.approved_hash or row.arguments_hash,
+        question=question,
+        created_at=at,
+        **{name: getattr(row, name) for name in kept},
+    )
+
+
+@unit
+def ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
+    """Ask what happened to the calls of a durable run that had begun, and must not be repeated.
+
+    Returns:
+        The new questions.
+    """
+    doubtful = yield from steps.mark_unknown(run_id)
+    if not doubtful:
+        return []
+
+    state = yield from run_reads.get_state(run_id)
+    checkpoint = yield from approvals.load_checkpoint(run_id)
+    assert state is not None
+    assert checkpoint is not None
+    arguments = find_arguments(checkpoint, (yield from steps.list_of_run(run_id)))
+    spec = RunSpec.from_json(orjson.loads(checkpoint.body)["spec"])
+
+    at = now()
+    asked = [
+        ApprovalRow(
+            approval_id=new_id(),
+            kind="outcome",
+            policy="user",
+            run_id=run_id,
+            root_run_id=root_id,
+            session_id=state.session_id,
+            component_type=state.component_type,
+            component_id=state.component_id,
+            user_id=state.user_id,
+            started_by=spec.actor,
+            tool_call_id=step.call_id or "",
+            tool_name=step.name or "",
+            arguments_hash=step.arguments_hash or "",
+            # The times differ, so that lists have them in the order of the steps.
+            created_at=at + number,
+            request_id=spec.request_id,
+            question=OUTCOME_QUESTION,
+            arguments=to_json(arguments.get(step.call_id or "", {})),
+        )
+        for number, step in enumerate(doubtful)
+    ]
+
+    yield from approvals.create(asked)
+    return asked
+
+
+@unit
+def append_pause_event(root_id: str, asked: Sequence[ApprovalRow]) -> Steps[None]:
+    """Store the event that a root run waits for answers about lost calls, for its followers."""
+    run = yield from run_reads.get_for_update(root_id)
+    last = yield from events.get_last_seq(root_id)
+    checkpoint = yield from approvals.load_checkpoint(root_id)
+    if run is None or last < 0 or checkpoint is None:
+        return
+    name = orjson.loads(checkpoint.body)["component_name"]
+    described = [describe(row) for row in asked]
+    event = event_format.format_paused(event_format.identify_run(run, name), described, now())
+    yield from append_event(run, last + LOST_SEQ_STEP, event)

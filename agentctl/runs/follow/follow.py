@@ -1,0 +1,294 @@
+"""Followers: read the events of a run from any event on, in any process, without gap or repeat.
+
+In the process that executes the run, the events come from memory. Events that have left memory,
+and those of other processes, come from the database as they are committed there. Both have the
+same numbers. A follower keeps one portion of events at a time, however slow its client is. A run
+with a final status has all its events stored, so a read after the end is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any, TypeVar
+
+from agentctl import errors
+from agentctl.interface.requests import StreamEvent
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.runs.life.changes import DatabaseChanges
+from agentctl.runs.life.engine import Engine
+from agentctl.runs.life.live import LiveRun
+from agentctl.runs.log.event_format import describe, format_stored_run
+from agentctl.runs.log.event_rows import decode_events
+from agentctl.runs.log.hub import FollowedRun
+from agentctl.runs.log.stream import Stream, limit_size
+from agentctl.runs.states import HandOver, is_settled
+from agentctl.runtime.bounds import Turns
+from agentctl.store.database import Database, ReadSize, Steps, Work, unit
+from agentctl.store.repositories import approvals, events, run_reads, sessions
+from agentctl.store.repositories.events import LAST_POSITION, EventRow
+from agentctl.store.visibility import EVERYONE
+from agentctl.work.tasks import RETRY_LIMIT_SECONDS, build_unread_outcome
+
+T = TypeVar("T")
+
+_rate_limited = RateLimitedLog(logging.getLogger("agentctl.runs"))
+
+BATCHES_PER_READ = 4
+"""Maximum number of batches of one read: a slow client keeps them in memory."""
+
+PORTION_BYTES = 65_536
+"""Maximum size of the events of one portion from memory, unless a single event is larger."""
+
+CHANGE_WAIT_SECONDS = 0.5
+"""Interval of the checks for a shutdown of this process while a follower waits for a change."""
+
+
+def follow_run(
+    engine: Engine,
+    database: Database,
+    changes: DatabaseChanges,
+    run_id: str,
+    after: int,
+    *,
+    is_started: bool = False,
+) -> AsyncGenerator[list[StreamEvent]]:
+    """Yield the events of a run after number `after`, including future ones, up to its end.
+
+    They come in portions: all that are available, limited in size, so that a reader can send a
+    portion at once.
+
+    A run without stored events has two: its content (number 0, omitted if empty) and its end
+    (number 1). While the database is unavailable the follower waits for it; if that takes too
+    long, the events end without a last event. So do the events of a run of another process when
+    this process shuts down (`engine.closing`).
+
+    Args:
+        after: number of the last event that the reader has; -1 for none.
+        is_started: True if the request of the reader has started or continued the run.
+
+    Raises:
+        NotFound: there is no such run, and no event was yielded yet. If the run is deleted later,
+            the events end without a last event.
+        Unavailable: the database was unavailable for too long before the first event;
+            `OutcomeUnknown` with `is_started`.
+    """
+    follower = _Follower(engine, database, changes, run_id, after)
+    return follower.yield_portions(is_started)
+
+
+async def flatten(portions: AsyncGenerator[list[StreamEvent]]) -> AsyncGenerator[StreamEvent]:
+    """Yield the events of portions one by one; close the portions at the end."""
+    async with contextlib.aclosing(portions):
+        async for portion in portions:
+            for event in portion:
+                yield event
+
+
+async def wait_until_final(
+    engine: Engine, database: Database, changes: DatabaseChanges, run_id: str
+) -> None:
+    """Return once the row of a run has a final status, or the run is paused.
+
+    Raises:
+        NotFound: there is no such run, or it was deleted.
+        Unavailable: another process executes the run and this one shuts down, or the database
+            does not answer.
+    """
+    live = engine.find_run(run_id)
+    if live is not None:
+        await asyncio.shield(live.ended)
+    while True:
+        state = await database.read(run_reads.get_state(run_id))
+        if state is None:
+            raise errors.NotFound("Run not found")
+        if is_settled(state.status):
+            return
+        with contextlib.closing(changes.hub.join_without_events(database, run_id)) as followed:
+            while await followed.wait(LAST_POSITION, CHANGE_WAIT_SECONDS) is None:
+                if engine.closing.is_set() and engine.find_run(run_id) is None:
+                    raise errors.Unavailable("The server is shutting down")
+
+
+async def wait_for_leg(
+    engine: Engine, database: Database, changes: DatabaseChanges, run: LiveRun
+) -> None:
+    """Return once a run of this process has ended or paused, also if another one goes on with it.
+
+    If this process ends before, the run goes on: the answer to its client is the record so far.
+    """
+    if isinstance(await asyncio.shield(run.ended), HandOver):
+        with contextlib.suppress(errors.Unavailable):
+            await wait_until_final(engine, database, changes, run.run_id)
+
+
+class _Follower:
+    """One reader of one run."""
+
+    def __init__(
+        self, engine: Engine, database: Database, changes: DatabaseChanges, run_id: str, after: int
+    ) -> None:
+        self._engine = engine
+        self._database = database
+        self._changes = changes
+        self._run_id = run_id
+        self._position = after
+        self._followed: FollowedRun | None = None
+        self._stream: Stream | None = None
+        self._has_yielded = False
+        self._done = False
+
+    async def yield_portions(self, is_started: bool) -> AsyncGenerator[list[StreamEvent]]:
+        try:
+            async with contextlib.aclosing(self._yield_all()) as portions:
+                async for portion in portions:
+                    yield portion
+        except errors.Unavailable as error:
+            raise build_unread_outcome(self._run_id, error) if is_started else error from error
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._followed is not None:
+            self._followed.close()
+            self._followed = None
+
+    async def _yield_all(self) -> AsyncGenerator[list[StreamEvent]]:
+        turns = Turns()
+        while not self._done:
+            await turns.take()
+            in_memory = self._read_memory()
+            try:
+                if in_memory is None and self._followed is not None:
+                    portion = await self._read_hub(self._followed)
+                elif in_memory is None:
+                    portion = await self._read_database()
+                else:
+                    self._leave()
+                    portion = await self._take_portion(in_memory)
+            except errors.Unavailable:
+                if not self._has_yielded:
+                    raise
+                _rate_limited.log("a stream was ended: its database is unavailable for too long")
+                return
+            if portion:
+                self._has_yielded = True
+                self._position = max(self._position, portion[-1].seq)
+                yield portion
+
+    def _read_memory(self) -> list[StreamEvent] | None:
+        if self._stream is None:
+            live = self._engine.find_run(self._run_id)
+            if live is None or live.parent is not None or not live.stream.recorded:
+                return None
+            # Kept: the engine forgets the run before slow followers have its last events.
+            self._stream = live.stream
+        return self._stream.events_from(self._position + 1)
+
+    async def _take_portion(self, in_memory: list[StreamEvent]) -> list[StreamEvent]:
+        assert self._stream is not None
+        if not in_memory and self._stream.closed:
+            self._done = True
+        elif not in_memory:
+            await self._stream.wait_for_change()
+            in_memory = self._stream.events_from(self._position + 1) or []
+        return limit_size(in_memory, PORTION_BYTES)
+
+    async def _read_hub(self, followed: FollowedRun) -> list[StreamEvent]:
+        news = await followed.wait(self._position, CHANGE_WAIT_SECONDS)
+        if news is None:
+            # At shutdown the runs of this process still end first; those of others are left.
+            is_left = self._engine.find_run(self._run_id) is None
+            self._done = self._engine.closing.is_set() and is_left
+            return []
+        if news.events is None or (news.settled and not news.events):
+            # This follower is too slow for the hub, or the run has no stored events.
+            self._leave()
+            return []
+        self._done = news.settled
+        return news.events
+
+    async def _read_database(self) -> list[StreamEvent]:
+        stored = await self._read(_load_portion(self._run_id, self._position))
+        if stored is None:
+            self._done = True
+            if not self._has_yielded:
+                raise errors.NotFound("Run not found")
+            return []
+        batches, final, has_events = stored
+        if final and not has_events:
+            self._done = True
+            from_row = await self._read(_build_events_from_row(self._run_id), size="large")
+            return [event for event in from_row if event.seq > self._position]
+        if batches:
+            # There may be more batches after a full read, and a live run may add some. Only a
+            # short read of a run that was final before its batches were read has the last event.
+            is_short = len(batches) < BATCHES_PER_READ
+            self._done = final and is_short
+            if is_short and not final:
+                # A slow reader would never find a live run without new batches.
+                self._join_hub(batches[-1].last_seq)
+            found = [
+                event
+                for batch in batches
+                for event in decode_events(batch)
+                if event.seq > self._position
+            ]
+            # Of a damaged batch not all events can be decoded: do not read it again.
+            self._position = batches[-1].last_seq
+            return found
+        self._done = final
+        if not final:
+            self._join_hub(self._position)
+        return []
+
+    def _join_hub(self, position: int) -> None:
+        self._followed = self._changes.hub.join(self._database, self._run_id, position)
+
+    async def _read(self, work: Work[T], *, size: ReadSize = "small") -> T:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + RETRY_LIMIT_SECONDS
+        while True:
+            try:
+                return await self._database.read(work, size=size)
+            except errors.Unavailable:
+                if self._engine.closing.is_set() or clock() >= deadline:
+                    raise
+            await asyncio.sleep(CHANGE_WAIT_SECONDS)
+
+
+@unit
+def _load_portion(run_id: str, position: int) -> Steps[tuple[list[EventRow], bool, bool] | None]:
+    """Return the first batches after a position, if the run is final, and if it has events.
+
+    All further events of a final run are stored. A run that is not final may still get events. None
+    if there is no such run.
+    """
+    # The status first: the events of a run that is final are complete.
+    state = yield from run_reads.get_state(run_id)
+    if state is None:
+        return None
+    final = is_settled(state.status)
+    batches = yield from events.list_after(run_id, position, BATCHES_PER_READ)
+    has_events = bool(batches) or not final or (yield from events.get_last_seq(run_id)) >= 0
+    return batches, final, has_events
+
+
+@unit
+def _build_events_from_row(run_id: str) -> Steps[list[StreamEvent]]:
+    run = yield from run_reads.get(run_id, EVERYONE)
+    if run is None:
+        return []
+    session = yield from sessions.get(run.session_id, EVERYONE)
+    name = None
+    if session is not None and session.component_id == run.component_id:
+        name = session.component_name
+    asked: list[dict[str, Any]] = []
+    if run.status == "PAUSED":
+        find = approvals.list_of_root if run.parent_run_id is None else approvals.list_of_run
+        rows = yield from find(run_id)
+        asked = [describe(row) for row in rows if row.status == "pending"]
+    stored = format_stored_run(run, name or run.component_id, asked)
+    return [StreamEvent(*event) for event in stored]

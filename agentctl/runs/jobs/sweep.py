@@ -1,0 +1,97 @@
+"""The sweep for dead workers: it ends their runs, and removes their rows and lock files."""
+
+from __future__ import annotations
+
+import logging
+
+from agentctl import errors
+from agentctl.runs.workers import process
+from agentctl.runs.workers.liveness import WorkerDeath, WorkerMonitor
+from agentctl.runs.workers.recovery import recover_runs
+from agentctl.store.databases import Databases
+from agentctl.store.repositories import run_reads, workers
+
+SWEEP_SECONDS = 2.0
+"""Time between two sweeps."""
+
+_log = logging.getLogger("agentctl.runs")
+
+
+async def sweep_dead_workers(
+    databases: Databases, monitor: WorkerMonitor, own_id: str
+) -> list[str]:
+    """End the runs of every dead worker, then remove the worker.
+
+    Args:
+        databases: the runs of a dead worker with a row are searched in all databases; those of a
+            worker without a row in the open databases.
+        own_id: the worker of this process, which is never judged.
+
+    Returns:
+        Ids of the runs that this sweep has ended.
+
+    Raises:
+        Unavailable: the system database does not answer. Failures of the others are logged.
+    """
+    # Read the owners first: a worker has its row before its first run, so an owner that has no row
+    # afterwards is dead.
+    owners: dict[str, set[str | None]] = {}
+    for database_id, database in databases.get_open().items():
+        try:
+            owners[database_id] = set(await database.read(run_reads.list_owners_at_work()))
+        except errors.AgentctlError as error:
+            monitor.rate_limited_log.log(
+                "runs of database %s could not be read: %s", database_id, error.detail
+            )
+
+    judged = await monitor.check_all()
+    ended: list[str] = []
+    for database_id, live in owners.items():
+        for owner in live - judged.keys() - {own_id}:
+            exited = WorkerDeath.EXITED
+            ended += await _recover_database(databases, monitor, database_id, owner, exited) or []
+    for owner, death in judged.items():
+        if death is not None and owner != own_id:
+            ended += await _remove_dead_worker(databases, monitor, owner, death)
+    return ended
+
+
+async def _remove_dead_worker(
+    databases: Databases, monitor: WorkerMonitor, owner: str, death: WorkerDeath
+) -> list[str]:
+    results = [
+        await _recover_database(databases, monitor, database_id, owner, death)
+        for database_id in databases
+    ]
+    ended = [run_id for run_ids in results if run_ids is not None for run_id in run_ids]
+    if None not in results and await databases.system.write(workers.remove(owner)):
+        process.remove_lock(databases.system.lock_folder, owner)
+        _log.warning(
+            "worker %s is dead (%s); %d of its runs were ended", owner, death.value, len(ended)
+        )
+    return ended
+
+
+async def _recover_database(
+    databases: Databases,
+    monitor: WorkerMonitor,
+    database_id: str,
+    owner: str | None,
+    death: WorkerDeath,
+) -> list[str] | None:
+    try:
+        return await recover_runs(
+            databases[database_id],
+            owner,
+            may_still_run=death is WorkerDeath.NO_HEARTBEAT,
+            on_ended=monitor.on_lost_run,
+        )
+    except errors.AgentctlError as error:
+        monitor.rate_limited_log.log(
+            "database %s could not be recovered: %s", database_id, error.detail
+        )
+    except Exception as error:
+        monitor.rate_limited_log.log(
+            "a run of database %s could not be ended", database_id, cause=error
+        )
+    return None

@@ -1,0 +1,352 @@
+"""Admission of runs: the session and the run's row are written in one transaction, before any
+work starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from agentctl import errors
+from agentctl.light_dataclass import dataclass
+from agentctl.records.run_spec import RunSpec
+from agentctl.records.text import cut_text
+from agentctl.records.times import now
+from agentctl.runs.desk.queue import check_queue, enqueue
+from agentctl.runs.log.checkpoints import write_start_checkpoint
+from agentctl.runtime.component import Component
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.components.records import build_session_data
+from agentctl.store.database import Steps, Work, single_unit, unit
+from agentctl.store.postgres import plain_runs
+from agentctl.store.repositories import (
+    approvals,
+    audit,
+    idempotency,
+    queue,
+    quotas,
+    run_reads,
+    runs,
+    sessions,
+)
+from agentctl.store.repositories.run_rows import NewRun
+from agentctl.store.repositories.sessions import SessionRow
+from agentctl.store.visibility import Visibility
+
+SESSION_NAME_LENGTH = 60
+"""Characters of the first message that become the name of a session (docs/contract.md
+"Sessions")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """The identity of a repeatable request: two requests with equal fields are the same one."""
+
+    principal: str
+    key: str
+    body_hash: str
+
+
+class IdempotentReplay(Exception):
+    """The idempotency key of the submission already has a run; nothing was written."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request for a root run, checked as far as possible without the database.
+
+    Attributes:
+        actor: the principal that starts it, as rows name it.
+        visibility: the existing sessions that the run may use.
+        outlives_caller: True if the run continues when its client disconnects.
+        idempotency: identity of a request with an idempotency key (docs/contract.md "Runs"), or
+            None.
+        is_new_session: True if the session must not exist, False if it must; None for any.
+        extra_write: builds further writes for the transaction of the row; None for none.
+    """
+
+    spec: RunSpec
+    component: Component
+    actor: str
+    visibility: Visibility
+    outlives_caller: bool
+    idempotency: Idempotency | None = None
+    is_new_session: bool | None = None
+    extra_write: Callable[[], Work[None]] | None = None
+
+    @property
+    def can_wait(self) -> bool:
+        """True if the run waits in the queue when all slots of the process are taken."""
+        return self.spec.background or self.component.on_busy == "enqueue"
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedRun:
+    """The values of a committed row that its run needs.
+
+    Attributes:
+        spec: the specification, with the user of the row: the owner of its session.
+        session_state: the state of the session as JSON at the admission of a root run, or None.
+        is_first: True if the session was created with the run.
+        has_start: True if the run has a start checkpoint.
+        is_queued: True if it waits in the queue: no process executes it yet.
+        may_begin: True if it waits, and any server may begin it now.
+    """
+
+    spec: RunSpec
+    session_state: str | None = None
+    is_first: bool = False
+    has_start: bool = False
+    is_queued: bool = False
+    may_begin: bool = False
+
+
+def admit_run(
+    submission: Submission, catalog: Catalog, worker_id: str, *, is_full: bool = False
+) -> Work[AdmittedRun]:
+    """Get or create the session and write the row of a root run.
+
+    The `session_state` of the request replaces top-level keys of the session's state in the same
+    transaction (docs/contract.md "Runs"); that of a queued run when it begins.
+
+    Args:
+        is_full: True if all slots of the process are taken: the run has to wait.
+
+    Raises:
+        NotFound: the session is not visible to the caller.
+        Conflict: the session is of another kind, or it is busy and the component rejects that.
+        IdempotentReplay: the request was made before.
+        QuotaExceeded: the owner of the session has as much as the quotas allow.
+        TooManyRequests: the queue is full.
+        TooLarge: the state of the session would be too large.
+        ValidationFailed: its idempotency key was used for another request.
+    """
+    new = _build_session(submission, catalog, is_full)
+    admission = _admit_run(submission, catalog, worker_id, new, is_full)
+    quotas = catalog.settings.quotas
+    if (
+        submission.idempotency is not None
+        or submission.is_new_session is not None
+        or submission.component.on_busy != "allow"
+        or submission.spec.session_state is not None
+        or submission.spec.durable
+        or is_full
+        or quotas.sessions_per_user
+        or quotas.bytes_per_user
+    ):
+        return admission
+
+    return admission.with_shortcut(
+        _admit_plain_run(submission, worker_id, new), admit_once(submission.spec, admission)
+    )
+
+
+def _build_session(submission: Submission, catalog: Catalog, is_full: bool) -> SessionRow:
+    spec, component = submission.spec, submission.component
+    return sessions.build_session(
+        spec.session_id,
+        component.kind,
+        user_id=spec.user_id,
+        now=now(),
+        component_id=component.id,
+        component_name=component.name,
+        component_data=orjson.dumps(build_session_data(catalog, component)).decode(),
+        session_name=cut_text(" ".join(spec.input.split()), SESSION_NAME_LENGTH),
+        session_state=spec.session_state,
+        # A background run waits for its claim: the response to its start shows it as PENDING.
+        first_status="PENDING" if is_full else spec.first_status,
+    )
+
+
+@single_unit
+def _admit_plain_run(
+    submission: Submission, worker_id: str, new: SessionRow
+) -> Steps[AdmittedRun | None]:
+    entry = None
+    if submission.extra_write is not None:
+        entry = audit.find_entry(submission.extra_write())
+        if entry is None:
+            return None
+    spec = submission.spec
+    row = NewRun(spec, worker_id, now())
+    started = yield from plain_runs.start(new, submission.visibility, row, entry)
+    if started is None:
+        return None
+    spec = _with_user(spec, started.user_id)
+    return AdmittedRun(spec, started.session_state, is_first=started.is_first)
+
+
+@unit
+def _admit_run(
+    submission: Submission, catalog: Catalog, worker_id: str, new: SessionRow, is_full: bool
+) -> Steps[AdmittedRun]:
+    spec, component = submission.spec, submission.component
+    if submission.idempotency is not None:
+        # The key first: a repeat returns its run, even if that run keeps the session busy.
+        yield from claim_key(spec.run_id, submission.idempotency)
+    session = yield from _get_session(submission, new)
+    is_first = session is new
+    turn = yield from _find_turn(submission, is_full)
+    if turn is not None:
+        yield from check_queue(spec, catalog.settings.limits)
+    # Not the caller: the owner of the session sees all runs in it (docs/contract.md "Runs").
+    spec = _with_user(spec, session.user_id)
+    row = NewRun(spec, worker_id if turn is None else None, now(), new.session_name, turn)
+    if (yield from runs.create(row, 1 if is_first else None)) is None:
+        raise errors.NotFound("Session not found")
+    state = session.session_state
+    if not is_first and spec.session_state:
+        changes = orjson.loads(spec.session_state)
+        limit = catalog.settings.limits.state_bytes
+        state = yield from _change_state(session, changes, limit, is_stored=turn is None)
+    if submission.extra_write is not None:
+        yield from submission.extra_write()
+    yield from quotas.check_added(
+        catalog.settings.quotas, spec.user_id, "sessions" if is_first else None
+    )
+    if turn is None and not spec.durable:
+        return AdmittedRun(spec, state, is_first)
+    yield from write_start_checkpoint(spec, component.name, is_first=is_first)
+    if turn is None:
+        return AdmittedRun(spec, state, is_first, has_start=True)
+    may_begin = yield from enqueue(spec, component.name, row.created_at)
+    return AdmittedRun(spec, state, is_first, has_start=True, is_queued=True, may_begin=may_begin)
+
+
+@unit
+def _get_session(submission: Submission, new: SessionRow) -> Steps[SessionRow]:
+    """Return the session of a run; `new` itself if it did not exist."""
+    session = yield from sessions.get_or_create_for_run(new, submission.visibility)
+    if isinstance(session, sessions.UnusableSession):
+        stored = session.row
+        if not submission.visibility.sees(stored.user_id):
+            raise errors.NotFound("Session not found")
+        raise errors.Conflict(
+            f"The session {stored.session_id} is for runs of {stored.session_type}s, not of"
+            f" {submission.component.kind}s",
+            cause=f"its first run was one of the {stored.session_type} {stored.component_id}",
+            hint="choose another session: --session NEW",
+        )
+    if submission.is_new_session is not None and session is new and not submission.is_new_session:
+        raise errors.NotFound("Session not found")
+    if submission.is_new_session and session is not new:
+        raise errors.Conflict(f"The session {new.session_id} exists already")
+    return session
+
+
+@unit
+def _find_turn(submission: Submission, is_full: bool) -> Steps[int | None]:
+    """Return how a run waits in the queue of its session, which is locked; None if it begins."""
+    on_busy = submission.component.on_busy
+    if on_busy == "allow":
+        return queue.AFTER_QUEUE if is_full else None
+    busy = yield from run_reads.list_open_in_session(submission.spec.session_id)
+    if busy and on_busy == "reject":
+        raise errors.Conflict(f"The session is busy with run {busy[0]}")
+    return queue.AFTER_RUNS if busy or is_full else None
+
+
+@unit
+def _change_state(
+    session: SessionRow, changes: Mapping[str, Any], limit: int, *, is_stored: bool
+) -> Steps[str | None]:
+    """Replace keys of the state of a session, or only check that this is possible."""
+    if is_stored:
+        state = yield from sessions.merge_state(session.session_id, changes)
+    else:
+        state = orjson.dumps(orjson.loads(session.session_state or "{}") | changes).decode()
+    limit = max(limit, len((session.session_state or "").encode()))
+    if len((state or "").encode()) > limit:
+        raise errors.TooLarge(f"The session state would be larger than {limit} bytes")
+    return state
+
+
+def _with_user(spec: RunSpec, user_id: str | None) -> RunSpec:
+    return spec if spec.user_id == user_id else replace(spec, user_id=user_id)
+
+
+@unit
+def claim_key(run_id: str, request: Idempotency) -> Steps[None]:
+    """Claim the key of a request for a run.
+
+    Raises:
+        IdempotentReplay: the request was made before.
+        ValidationFailed: the key was used for another request.
+    """
+    earlier = yield from idempotency.claim_key(
+        request.principal, request.key, request.body_hash, run_id, now()
+    )
+    if earlier is None:
+        return
+    if earlier.body_hash != request.body_hash:
+        raise errors.ValidationFailed("The Idempotency-Key was used for another request")
+    raise IdempotentReplay(earlier.run_id)
+
+
+class RunLost(Exception):
+    """Another process has the run, or its cancel was requested; nothing was written."""
+
+
+@unit
+def admit_child_run(spec: RunSpec, worker_id: str) -> Steps[AdmittedRun]:
+    """Write the row of a child: the run of a member, or background work of the session.
+
+    Raises:
+        NotFound: the session was deleted meanwhile.
+    """
+    if (yield from runs.create(NewRun(spec, worker_id, now()))) is None:
+        raise errors.NotFound("Session not found")
+    return AdmittedRun(spec)
+
+
+@unit
+def admit_durable_member(
+    spec: RunSpec, component_name: str, step: Work[bool], worker_id: str
+) -> Steps[AdmittedRun]:
+    """Write the row of a member of a durable run, its checkpoint, and the step of its parent.
+
+    Args:
+        step: stores the begin in the journal of the parent (`RunJournal.begin_member`).
+
+    Raises:
+        NotFound: the session was deleted meanwhile.
+        RunLost: this process does not execute the parent any more.
+    """
+    if not (yield from step):
+        raise RunLost
+    admitted = yield from admit_child_run(spec, worker_id)
+    yield from write_start_checkpoint(spec, component_name, is_first=False)
+    return replace(admitted, has_start=True)
+
+
+@unit
+def admit_once(spec: RunSpec, admission: Work[AdmittedRun]) -> Steps[AdmittedRun]:
+    """Admit a run unless an earlier attempt with an unknown outcome did."""
+    stored = yield from find_admitted(spec)
+    return stored[0] if stored is not None else (yield from admission)
+
+
+@unit
+def find_admitted(spec: RunSpec) -> Steps[tuple[AdmittedRun, str | None] | None]:
+    """Return a run whose row was committed, and the worker that owns it; None without a row."""
+    state = yield from run_reads.get_state(spec.run_id)
+    if state is None:
+        return None
+    session_state = yield from sessions.get_state(state.session_id)
+    written = yield from approvals.get_checkpoint_attempt(spec.run_id)
+    is_queued = state.queued_at is not None
+    admitted = AdmittedRun(
+        _with_user(spec, state.user_id),
+        session_state,
+        has_start=written is not None,
+        is_queued=is_queued,
+        may_begin=is_queued,
+    )
+    return admitted, state.owner

@@ -1,0 +1,344 @@
+"""Budgets: bounds of the tokens or the cost of runs in a period (docs/budgets.md).
+
+A check reads the sums of the ended runs and what the live runs of all servers have reported. A run
+reports before each check, so that at most one call of a model is unknown of each run. A check
+starts nothing that depends on an older sum: the bound on overshoot has no time in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from agentctl import errors
+from agentctl.config.budgets import Budget
+from agentctl.config.settings import Agent, Settings, Team
+from agentctl.records.run_spec import RunSpec
+from agentctl.records.times import format_rfc3339, now
+from agentctl.runs.life.prices import Prices
+from agentctl.runs.states import Ending
+from agentctl.runtime.component import Component
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.transcript.transcript import Transcript
+from agentctl.store.databases import Databases
+from agentctl.store.repositories import live_usage
+from agentctl.store.repositories.live_usage import Used
+from agentctl.store.repositories.usage import NANODOLLARS, CostOf
+from agentctl.store.repositories.usage_reads import UsageScope
+from agentctl.store.visibility import EVERYONE, Visibility
+from agentctl.work.event_loop import retrieve_exception
+from agentctl.work.run_scope import outside_run
+from agentctl.work.tasks import Tasks, retry_while_unavailable
+
+if TYPE_CHECKING:
+    from agentctl.store.database import Database, Work
+
+FORGET_REPORTS = 64
+"""Reports after which the rows of ended runs are deleted."""
+
+
+class Period(NamedTuple):
+    """The present period of a budget, in microseconds UTC: its begin, and that of the next one."""
+
+    since: int
+    before: int
+
+
+class ChargedRun(Protocol):
+    """A live run; see `runs.life.live.LiveRun`."""
+
+    @property
+    def spec(self) -> RunSpec: ...
+    @property
+    def component(self) -> Component: ...
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def database(self) -> Database: ...
+    @property
+    def transcript(self) -> Transcript: ...
+    @property
+    def has_ended(self) -> bool: ...
+    @property
+    def stop_requested(self) -> asyncio.Future[None]: ...
+    def stop(self, ending: Ending) -> None: ...
+
+
+class Charge(NamedTuple):
+    """The user and the component that a run counts for."""
+
+    user_id: str | None
+    component: Component
+
+
+class Budgets:
+    """The budgets of a configuration, for the runs of this process."""
+
+    def __init__(self, settings: Settings, databases: Databases, prices: Prices) -> None:
+        self.budgets = settings.budgets
+        self._models = {model.id: model for model in settings.models}
+        self._databases = databases
+        self._prices = prices
+        self._reads: dict[tuple[str, UsageScope], SharedRead] = {}
+        self._tasks = Tasks()
+        # By id of a run that is checked in the background: True if it has to be checked again.
+        self._watched: dict[str, bool] = {}
+        self._reports = 0
+
+    async def check_start(self, user_id: str | None, component: Component) -> None:
+        """Check that a run may start.
+
+        Raises:
+            BudgetExceeded: a budget is used up, or has no price for a model of the component.
+            Unavailable: the database does not answer.
+        """
+        charge = Charge(user_id, component)
+        for budget in self._find(charge):
+            if model := await self._find_unpriced(budget, component):
+                raise errors.BudgetExceeded(
+                    _describe_unpriced(budget, model), budget=budget.id, seconds=None
+                )
+            period = find_period(budget)
+            if _exceeds(budget, await self._read(budget, charge, period)):
+                seconds = (period.before - now()) / 1_000_000
+                detail = describe_exceeded(budget, period)
+                raise errors.BudgetExceeded(detail, budget=budget.id, seconds=seconds)
+
+    async def check_begin(self, run: ChargedRun) -> None:
+        """Check that the work of a run may begin: that of a member, or of a run that has waited.
+
+        Raises:
+            ExecutionError: a budget is used up, or has no price for a model of the component.
+            Unavailable: the database does not answer for too long.
+        """
+        await self._check(run, all_budgets=True)
+
+    async def check_call(self, run: ChargedRun) -> None:
+        """Report what a run has used, and check that it may call a model.
+
+        Raises:
+            ExecutionError: a budget that stops runs is used up, or a price is not known.
+            Unavailable: the database does not answer for too long.
+        """
+        await self._check(run, all_budgets=False)
+
+    def watch(self, run: ChargedRun) -> None:
+        """Do the same for a run of an agent in code, which calls models itself, and stop it."""
+        if not self._find(_charge(run)):
+            return
+        if run.run_id in self._watched:
+            self._watched[run.run_id] = True
+            return
+        self._watched[run.run_id] = False
+        with outside_run():
+            self._tasks.start(self._watch(run))
+
+    async def close(self) -> None:
+        """Wait for the checks under way."""
+        await self._tasks.cancel_all()
+
+    async def _watch(self, run: ChargedRun) -> None:
+        try:
+            while not run.has_ended:
+                await self.check_call(run)
+                if not self._watched[run.run_id]:
+                    return
+                self._watched[run.run_id] = False
+        except ExecutionError as failure:
+            run.stop(Ending.failed(failure.code, failure.detail))
+        except errors.AgentctlError:
+            # The next call, or the end of the run, finds the database.
+            return
+        finally:
+            del self._watched[run.run_id]
+
+    async def _check(self, run: ChargedRun, *, all_budgets: bool) -> None:
+        charge = _charge(run)
+        budgets = self._find(charge)
+        if not budgets:
+            return
+        if not all_budgets and not run.transcript.metrics["total_tokens"]:
+            # Its first call: the check at its begin was just made.
+            return
+        unpriced = await self._report(run)
+        for budget in budgets:
+            if all_budgets and (model := await self._find_unpriced(budget, charge.component)):
+                raise ExecutionError("BUDGET_EXCEEDED", _describe_unpriced(budget, model))
+            if not all_budgets and budget.on_exceed == "refuse":
+                continue
+            if unpriced and budget.cost is not None and budget.unknown == "refuse":
+                raise ExecutionError("BUDGET_EXCEEDED", _describe_unpriced(budget, unpriced))
+            period = find_period(budget)
+            used = await retry_while_unavailable(
+                partial(self._read, budget, charge, period), stopped=run.stop_requested
+            )
+            if _exceeds(budget, used):
+                raise ExecutionError("BUDGET_EXCEEDED", describe_exceeded(budget, period))
+
+    async def _report(self, run: ChargedRun) -> str | None:
+        """Store what a run has used. Return a model whose price is not known, or None."""
+        metrics = run.transcript.metrics
+        cost, unpriced, tokens = 0, None, metrics["total_tokens"] or 0
+        if not tokens:
+            return None
+        if any(budget.cost is not None for budget in self.budgets):
+            of_models = run.transcript.model_metrics or {
+                run.transcript.spans.first_model or "": metrics
+            }
+            for model, counters in of_models.items():
+                counts = {name: count or 0 for name, count in counters.items()}
+                found = await self._prices.find_cost(model, counts)
+                if found is None and counts["total_tokens"]:
+                    unpriced = model or "of an agent in code"
+                cost += found or 0
+        database = run.database
+        await retry_while_unavailable(
+            lambda: database.write(live_usage.report(run.run_id, tokens, cost)),
+            stopped=run.stop_requested,
+        )
+        self._reports += 1
+        if self._reports % FORGET_REPORTS == 0:
+            await retry_while_unavailable(
+                lambda: database.write(live_usage.forget_ended()), stopped=run.stop_requested
+            )
+        return unpriced
+
+    def _find(self, charge: Charge) -> list[Budget]:
+        return [budget for budget in self.budgets if budget.component in ("", charge.component.id)]
+
+    async def _find_unpriced(self, budget: Budget, component: Component) -> str | None:
+        if budget.cost is None or budget.unknown == "allow":
+            return None
+        for model in self._list_models(component):
+            if not await self._prices.is_known(model):
+                return model
+        return None
+
+    def _list_models(self, component: Component) -> Iterator[str]:
+        spec = component.spec
+        if isinstance(spec, Agent | Team) and spec.model:
+            yield spec.model
+            yield from self._models[spec.model].fallbacks
+
+    async def _read(self, budget: Budget, charge: Charge, period: Period) -> Used:
+        used = Used()
+        for database in self._list_databases(budget, charge.component.database):
+            scope = build_scope(budget, period, charge.user_id, charge.component.id)
+            key = (database.id, scope)
+            read = self._reads.setdefault(key, SharedRead())
+            try:
+                used = used.add(await read.get(partial(self.read_scope, database, scope)))
+            finally:
+                if read.is_idle:
+                    self._reads.pop(key, None)
+        return used
+
+    def _list_databases(self, budget: Budget, own: str) -> list[Database]:
+        ids = [own] if budget.per == "agent" else list(self._databases)
+        return [self._databases[each] for each in ids]
+
+    async def read_scope(self, database: Database, scope: UsageScope) -> Used:
+        """Read what the runs of a scope have used.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+
+        def work(cost_of: CostOf) -> Work[Used]:
+            return live_usage.read_used(scope, cost_of)
+
+        return await self._prices.run(work, database.read)
+
+
+class SharedRead:
+    """A read that concurrent callers share: each gets a result that was read after its call."""
+
+    def __init__(self) -> None:
+        self._current: asyncio.Task[Any] | None = None
+        self._next: asyncio.Task[Any] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self._current is None and self._next is None
+
+    async def get(self, read: Callable[[], Any]) -> Any:
+        """Return the result of a read that begins after this call."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._read_after(self._current, read))
+            self._next.add_done_callback(retrieve_exception)
+        return await asyncio.shield(self._next)
+
+    async def _read_after(self, earlier: asyncio.Task[Any] | None, read: Callable[[], Any]) -> Any:
+        if earlier is not None:
+            await asyncio.wait({earlier})
+        self._current, self._next = self._next, None
+        try:
+            return await read()
+        finally:
+            if self._next is None:
+                self._current = None
+
+
+def find_period(budget: Budget) -> Period:
+    """Return the present period of a budget: a day or a month of UTC."""
+    since = datetime.fromtimestamp(now() / 1_000_000, UTC).replace(
+        hour=0, minute=0, second=0, microsecond=0
+    )
+    if budget.period == "day":
+        before = since + timedelta(days=1)
+    else:
+        since = since.replace(day=1)
+        before = (since + timedelta(days=32)).replace(day=1)
+    return Period(round(since.timestamp()) * 1_000_000, round(before.timestamp()) * 1_000_000)
+
+
+def build_scope(
+    budget: Budget, period: Period, user_id: str | None, component_id: str
+) -> UsageScope:
+    """Return the runs that count for a budget: those of a user, a component, or all."""
+    visibility = Visibility(everyone=False, user_id=user_id) if budget.per == "user" else EVERYONE
+    component = component_id if budget.per == "agent" else budget.component
+    return UsageScope(
+        "day", period.since, period.before, visibility, component_id=component or None
+    )
+
+
+def measure(budget: Budget, used: Used) -> float:
+    """Return what counts for a budget: tokens, or US dollars."""
+    return used.tokens if budget.tokens is not None else used.cost / NANODOLLARS
+
+
+def find_limit(budget: Budget) -> float:
+    """Return the limit of a budget: tokens, or US dollars."""
+    return budget.tokens if budget.tokens is not None else budget.cost or 0
+
+
+def describe_exceeded(budget: Budget, period: Period) -> str:
+    """Return the public text for a budget that is used up. It has no sum: that may be of others."""
+    limit = (
+        f"{budget.tokens:,} tokens" if budget.tokens is not None else f"{budget.cost:,.2f} dollars"
+    )
+    whose = {"user": "of each user", "agent": "of each component", "server": "of the server"}
+    of = f"of {budget.component}" if budget.per == "agent" and budget.component else None
+    return (
+        f"The budget {budget.id} is used up: {limit} a {budget.period} {of or whose[budget.per]};"
+        f" the next {budget.period} begins at {format_rfc3339(period.before)}"
+    )
+
+
+def _describe_unpriced(budget: Budget, model: str) -> str:
+    return (
+        f"The budget {budget.id} is a cost, and the price of the model {model} is not known: the"
+        ' operator can set its price, or unknown = "allow" of the budget'
+    )
+
+
+def _exceeds(budget: Budget, used: Used) -> bool:
+    return measure(budget, used) >= find_limit(budget)
+
+
+def _charge(run: ChargedRun) -> Charge:
+    return Charge(run.spec.user_id, run.component)

@@ -1,0 +1,162 @@
+"""Cancels: record the request, notify the worker of the run, and wait for the final status.
+
+"Cancel requested" and "stopped" are two facts. The second is read back from the row. Only the
+worker of the run writes it, or the process that finds this worker dead, so a cancel never reports
+more than is stored (docs/contract.md "Cancel").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from agentctl import errors
+from agentctl.light_dataclass import dataclass
+from agentctl.records.runs import CancelOutcome
+from agentctl.runs.desk.waiting import cancel_run
+from agentctl.runs.life.changes import DatabaseChanges
+from agentctl.runs.life.engine import Engine
+from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, is_final
+from agentctl.runs.workers.liveness import WorkerDeath, WorkerMonitor
+from agentctl.runs.workers.recovery import recover_runs
+from agentctl.store.database import Database, Steps, Work, run_topic, unit
+from agentctl.store.outbox import Outbox
+from agentctl.store.repositories import run_reads
+from agentctl.store.repositories.run_rows import RunState
+from agentctl.work.tasks import Tasks
+
+LEAVE_SECONDS = 1.0
+"""Time to wait for the end of a run whose caller leaves."""
+
+OWNER_CHECK_SECONDS = 0.5
+"""Interval of the checks of a run's worker while a cancel waits for the final status."""
+
+READ_SECONDS, EARLY_SECONDS = 0.1, 1.0
+"""Interval of the reads of that status, in case its notification was lost, and the time after which
+they are as rare as the checks: a worker that answers finds the request before."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelResult:
+    """The outcome of a cancel and the stored state of the run."""
+
+    outcome: CancelOutcome
+    state: RunState
+
+
+class Canceller:
+    """Cancels runs of this process and of others."""
+
+    def __init__(self, engine: Engine, monitor: WorkerMonitor, changes: DatabaseChanges) -> None:
+        self._engine = engine
+        self._monitor = monitor
+        self._changes = changes
+        self._tasks = Tasks()
+
+    async def cancel(
+        self,
+        database: Database,
+        run_id: str,
+        *,
+        actor: str,
+        reason: str | None,
+        wait: float,
+        extra_write: Callable[[], Work[None]] | None = None,
+        known: RunState | None = None,
+    ) -> CancelResult:
+        """Request a cancel and wait up to `wait` seconds for the final status.
+
+        Args:
+            extra_write: builds further writes for the transaction of the request.
+            known: the state of the run, if it was read before.
+
+        Raises:
+            NotFound: there is no such run; nothing is stored.
+        """
+        if known is not None and is_final(known.status):
+            # A final status is never replaced.
+            if extra_write is not None:
+                await database.write(extra_write())
+            return CancelResult("already_final", known)
+
+        before, state = await database.write(
+            _request_cancel(database.outbox, run_id, actor, reason, extra_write)
+        )
+        if is_final(before.status):
+            return CancelResult("already_final", before)
+        if is_final(state.status):
+            database.outbox.wake()
+
+        live = self._engine.find_run(run_id)
+        if live is not None:
+            live.stop(Ending.cancelled(state.cancel_requested_by or actor, state.cancel_reason))
+            await asyncio.wait([live.ended], timeout=wait)
+            state = await _read_state(database, state)
+        elif not is_final(state.status):
+            state = await self._wait_for_other_worker(database, state, wait)
+
+        if state.status == "CANCELLED":
+            return CancelResult("stopped", state)
+        return CancelResult("already_final" if is_final(state.status) else "requested", state)
+
+    @contextlib.asynccontextmanager
+    async def cancelling_on_leave(
+        self, database: Database, run_id: str, actor: str
+    ) -> AsyncIterator[None]:
+        """Cancel a run that this process may not execute when the caller in the block leaves."""
+        try:
+            yield
+        except (asyncio.CancelledError, GeneratorExit):
+            cancelling = self.cancel(
+                database, run_id, actor=actor, reason=CLIENT_DISCONNECTED, wait=LEAVE_SECONDS
+            )
+            await asyncio.wait([self._tasks.start(cancelling)])
+            raise
+
+    async def _wait_for_other_worker(
+        self, database: Database, state: RunState, wait: float
+    ) -> RunState:
+        loop = asyncio.get_running_loop()
+        began = next_check = loop.time()
+        deadline = began + wait
+        changes = self._changes.track(database, run_topic(state.run_id))
+        while True:
+            if loop.time() >= next_check:
+                death = await self._monitor.check_owner(state.owner)
+                if death is not None:
+                    no_heartbeat = death is WorkerDeath.NO_HEARTBEAT
+                    await recover_runs(
+                        database,
+                        state.owner,
+                        may_still_run=no_heartbeat,
+                        on_ended=self._monitor.on_lost_run,
+                    )
+                next_check = loop.time() + OWNER_CHECK_SECONDS
+            state = await _read_state(database, state)
+            left = deadline - loop.time()
+            if is_final(state.status) or left <= 0:
+                return state
+            is_early = loop.time() - began < EARLY_SECONDS
+            pause = READ_SECONDS if is_early else OWNER_CHECK_SECONDS
+            await changes.wait_for_change(min(left, pause))
+
+
+@unit
+def _request_cancel(
+    outbox: Outbox,
+    run_id: str,
+    actor: str,
+    reason: str | None,
+    extra_write: Callable[[], Work[None]] | None,
+) -> Steps[tuple[RunState, RunState]]:
+    states = yield from cancel_run(outbox, run_id, actor, reason)
+    if states is None:
+        raise errors.NotFound("Run not found")
+    if extra_write is not None:
+        yield from extra_write()
+    return states
+
+
+async def _read_state(database: Database, known: RunState) -> RunState:
+    return await database.read(run_reads.get_state(known.run_id)) or known

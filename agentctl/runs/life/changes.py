@@ -1,0 +1,241 @@
+"""Notification of writes by other processes, and the watch for their cancel requests.
+
+Processes share only the database. While a caller waits, one poller for each database reads the
+change numbers every 20 ms and wakes the callers that a change concerns. On SQLite a read is `PRAGMA
+data_version`, takes some microseconds and concerns all callers; the PostgreSQL driver counts the
+notifications of each run and of each worker.
+
+Cancel requests are read from the rows. While this process executes runs, it queries for requests
+when it is notified. In case a notification was lost, the heartbeat of the worker asks for requests
+in the system database, and databases without a heartbeat are asked as often: also whether they have
+moved to another place, which a refused heartbeat shows for the system database. A process without
+a run and without a waiting caller polls nothing (docs/decisions/0094), except for runs that any
+server may claim: a serving process is notified, and compares a number every 0.5 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+
+from agentctl import errors
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.runs.life.claims import LegClaims
+from agentctl.runs.life.engine import Engine
+from agentctl.runs.log.hub import Hub
+from agentctl.runs.states import Ending
+from agentctl.runs.workers.worker import Worker
+from agentctl.store.copying.state import has_moved
+from agentctl.store.database import LEGS_TOPIC, Database, worker_topic
+from agentctl.store.databases import Databases
+from agentctl.store.repositories import run_reads
+from agentctl.store.repositories.workers import Heartbeat
+
+POLL_SECONDS = 0.02
+
+QUERY_SECONDS = 0.75
+"""Maximum time between two queries to a database without a heartbeat."""
+
+LEGS_SECONDS, LEGS_PAUSE_SECONDS = 0.5, 0.1
+"""Maximum time between two checks for runs that any server may claim, for files, which notify of
+nothing; and the time after a notification in which others cause no check."""
+
+RETRY_SECONDS = 1.0
+"""Pause after a database did not answer."""
+
+_rate_limited = RateLimitedLog(logging.getLogger("agentctl.runs"))
+
+
+class DatabaseChanges:
+    """Change notifications for all databases of a service.
+
+    Attributes:
+        hub: the reader of the runs of other processes.
+    """
+
+    def __init__(self) -> None:
+        self._pollers: dict[str, _Poller] = {}
+        self.hub = Hub()
+
+    def track(
+        self, database: Database, topic: str, notify: Callable[[], None] | None = None
+    ) -> ChangeTracker:
+        """Return a tracker. Create it before the first read, so that no later write is missed.
+
+        Args:
+            topic: `run_topic` or `worker_topic`; writes that do not concern it may be left out.
+            notify: see `Database.watch`.
+        """
+        if database.id not in self._pollers:
+            self._pollers[database.id] = _Poller()
+        return ChangeTracker(self._pollers[database.id], database.watch(topic, notify))
+
+
+class ChangeTracker:
+    """The position of one caller in the changes of a database."""
+
+    def __init__(self, poller: _Poller, version: Callable[[], int]) -> None:
+        self._poller = poller
+        self._version = version
+        self._seen = version()
+
+    def has_changed(self) -> bool:
+        """Return True if the database has changed since the last check.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        version = self._version()
+        changed, self._seen = version != self._seen, version
+        return changed
+
+    async def wait_for_change(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for a change; return False if there was none.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        with self._poller.polling(self._version) as waiters, contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while True:
+                    changed = waiters.changed
+                    if self.has_changed():
+                        return True
+                    await changed.wait()
+        return False
+
+
+class _Waiters:
+    """The callers that wait for the same changes.
+
+    Attributes:
+        seen: the last number of the changes.
+        changed: set with the next change.
+    """
+
+    def __init__(self, seen: int) -> None:
+        self.count = 0
+        self.seen = seen
+        self.changed = asyncio.Event()
+
+    def notify(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class _Poller:
+    """Polls the change numbers of one database while callers wait."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[Callable[[], int], _Waiters] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def polling(self, version: Callable[[], int]) -> Iterator[_Waiters]:
+        waiters = self._waiters.get(version)
+        if waiters is None:
+            waiters = self._waiters[version] = _Waiters(version())
+        if self._task is None:
+            self._task = asyncio.create_task(self._poll())
+        waiters.count += 1
+        try:
+            yield waiters
+        finally:
+            waiters.count -= 1
+            if not waiters.count:
+                del self._waiters[version]
+            if not self._waiters and self._task is not None:
+                self._task.cancel()
+                self._task = None
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(POLL_SECONDS)
+            try:
+                for version, waiters in list(self._waiters.items()):
+                    if (now := version()) != waiters.seen:
+                        waiters.seen = now
+                        waiters.notify()
+            except errors.AgentctlError:
+                # Wake the callers: their own read raises the error.
+                for waiters in list(self._waiters.values()):
+                    waiters.notify()
+                await asyncio.sleep(RETRY_SECONDS)
+
+
+async def watch_cancel_requests(
+    engine: Engine, worker: Worker, databases: Databases, changes: DatabaseChanges
+) -> None:
+    """Stop the engine's runs whose cancel another process recorded. Loop until cancelled.
+
+    Runs of a database that has moved are stopped, too.
+    """
+    trackers: dict[str, tuple[str, ChangeTracker]] = {}
+    queried_at: dict[str, float] = {}
+    clock = asyncio.get_running_loop().time
+    heartbeat: Heartbeat | None = None
+
+    while True:
+        await engine.wait_for_live_run()
+        await asyncio.sleep(POLL_SECONDS)
+        for database_id, database in databases.get_open().items():
+            try:
+                if database is not databases.system:
+                    is_due = clock() - queried_at.get(database_id, 0.0) >= QUERY_SECONDS
+                    if is_due and await database.read(has_moved()):
+                        engine.handle_database_moved(database)
+                elif is_due := worker.heartbeat is not heartbeat:
+                    heartbeat = worker.heartbeat
+                    is_due = heartbeat is not None and heartbeat.has_cancel_requests
+                worker_id, tracker = trackers.get(database_id, ("", None))
+                if worker_id != engine.worker_id:
+                    # The first time, or this worker was declared dead and has a new id.
+                    topic = worker_topic(engine.worker_id)
+                    trackers[database_id] = engine.worker_id, changes.track(database, topic)
+                    is_due = True
+                if is_due or (tracker is not None and tracker.has_changed()):
+                    queried_at[database_id] = clock()
+                    await _stop_cancelled_runs(engine, database)
+            except errors.AgentctlError:
+                heartbeat = None
+                _rate_limited.log("cancel requests of database %s could not be read", database_id)
+                trackers.pop(database_id, None)
+                await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _stop_cancelled_runs(engine: Engine, database: Database) -> None:
+    for state in await database.read(run_reads.list_cancel_requests(engine.worker_id)):
+        run = engine.find_run(state.run_id)
+        if run is not None:
+            run.stop(Ending.cancelled(state.cancel_requested_by or "system", state.cancel_reason))
+
+
+class LegWatch:
+    """The watch for runs that other processes let begin.
+
+    Attributes:
+        notified: set when a database has notified of such a run.
+    """
+
+    def __init__(self, claims: LegClaims, databases: Databases, changes: DatabaseChanges) -> None:
+        self.notified = asyncio.Event()
+        self._claims = claims
+        self._databases = databases
+        self._changes = changes
+        self._trackers: dict[str, ChangeTracker] = {}
+
+    async def claim_changed(self) -> None:
+        """Claim soon what waits in the databases that have changed. Failures are logged."""
+        trackers = self._trackers
+        for database_id, database in self._databases.get_open().items():
+            try:
+                if database_id not in trackers:
+                    notify = self.notified.set
+                    trackers[database_id] = self._changes.track(database, LEGS_TOPIC, notify)
+                elif trackers[database_id].has_changed():
+                    self._claims.wake(database)
+            except errors.AgentctlError:
+                _rate_limited.log("changes of database %s could not be read", database_id)
+                trackers.pop(database_id, None)

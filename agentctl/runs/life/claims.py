@@ -1,0 +1,328 @@
+"""Claims: this process takes the legs that any server may execute, and queued runs.
+
+A leg is claimed by one conditional update, so of several processes exactly one has it. The process
+that has let it begin claims it at once; the others are notified (`LegWatch`), and the sweep finds
+what a lost notification has left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from typing import Protocol, cast
+
+from agentctl import errors
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.run_spec import RunSpec
+from agentctl.records.times import now
+from agentctl.runs.desk.decisions import EXPIRY
+from agentctl.runs.desk.waiting import cancel_run, end_overdue_run
+from agentctl.runs.life import legs
+from agentctl.runs.life.counters import RunCounters
+from agentctl.runs.life.live import Continuation, LiveRun
+from agentctl.runs.life.supervision import DATABASE_UNAVAILABLE
+from agentctl.runs.states import WORKER_LOST, Ending
+from agentctl.runs.workers.worker import Worker
+from agentctl.runtime.component import Component
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.store.database import Database
+from agentctl.store.databases import Databases
+from agentctl.store.repositories import queue, run_reads
+from agentctl.store.repositories.queue import NextLeg
+from agentctl.store.repositories.run_rows import RunState
+from agentctl.store.repositories.workers import Heartbeat
+from agentctl.work.tasks import Tasks, retry_while_unavailable
+
+QUEUE_SECONDS = 86_400
+"""Maximum wait of a run in the queue."""
+
+PARALLEL_CLAIMS = 16
+"""Maximum number of legs that a process claims at the same time."""
+
+LEGS_PER_READ, SPARE_LEGS = 100, 4
+"""Maximum number of legs of one read of what may be claimed; and the legs that the first read has
+more than there are free slots, as other processes claim them too."""
+
+ADVANCE_SECONDS = 10.0
+"""Interval of the searches for sessions whose next run has not got its turn, and for runs whose
+cancel nothing carries out."""
+
+ATTEND_SECONDS = 0.1
+"""Interval of the attempts of a local command to begin its run."""
+
+_NO_RESULT = Ending.cancelled(EXPIRY, "The caller did not give the result of its tool in time")
+_REVOKED = Ending.cancelled(
+    "system:revoked", "The service account that started the run was revoked or has expired"
+)
+
+_rate_limited = RateLimitedLog(logging.getLogger("agentctl.runs"))
+
+
+class ClaimHost(Protocol):
+    """The engine, as the claims use it."""
+
+    counters: RunCounters
+
+    @property
+    def free_slots(self) -> int:
+        """Number of root runs that this process would start now."""
+        ...
+
+    def holding_slot(self) -> contextlib.AbstractContextManager[None]:
+        """Hold a slot for a run that is about to start."""
+        ...
+
+    def build_run(
+        self,
+        spec: RunSpec,
+        component: Component,
+        parent: LiveRun | None = None,
+        continuation: Continuation | None = None,
+    ) -> LiveRun:
+        """Build a run that this process executes."""
+        ...
+
+    def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
+        """Start the work of a claimed leg."""
+        ...
+
+
+class LegClaims:
+    """Claims legs for an engine.
+
+    Args:
+        run_tasks: group for tasks that need the databases.
+
+    Attributes:
+        is_serving: True if this process claims what others have admitted. A local command does not:
+            its runs end with it.
+    """
+
+    def __init__(
+        self,
+        host: ClaimHost,
+        databases: Databases,
+        catalog: Catalog,
+        worker: Worker,
+        run_tasks: Tasks,
+    ) -> None:
+        self.is_serving = False
+        self._host = host
+        self._seen: Heartbeat | None = None
+        self._databases = databases
+        self._catalog = catalog
+        self._worker = worker
+        self._run_tasks = run_tasks
+        self._claiming: set[str] = set()
+        # By the ids of the databases: what waits for a slot, and passes that have to be repeated.
+        self._waiting: dict[str, Database] = {}
+        self._passes: dict[str, bool] = {}
+
+    def has_waiting(self, database_id: str) -> bool:
+        """Return True if runs of a database wait for a free slot of this process."""
+        return database_id in self._waiting
+
+    def handle_end(self, run: LiveRun) -> None:
+        """Claim what may begin after the end of a root run of this process."""
+        if run.lets_begin:
+            self.wake(run.database)
+        for database in list(self._waiting.values()):
+            self.wake(database)
+
+    def wake(self, database: Database) -> None:
+        """Claim soon what this process can execute of a database, if it serves."""
+        if not self.is_serving:
+            return
+        if database.id in self._passes:
+            self._passes[database.id] = True
+        else:
+            self._passes[database.id] = False
+            self._run_tasks.start(self._claim_soon(database))
+
+    async def _claim_soon(self, database: Database) -> None:
+        try:
+            await self.claim_waiting(database)
+        except errors.AgentctlError:
+            # The sweep tries again.
+            _rate_limited.log("runs that wait in database %s could not be claimed", database.id)
+        finally:
+            if self._passes.pop(database.id):
+                self.wake(database)
+
+    async def attend(self, database: Database, run_id: str) -> None:
+        """Begin a run that this process has admitted, as soon as it may; for a local command."""
+        while True:
+            state = await database.read(run_reads.get_state(run_id))
+            if state is None or (state.status, state.owner) != ("PENDING", None):
+                return
+            await self.claim(database, run_id, state)
+            await asyncio.sleep(ATTEND_SECONDS)
+
+    async def end_overdue(self, database: Database) -> None:
+        """End the runs that have waited in the queue for too long.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        limit = QUEUE_SECONDS * 1_000_000
+        before = now() - limit
+        if overdue := await database.read(queue.list_overdue(before)):
+            # The clock of this machine may be ahead of those of the others.
+            before = min(before, await database.clock() - limit)
+            overdue = await database.read(queue.list_overdue(before))
+        for run_id in overdue:
+            await database.write(end_overdue_run(database.outbox, run_id, before))
+            database.outbox.wake()
+
+    async def advance_stalled(self, database: Database) -> None:
+        """Give forgotten turns to queued runs, and carry out forgotten cancels.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        for session_id in await database.read(queue.list_stalled(), size="large"):
+            if await database.write(queue.advance_stalled(session_id, now())):
+                self.wake(database)
+        left = run_reads.list_cancelled_without_owner()
+        for run_id in await database.read(left, size="large"):
+            await database.write(cancel_run(database.outbox, run_id, "system", None))
+            database.outbox.wake()
+
+    async def claim_found(self) -> None:
+        """Claim what waits in the open databases.
+
+        The system database is asked only if a new heartbeat has shown that a run waits there.
+
+        Raises:
+            Unavailable: a database does not answer.
+        """
+        earlier, latest = self._seen, self._worker.heartbeat
+        self._seen = latest
+        in_system = latest is not None and latest is not earlier and latest.has_waiting_runs
+        for database in self._databases.get_open().values():
+            if database is not self._databases.system or in_system:
+                await self.claim_waiting(database)
+
+    async def claim_waiting(self, database: Database) -> None:
+        """Claim the legs of a database that wait, oldest first, as many as this process has slots.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        last: NextLeg | None = None
+        limit = min(max(self._host.free_slots, 0) + SPARE_LEGS, LEGS_PER_READ)
+        while True:
+            page = await database.read(queue.list_next_legs(limit, last))
+            if await self._claim_some(database, [leg.state for leg in page]):
+                self._waiting[database.id] = database
+                return
+            if len(page) < limit:
+                self._waiting.pop(database.id, None)
+                return
+            last, limit = page[-1], LEGS_PER_READ
+
+    async def _claim_some(self, database: Database, states: Sequence[RunState]) -> bool:
+        """Claim runs; return True if more wait than this process has slots for."""
+        todo = [state for state in states if self._find_component(state) is not None]
+        while todo:
+            count = min(self._host.free_slots, PARALLEL_CLAIMS)
+            if count <= 0:
+                return True
+            some, todo = todo[:count], todo[count:]
+            await asyncio.gather(*(self.claim(database, state.run_id, state) for state in some))
+        return False
+
+    def _find_component(self, state: RunState) -> Component | None:
+        return self._catalog.get(cast(ComponentKind, state.component_type), state.component_id)
+
+    async def claim(
+        self,
+        database: Database,
+        run_id: str,
+        state: RunState | None = None,
+        *,
+        dependencies: str | None = None,
+    ) -> LiveRun | None:
+        """Claim the next leg of a root run and start its work.
+
+        Args:
+            state: the state of the run, if it was read before.
+            dependencies: JSON object of the request that goes on, for the code of the run.
+
+        Returns:
+            The run; None if another process has it, nothing is decided, it is not its turn, its
+            component is not configured here, or this process takes no more runs.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        if self._host.free_slots <= 0:
+            self._waiting[database.id] = database
+            return None
+        state = state or await database.read(run_reads.get_state(run_id))
+        if state is None or (state.status, state.owner) != ("PENDING", None):
+            return None
+        if state.queue_turn is not None and state.queue_turn <= 0:
+            return None
+        component = self._find_component(state)
+        if component is None or run_id in self._claiming:
+            return None
+        self._claiming.add(run_id)
+        claiming = self._run_tasks.start(self._claim(database, component, run_id, dependencies))
+        return await asyncio.shield(claiming)
+
+    async def _claim(
+        self, database: Database, component: Component, run_id: str, dependencies: str | None
+    ) -> LiveRun | None:
+        try:
+            with self._host.holding_slot():
+                await self._worker.register()
+                claimed = await self._claim_leg(database, run_id)
+                if claimed is None:
+                    return None
+                if claimed.lets_begin:
+                    self.wake(database)
+                spec, continuation = legs.build_continuation(claimed)
+                spec = replace(spec, dependencies=dependencies)
+                self._count_wait(claimed)
+                run = self._host.build_run(spec, component, None, continuation)
+                if (ending := await self._check_leg(spec, claimed)) is not None:
+                    run.stop(ending)
+                self._host.execute_leg(run, claimed)
+                return run
+        finally:
+            self._claiming.discard(run_id)
+
+    async def _claim_leg(self, database: Database, run_id: str) -> legs.ClaimedLeg | None:
+        """Repeat a claim with an unknown outcome: no one else would execute its leg."""
+        repeated = itertools.chain((False,), itertools.repeat(True))
+
+        def claim() -> Awaitable[legs.ClaimedLeg | None]:
+            return database.write(
+                legs.claim_leg(run_id, self._worker.id, is_repeated=next(repeated))
+            )
+
+        return await retry_while_unavailable(claim)
+
+    def _count_wait(self, claimed: legs.ClaimedLeg) -> None:
+        state = claimed.state
+        if state.attempt == 1 and state.queued_at is not None:
+            self._host.counters.queue_seconds.add(max(now() - state.queued_at, 0) / 1_000_000)
+
+    async def _check_leg(self, spec: RunSpec, claimed: legs.ClaimedLeg) -> Ending | None:
+        """Return the end of a leg that must not execute. Raises nothing: its claim is committed."""
+        if claimed.has_effects:
+            return WORKER_LOST
+        if claimed.has_expired_call(spec):
+            return _NO_RESULT
+        with contextlib.suppress(errors.Unavailable):
+            revoked = await retry_while_unavailable(
+                lambda: self._databases.system.read(legs.is_revoked(spec.actor, now()))
+            )
+            return _REVOKED if revoked else None
+        return DATABASE_UNAVAILABLE

@@ -1,0 +1,482 @@
+"""The engine: starts the runs of this process, finds them, and ends them at shutdown.
+
+`runs.life.supervision` executes a single run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from agentctl import errors
+from agentctl.config.settings import Settings
+from agentctl.light_dataclass import dataclass
+from agentctl.records.log_context import add_log_context
+from agentctl.records.run_spec import RunSpec
+from agentctl.records.trace_context import parse_run_trace
+from agentctl.runs.life import legs
+from agentctl.runs.life.admission import (
+    AdmittedRun,
+    IdempotentReplay,
+    Submission,
+    admit_once,
+    admit_run,
+    find_admitted,
+)
+from agentctl.runs.life.background import (
+    admit_background_run,
+    build_background_spec,
+    plan_background_runs,
+    plan_summary,
+    requires_background_work,
+)
+from agentctl.runs.life.budgets import Budgets
+from agentctl.runs.life.claims import LegClaims
+from agentctl.runs.life.counters import RunCounters
+from agentctl.runs.life.live import Continuation, LiveRun, ReportedRun
+from agentctl.runs.life.members import Members
+from agentctl.runs.life.starts import Starts
+from agentctl.runs.life.supervision import Supervision
+from agentctl.runs.life.tracing import RunTracer
+from agentctl.runs.states import CLIENT_DISCONNECTED, WORKER_LOST, Ending, Pause
+from agentctl.runs.workers.worker import Worker
+from agentctl.runtime.causes import CauseReader
+from agentctl.runtime.component import Component
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.store.database import Database, Work
+from agentctl.store.databases import Databases
+from agentctl.work.tasks import Tasks, retry_while_unavailable
+
+CLOSE_SECONDS = 5.0
+"""Maximum time that an engine waits for the final status of its runs, once it has ended them."""
+
+SEARCHES, SEARCH_SECONDS = 600, 1.0
+"""Number of searches for a row after a commit with an unknown outcome, and the pause between them.
+PostgreSQL ends the transaction of a lost connection after twice the statement timeout."""
+
+_NOT_REPORTED = Ending.cancelled(
+    "system:database", "The database failed before the client received the run id"
+)
+
+_log = logging.getLogger("agentctl.runs")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedRun:
+    """The run that an earlier request with the same idempotency key has started."""
+
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedRun:
+    """A run that waits in the queue, until a server claims it."""
+
+    spec: RunSpec
+
+    @property
+    def run_id(self) -> str:
+        return self.spec.run_id
+
+
+StartedRun = LiveRun | KeyedRun | QueuedRun
+"""The outcome of a submission."""
+
+
+class Engine:
+    """The runs that this process executes.
+
+    Attributes:
+        closing: set when the process shuts down and waiting callers have to return.
+        draining: True if new runs are refused because the process shuts down.
+        counters: counts of the runs since the process started.
+        model_counters: counts of further attempts of their model calls.
+        claims: claims the legs and the queued runs that any server may execute.
+        tracer: exports the spans of the runs; None without traces.
+    """
+
+    def __init__(
+        self,
+        databases: Databases,
+        catalog: Catalog,
+        settings: Settings,
+        worker: Worker,
+        budgets: Budgets,
+        tracer: RunTracer | None = None,
+    ) -> None:
+        self.tracer = tracer
+        self.closing = asyncio.Event()
+        self.draining = False
+        self.counters = RunCounters()
+        self.model_counters = catalog.models.counters
+        self._worker = worker
+        self._databases = databases
+        self._catalog = catalog
+        self._settings = settings
+        self._live: dict[str, LiveRun] = {}
+        self._has_live = asyncio.Event()
+        self._starting = self._root_count = 0
+        self._starts = Starts()
+        self._shutdown: Ending | None = None
+        self._abandons_at: float | None = None
+        # All tasks that write to the databases: starts, supervisors and ends of runs.
+        self._run_tasks = Tasks()
+        self._search_tasks = Tasks()
+        self._members = Members(self, self._run_tasks, settings.limits)
+        self._shared: dict[str, Any] = {
+            "databases": databases,
+            "limits": settings.limits,
+            "members": self._members,
+            "cause_reader": CauseReader(settings),
+            "budgets": budgets,
+        }
+        self._supervision = Supervision(
+            catalog, self._run_tasks, self.counters, self._starts, budgets, tracer
+        )
+        self.claims = LegClaims(self, databases, catalog, worker, self._run_tasks)
+
+    @property
+    def worker_id(self) -> str:
+        return self._worker.id
+
+    @property
+    def free_slots(self) -> int:
+        """Number of root runs that this process would start now; 0 while it shuts down."""
+        if self.draining:
+            return 0
+        return self._settings.limits.concurrent_runs - self._starting - self._root_count
+
+    @contextlib.contextmanager
+    def holding_slot(self) -> Iterator[None]:
+        """Hold a slot for a run that is about to start."""
+        self._starting += 1
+        try:
+            yield
+        finally:
+            self._starting -= 1
+
+    def find_run(self, run_id: str) -> LiveRun | None:
+        return self._live.get(run_id)
+
+    def find_spans(self, run_id: str) -> list[dict[str, Any]] | None:
+        """Return the spans so far of a run that this process executes, or None."""
+        run = self._live.get(run_id)
+        return None if run is None else run.transcript.spans.records()
+
+    def find_metrics(self, run_id: str) -> dict[str, int | None] | None:
+        """Return the token counters so far of a run that this process executes, or None."""
+        run = self._live.get(run_id)
+        return None if run is None else run.transcript.metrics
+
+    def live_runs(self) -> list[LiveRun]:
+        return list(self._live.values())
+
+    def has_live_runs(self) -> bool:
+        return bool(self._live)
+
+    async def wait_for_live_run(self) -> None:
+        await self._has_live.wait()
+
+    def root_runs(self) -> list[LiveRun]:
+        return [run for run in self._live.values() if run.parent is None]
+
+    @property
+    def waiting_members(self) -> int:
+        """Number of members that wait until they may execute (`limits.concurrent_members`)."""
+        return self._members.waiting
+
+    async def submit(self, submission: Submission) -> StartedRun:
+        """Commit the row of a root run, and start its work unless it has to wait.
+
+        The caller of a streamed run calls `complete_start` when it has sent the first event.
+
+        Returns:
+            The run, the earlier run of a repeated request, or the run that waits in the queue.
+
+        Raises:
+            NotFound: the session is not visible to the caller.
+            Conflict: the session is of another kind, or it is busy and the component rejects that.
+            TooManyRequests: `limits.concurrent_runs` root runs are live already and the run cannot
+                wait, or the queue is full.
+            Unavailable: the process shuts down, or the database does not answer.
+        """
+        if self.draining:
+            raise errors.Unavailable("The server is shutting down")
+        # A free slot is for the runs that wait already.
+        is_full = self.free_slots <= 0 or self.claims.has_waiting(submission.component.database)
+        if is_full and not submission.can_wait:
+            raise errors.TooManyRequests("Too many runs at once")
+
+        if self.tracer is not None:
+            submission = replace(submission, spec=self.tracer.place(submission.spec))
+        run = self.build_run(submission.spec, submission.component)
+        _add_log_context(run)
+
+        self._starting += 1
+        self._starts.begin(run.run_id)
+        is_followed = False
+
+        try:
+            admit = partial(admit_run, submission, self._catalog, is_full=is_full)
+            admitted = await self.start(run, admit)
+            if admitted.is_queued:
+                return QueuedRun(run.spec)
+        except IdempotentReplay as replayed:
+            add_log_context(run_id=replayed.run_id)
+            return KeyedRun(replayed.run_id)
+        except asyncio.CancelledError:
+            if not submission.outlives_caller:
+                run.stop(Ending.cancelled(submission.actor, CLIENT_DISCONNECTED))
+            raise
+        else:
+            is_followed = run.spec.recorded and not run.spec.background
+        finally:
+            self._starting -= 1
+            if not is_followed:
+                self._starts.end(run.run_id)
+        return run
+
+    def build_run(
+        self,
+        spec: RunSpec,
+        component: Component,
+        parent: LiveRun | None = None,
+        continuation: Continuation | None = None,
+    ) -> LiveRun:
+        """Build a run that this process executes."""
+        return LiveRun(spec, component, parent, continuation=continuation, **self._shared)
+
+    def build_reported(
+        self,
+        spec: RunSpec,
+        component: Component,
+        parent: LiveRun,
+        continuation: Continuation | None = None,
+    ) -> ReportedRun:
+        """Build the run of a member that a library executes."""
+        return ReportedRun(spec, component, parent, continuation=continuation, **self._shared)
+
+    def complete_start(self, run: LiveRun) -> None:
+        """Report that the caller of a streamed run has its first event, or has left."""
+        self._starts.end(run.run_id)
+
+    def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
+        """Start the work of a claimed leg."""
+        session_state = claimed.session_state
+        self._execute(run, claimed.state.owner or "", AdmittedRun(run.spec, session_state))
+
+    async def continue_run(
+        self, database: Database, run_id: str, *, dependencies: str | None = None
+    ) -> LiveRun | None:
+        """Claim the next leg of a root run and start its work (`LegClaims.claim`)."""
+        return await self.claims.claim(database, run_id, dependencies=dependencies)
+
+    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> AdmittedRun:
+        """Commit the row of a run and start its work, unless it waits in the queue."""
+        # A caller that leaves does not interrupt it: a row that is committed needs its supervisor.
+        return await asyncio.shield(self._run_tasks.start(self._commit_and_execute(run, admit)))
+
+    async def _commit_and_execute(  # noqa: C901
+        self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]
+    ) -> AdmittedRun:
+        outcome_unknown = False
+
+        async def commit() -> tuple[str, AdmittedRun]:
+            nonlocal outcome_unknown
+            await self._worker.register()
+            worker_id = self._worker.id
+            admission = admit(worker_id)
+            if outcome_unknown:
+                admission = admit_once(run.spec, admission)
+            try:
+                return worker_id, await run.database.write(admission)
+            except errors.OutcomeUnknown:
+                outcome_unknown = True
+                raise
+
+        try:
+            if run.parent is None:
+                worker_id, admitted = await commit()
+            else:
+                worker_id, admitted = await retry_while_unavailable(
+                    commit, stopped=run.stop_requested
+                )
+        except errors.Unavailable as error:
+            if outcome_unknown:
+                self._search_tasks.start(self._find_uncertain_row(run))
+            if isinstance(error, errors.OutcomeUnknown):
+                error.run_id = run.run_id
+            raise
+        if not admitted.is_queued:
+            self._execute(run, worker_id, admitted)
+        elif not self.claims.is_serving:
+            self._search_tasks.start(self.claims.attend(run.database, run.run_id))
+        elif admitted.may_begin:
+            self.claims.wake(run.database)
+        return admitted
+
+    async def _find_uncertain_row(self, run: LiveRun) -> None:
+        """Search for a row whose commit has an unknown outcome; no one else would end its run.
+
+        The caller got the error. A commit that was sent may still take effect for a while.
+        """
+        for _ in range(SEARCHES):
+            with contextlib.suppress(errors.Unavailable):
+                stored = await run.database.read(find_admitted(run.spec))
+                if stored is not None:
+                    if not run.spec.survives_disconnect:
+                        run.stop(_NOT_REPORTED)
+                    admitted, owner = stored
+                    if admitted.is_queued:
+                        # Any server begins it.
+                        return
+                    self._execute(run, owner or "", admitted)
+                    return
+            await asyncio.sleep(SEARCH_SECONDS)
+
+    def _execute(self, run: LiveRun, worker_id: str, admitted: AdmittedRun) -> None:
+        # One step of the event loop: a shutdown or the loss of the worker either finds the run in
+        # `_live`, or was before, and then it is found below.
+        self._live[run.run_id] = run
+        self._root_count += run.parent is None
+        self._has_live.set()
+        self.counters.started[run.component.kind] += run.attempt == 1
+        run.mark_stored(worker_id, admitted)
+        if self.draining:
+            run.park()
+        ending = self._shutdown
+        if worker_id != self._worker.id:
+            ending = WORKER_LOST
+        if run.parent is not None:
+            ending = run.parent.requested_end or ending
+        if ending is not None and ending is self._shutdown and run.journal is not None:
+            run.hand_over(ending)
+        elif ending is not None:
+            run.stop(ending)
+        self._run_tasks.start(self._supervise(run))
+
+    async def _supervise(self, run: LiveRun) -> None:
+        try:
+            await self._supervision.supervise(run)
+        finally:
+            # The next leg of the run may have begun already.
+            if self._live.get(run.run_id) is run:
+                del self._live[run.run_id]
+            self._root_count -= run.parent is None
+            if not self._live:
+                self._has_live.clear()
+        if run.parent is None:
+            self.claims.handle_end(run)
+        ended = run.ended.result()
+        if isinstance(ended, Pause) and ended.continues and run.parent is None:
+            # Everything was decided while the run was still at work.
+            with contextlib.suppress(errors.AgentctlError):
+                await self.continue_run(run.database, run.run_id)
+        if not requires_background_work(run) or ended.status != "COMPLETED":
+            return
+        # After the response: background work never delays it.
+        try:
+            for spec in await plan_background_runs(run):
+                if not self.draining:
+                    await self._start_background_run(spec, run.component)
+        except errors.AgentctlError as error:
+            _log.info("run %s: its background work was not started: %s", run.run_id, error.detail)
+
+    async def _start_background_run(self, spec: RunSpec, component: Component) -> LiveRun:
+        if self.tracer is not None:
+            base = parse_run_trace(spec.trace)
+            spec = self.tracer.place(spec, base.own if base is not None else None)
+        run = self.build_run(spec, component)
+        await self.start(run, partial(admit_background_run, spec))
+        return run
+
+    async def summarize(
+        self, component: Component, session_id: str, user_id: str | None, request_id: str
+    ) -> LiveRun | None:
+        """Start the summary of a session; return None if no run of it is new.
+
+        Raises:
+            NotFound: the session was deleted meanwhile.
+            Conflict: a summary of the session is being made.
+            Unavailable: the process shuts down, or the database does not answer.
+        """
+        if self.draining:
+            raise errors.Unavailable("The server is shutting down")
+        database = self._databases[component.database]
+        planned = await plan_summary(database, session_id)
+        if planned is None:
+            return None
+        base = RunSpec(
+            run_id="",
+            session_id=session_id,
+            component_type=component.kind,
+            component_id=component.id,
+            user_id=user_id,
+            input="",
+            time_limit=self._settings.runs.timeout_seconds,
+            tool_timeout=self._settings.runs.tool_timeout_seconds,
+            request_id=request_id,
+        )
+        spec = build_background_spec(base, "summary", planned[1])
+        return await self._start_background_run(spec, component)
+
+    def handle_worker_lost(self, worker_id: str) -> None:
+        """Stop the runs of a worker id that other processes declared dead."""
+        for run in self.root_runs():
+            if run.worker_id == worker_id:
+                run.stop(WORKER_LOST)
+
+    def handle_database_moved(self, database: Database) -> None:
+        """Stop the runs of a database that has moved: servers of the new one recover them."""
+        for run in self.root_runs():
+            if run.database is database:
+                run.stop(WORKER_LOST)
+
+    async def drain(self, seconds: float) -> None:
+        """Refuse new runs, and wait up to `seconds` for the live runs.
+
+        Durable runs are handed over to other processes as soon as their present call has ended.
+        """
+        self.draining = True
+        for run in self.live_runs():
+            run.park()
+        await self._run_tasks.wait_until_empty(seconds)
+
+    async def cancel_runs(self) -> None:
+        """Cancel the live runs with a recorded request and wait for their final status.
+
+        Durable runs are handed over instead: their present call is in doubt.
+
+        Writes that the database did not accept within `CLOSE_SECONDS` of the first call are
+        abandoned. Followers of the runs of other processes are not affected.
+        """
+        clock = asyncio.get_running_loop().time
+        if self._abandons_at is None:
+            self._abandons_at = clock() + CLOSE_SECONDS
+        self.draining = True
+        self._shutdown = Ending.cancelled("system:shutdown", "The server is shutting down")
+        for run in self.root_runs():
+            if run.journal is None:
+                run.stop(self._shutdown)
+            else:
+                run.hand_over(self._shutdown)
+        await self._run_tasks.wait_until_empty(self._abandons_at - clock())
+
+    async def close(self) -> None:
+        """Cancel the live runs, see `cancel_runs`, and release all waiting callers."""
+        self.closing.set()
+        await self._search_tasks.cancel_all()
+        await self.cancel_runs()
+        await self._run_tasks.cancel_all()
+
+
+def _add_log_context(run: LiveRun) -> None:
+    """Name a run in the log records of the request that starts it."""
+    add_log_context(session_id=run.spec.session_id, run_id=run.run_id)
+    if (trace := parse_run_trace(run.spec.trace)) is not None:
+        add_log_context(trace_id=trace.own.trace_id)

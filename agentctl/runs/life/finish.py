@@ -1,0 +1,279 @@
+"""The end of a run: its final status, its results and its last events, in one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import chain, repeat
+from typing import cast
+
+from agentctl.config.settings import Approvals
+from agentctl.records.runs import FinalStatus
+from agentctl.records.times import now
+from agentctl.runs.desk.waiting import cancel_waiting_members, close_approvals
+from agentctl.runs.life.background import build_summary
+from agentctl.runs.life.legs import prepare_pause, write_pause
+from agentctl.runs.life.live import LiveRun
+from agentctl.runs.log import event_format
+from agentctl.runs.log.results import build_run_end, to_json
+from agentctl.runs.states import AlreadyFinished, Ending, LegEnd, Pause, is_final
+from agentctl.runtime.bounds import convert
+from agentctl.runtime.failures import DETAILS
+from agentctl.store.database import Steps, Work, single_unit, unit
+from agentctl.store.postgres import plain_runs
+from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
+from agentctl.store.repositories.run_rows import RunEnd
+from agentctl.webhooks.facts import publish_run
+from agentctl.work.tasks import retry_while_unavailable
+
+HISTORY_ALLOWANCE = 8_388_608
+"""Bytes by which a checkpoint may exceed `limits.run_bytes`: the history that the run was given."""
+
+_STATE_REJECTED = Ending.failed(
+    "STATE_REJECTED", "The run cannot wait: its state is too large, or has no JSON form"
+)
+
+RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0)
+"""Pauses between attempts to store an end while the database is unavailable; the last repeats."""
+
+_log = logging.getLogger("agentctl.runs")
+
+
+async def store_end(
+    run: LiveRun,
+    ending: Ending,
+    on_stopped: Callable[[bool], None],
+    on_change: Callable[[], None],
+    on_unavailable: Callable[[], None],
+) -> Ending:
+    """Store the end of a run, and retry until the database accepts it.
+
+    Args:
+        on_stopped: called once when abandoned work of the run has ended, with True if a late
+            result was dropped. Not called if no work was abandoned.
+        on_change: called when a part of this work has ended, and the stored names of the rest have
+            to be replaced.
+        on_unavailable: called after each attempt that the database did not accept.
+
+    Returns:
+        The stored ending, which another process may have written.
+    """
+    # Sealed first: a child that ignores its stop may still publish, and the last event has the
+    # highest number. Then the write in progress ends, so that the last batch repeats no event.
+    if run.parent is None:
+        run.stream.seal()
+    if run.recorder is not None:
+        await run.recorder.end()
+    at = run.finished_at or now()
+    run.transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
+    if ending.status != "COMPLETED":
+        run.transcript.close_open_calls(now())
+    if run.component.kind != "workflow" and not run.transcript.messages:
+        # The run was stopped before its component started: keep the message in the session.
+        run.transcript.add_user(run.spec.input)
+    pauses = chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1]))
+    while True:
+        try:
+            end = await _build_live_end(run, ending)
+            store = partial(_store_or_read_end, run, ending, end)
+            stored = await retry_while_unavailable(
+                store, seconds=math.inf, pauses=RETRY_SECONDS, on_unavailable=on_unavailable
+            )
+            break
+        except Exception:
+            # The transcript cannot be stored: store the ending without it.
+            _log.exception("run %s: its end could not be stored", run.run_id)
+            run.discard_transcript()
+            run.state_changes = None
+            if ending.status == "COMPLETED":
+                ending = Ending.failed("INTERNAL", "The result of the run could not be stored")
+        await asyncio.sleep(next(pauses))
+
+    if end.stopped_at is None:
+        run.transcript.unstopped.notify_when_empty(on_stopped)
+        run.transcript.unstopped.notify_changes(on_change)
+        if _encode_holding(run) != end.holding:
+            on_change()
+    else:
+        run.transcript.unstopped.has_ended = True
+    run.database.announce(run.run_id)
+    run.database.outbox.wake()
+    return stored
+
+
+async def store_pause(
+    run: LiveRun, pause: Pause, settings: Approvals, on_unavailable: Callable[[], None]
+) -> LegEnd:
+    """Store the pause of a run, and retry until the database accepts it.
+
+    Returns:
+        The stored pause; or the ending that the run has instead: its cancel was requested, too many
+        approvals are pending, or its state cannot be stored. The caller stores that one.
+    """
+    if run.parent is None:
+        run.stream.seal()
+    if run.recorder is not None:
+        await run.recorder.end()
+    try:
+        prepared = prepare_pause(run, pause, settings)
+    except TypeError:
+        _log.exception("run %s: its state at the pause has no JSON form", run.run_id)
+        return _STATE_REJECTED
+    if len(prepared.checkpoint.body) > run.limits.run_bytes + HISTORY_ALLOWANCE:
+        return _STATE_REJECTED
+    # A write that is interrupted may be committed: the end closes its approvals.
+    run.has_asked = True
+    outcome = await retry_while_unavailable(
+        lambda: run.database.write(write_pause(run, prepared)),
+        seconds=math.inf,
+        pauses=RETRY_SECONDS,
+        on_unavailable=on_unavailable,
+    )
+    if outcome == "full":
+        return Ending.failed("APPROVALS_FULL", DETAILS["APPROVALS_FULL"])
+    if outcome in ("cancelled", "ended"):
+        # The end reads the request, or finds what another process has stored.
+        return run.requested_end or Ending.cancelled("system", None)
+    run.database.outbox.wake()
+    return replace(pause, event=prepared.event, continues=outcome == "continues")
+
+
+async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:
+    try:
+        journal = None if run.parent is None else run.parent.journal
+        kept = None if journal is None else journal.end_member(run.run_id)
+        work = _write_end(run, ending, end, kept)
+        if _is_plain(run, ending):
+            work = work.with_shortcut(_write_plain_end(run, ending, end))
+        return await run.database.write(work)
+    except AlreadyFinished:
+        if run.parent is None:
+            run.stream.abandon()
+        state = await run.database.read(run_reads.get_state(run.run_id))
+        if state is None or not is_final(state.status):
+            return ending
+        return Ending(
+            cast(FinalStatus, state.status),
+            error_code=state.error_code,
+            error_detail=state.error_detail,
+            actor=state.cancel_requested_by,
+            reason=state.cancel_reason,
+            requested_at=state.cancel_requested_at,
+        )
+
+
+def _is_plain(run: LiveRun, ending: Ending) -> bool:
+    """Return True if the end of a run has nothing to write but its rows and its events."""
+    return (
+        ending.status != "CANCELLED"
+        and run.leg is None
+        and not (run.has_checkpoint or run.has_asked)
+        and run.state_changes is None
+        and run.spec.purpose is None
+        and not any(child.is_paused for child in run.children)
+        and (run.parent is not None or not run.database.outbox)
+    )
+
+
+@single_unit
+def _write_plain_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending | None]:
+    last = None if run.recorder is None else _build_last_batch(run, ending, end)
+    return ending if (yield from plain_runs.end(end, last)) else None
+
+
+def _build_last_batch(run: LiveRun, ending: Ending, end: RunEnd) -> events.Batch:
+    last = event_format.format_end(run.identity, ending, run.transcript, end.finished_at)
+    batch = run.stream.last_batch(last)
+    return events.Batch(run.run_id, run.attempt, batch.first, batch.last, batch.lines)
+
+
+@unit
+def _write_end(run: LiveRun, ending: Ending, end: RunEnd, kept: Work[bool] | None) -> Steps[Ending]:
+    """Write the end and everything that belongs to it.
+
+    Args:
+        kept: what the journal of the parent keeps of a member; None for nothing.
+
+    CANCELLED requires a recorded request, and the first of several requests counts. The last
+    events are stored in the same transaction, so a run with a final status has all its events
+    (docs/decisions/0014).
+    """
+    if kept is not None:
+        yield from kept
+    # The row of the run is locked first, that of its session by `finish` (`store.database`).
+    if ending.status == "CANCELLED":
+        ending = yield from _keep_cancel(run, ending)
+
+    if run.recorder is not None:
+        # Before `finish`: events of a run that is final are refused.
+        last = _build_last_batch(run, ending, end)
+        yield from events.append_batch(run.run_id, *last[1:])
+
+    finished = yield from runs.finish(end)
+    if finished is None:
+        # Another process has ended the run: the events of this transaction are undone as well.
+        raise AlreadyFinished
+
+    run.lets_begin = finished.advanced
+    durable, may_wait = run.spec.durable, run.has_asked or run.leg is not None
+    if durable or may_wait or any(child.is_paused for child in run.children):
+        yield from cancel_waiting_members(run.run_id, end.finished_at)
+        yield from close_approvals(
+            run.run_id, ending.actor or "system", end.finished_at, durable=durable
+        )
+    elif run.has_checkpoint:
+        yield from approvals.drop_checkpoint(run.run_id)
+
+    if ending.status == "COMPLETED" and (summary := build_summary(run)) is not None:
+        yield from sessions.set_summary(run.spec.session_id, summary)
+    if (changes := run.state_changes) is not None:
+        yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
+    if run.parent is None:
+        yield from publish_run(run.database.outbox, run.run_id)
+    return ending
+
+
+@unit
+def _keep_cancel(run: LiveRun, ending: Ending) -> Steps[Ending]:
+    """Record the request of a cancelled run, and return its end by the first request."""
+    actor = ending.actor or "system"
+    state = yield from run_reads.lock_state(run.run_id)
+    if state is None or state.attempt != run.attempt:
+        # Another process has this run now: the request would end its leg.
+        raise AlreadyFinished
+    yield from runs.request_cancel(run.run_id, now(), actor, ending.reason, claimed=True)
+    requested = yield from run_reads.get_state(run.run_id)
+    if requested is None:
+        return ending
+    return Ending.cancelled(
+        requested.cancel_requested_by or actor,
+        requested.cancel_reason,
+        requested.cancel_requested_at,
+    )
+
+
+async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
+    at, holding = run.finished_at or now(), _encode_holding(run)
+    build = partial(
+        build_run_end,
+        run.spec,
+        run.attempt,
+        ending,
+        run.transcript,
+        previous_instructions=run.previous_instructions,
+        finished_at=at,
+        stopped_at=at if holding is None else None,
+        holding=holding,
+    )
+    # In a thread the steps of a large run take turns with other runs. Nothing changes its
+    # transcript any more.
+    return await convert(build, run.transcript.size)
+
+
+def _encode_holding(run: LiveRun) -> str | None:
+    names = run.transcript.unstopped.names
+    return to_json(names) if names else None

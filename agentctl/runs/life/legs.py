@@ -1,0 +1,387 @@
+"""Legs: how a run pauses, and what its next leg starts from.
+
+A run that waits has its checkpoint in the database and nothing in memory, so any process can go on
+with it. Every transition is one transaction (docs/decisions/0079).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Literal, cast
+
+import orjson
+
+from agentctl.config.settings import Approvals
+from agentctl.light_dataclass import dataclass
+from agentctl.records.approvals import hash_call
+from agentctl.records.ids import new_id
+from agentctl.records.run_spec import RunSpec
+from agentctl.records.times import now
+from agentctl.runs.desk.waiting import lock_queue
+from agentctl.runs.life.live import Continuation, LiveRun
+from agentctl.runs.log import event_format
+from agentctl.runs.log.checkpoints import PAUSE, START
+from agentctl.runs.log.event_format import describe
+from agentctl.runs.log.replay import find_root_id
+from agentctl.runs.log.results import to_json
+from agentctl.runs.log.stream import EventBatch
+from agentctl.runs.states import Pause, is_final, is_settled
+from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
+from agentctl.runtime.journal import rebuild
+from agentctl.runtime.pauses import Ask, Decided, Leg
+from agentctl.runtime.transcript.session_state import StateChanges
+from agentctl.runtime.transcript.transcript import Transcript
+from agentctl.store.database import Steps, unit
+from agentctl.store.repositories import (
+    accounts,
+    approvals,
+    events,
+    queue,
+    run_reads,
+    runs,
+    sessions,
+    steps,
+)
+from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
+from agentctl.store.repositories.run_rows import RunPause, RunState
+from agentctl.store.repositories.steps import StepRow
+from agentctl.store.visibility import EVERYONE
+from agentctl.webhooks.facts import publish_run
+
+LOST_EVENTS = event_format.LOST_SEQ_STEP
+
+MAXIMUM_PENDING = 10_000
+"""Pending approvals of one database; a run that asks for more ends with APPROVALS_FULL."""
+
+_ACCOUNT = "sa:"
+
+PauseOutcome = Literal["paused", "continues", "cancelled", "full", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPause:
+    """Everything that the transaction of a pause writes."""
+
+    values: RunPause
+    rows: Sequence[ApprovalRow]
+    checkpoint: Checkpoint
+    event: tuple[str, bytes]
+    batch: EventBatch | None
+
+
+def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPause:
+    """Build the rows of a pause. The results of the run are those at this moment.
+
+    Raises:
+        TypeError: the state of the component has no JSON form.
+    """
+    at = run.finished_at or now()
+    # The times differ by one microsecond, so that lists have them in the order of the component.
+    rows = [build_approval(run, asked, at + n, settings) for n, asked in enumerate(pause.asks)]
+    event = event_format.format_paused(run.identity, [describe(row) for row in rows], at)
+
+    transcript = run.transcript
+    transcript.end_answer([])
+
+    values = RunPause(
+        run_id=run.run_id,
+        attempt=run.attempt,
+        status="PAUSED",
+        paused_at=at,
+        content=transcript.content,
+        messages=to_json(transcript.messages),
+        tools=to_json(transcript.tools),
+        metrics=to_json(transcript.metrics),
+        spans=to_json(transcript.spans.records()),
+    )
+
+    body = {
+        "spec": run.spec.to_json(),
+        "transcript": transcript.to_json(),
+        "state": pause.state,
+        "component_name": run.component.name,
+        "is_first": run.is_first,
+        "next_step": 0 if run.journal is None else run.journal.next_step,
+        "earlier_runs": [asdict(earlier) for earlier in run.earlier_runs],
+        "summary": run.summary,
+        "previous_instructions": run.previous_instructions,
+    }
+
+    checkpoint = Checkpoint(run.run_id, run.attempt, PAUSE, to_json(body))
+    batch = run.stream.last_batch(event) if run.recorder is not None else None
+    return PreparedPause(values, rows, checkpoint, event, batch)
+
+
+def build_approval(run: LiveRun, asked: Ask, at: int, settings: Approvals) -> ApprovalRow:
+    """Build the row of something that a run asks for."""
+    is_of_caller = asked.kind == "external" and asked.tool_name in _list_client_tools(run.spec)
+    expires = settings.client_seconds if is_of_caller else settings.expire_seconds
+    return ApprovalRow(
+        approval_id=new_id(),
+        kind=asked.kind,
+        policy=asked.policy,
+        run_id=run.run_id,
+        root_run_id=run.root.run_id,
+        session_id=run.spec.session_id,
+        component_type=run.component.kind,
+        component_id=run.component.id,
+        user_id=run.spec.user_id,
+        started_by=run.spec.actor,
+        tool_call_id=asked.tool_call_id,
+        tool_name=asked.tool_name,
+        idempotent=int(asked.idempotent),
+        arguments_hash=hash_call(run.run_id, asked.tool_call_id, asked.tool_name, asked.arguments),
+        created_at=at,
+        expires_at=at + expires * 1_000_000 if expires else None,
+        request_id=run.spec.request_id,
+        question=asked.question,
+        arguments=to_json(asked.arguments),
+        schema=None if asked.schema is None else to_json(asked.schema),
+    )
+
+
+def _list_client_tools(spec: RunSpec) -> set[str]:
+    return {tool["name"] for tool in orjson.loads(spec.client_tools or "[]")}
+
+
+@unit
+def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:  # noqa: C901
+    """Store a pause: approvals, checkpoint, last events and the status, in one transaction.
+
+    A member locks its root run and its parent first: their end, which cancels the members that are
+    paused, comes before it or after it.
+
+    Returns:
+        `continues` if everything was decided meanwhile: the run is PENDING then. `cancelled` and
+        `full` if nothing was written; `ended` if another process has ended the run or its attempt.
+    """
+    # From the top down, the order in which decisions, cancels and ends lock the runs of a tree.
+    # Without these locks a member could pause after the end of its root has cancelled the members
+    # that were paused then, and nothing would end it.
+    for above in dict.fromkeys((run.root, run.parent)) if run.parent is not None else ():
+        state = yield from run_reads.lock_state(above.run_id)
+        if state is None or is_final(state.status):
+            return "cancelled"
+
+    state = yield from run_reads.lock_state(run.run_id)
+    if state is None:
+        return "ended"
+    if state.status != "RUNNING" or state.attempt != run.attempt:
+        # An earlier attempt of this write may have been committed with an unknown outcome.
+        written = yield from approvals.get_checkpoint_attempt(run.run_id)
+        if written == run.attempt and not is_final(state.status):
+            return "paused" if state.status == "PAUSED" else "continues"
+        return "ended"
+    if state.cancel_requested_at is not None:
+        return "cancelled"
+
+    if prepared.rows:
+        # Before the first write: the outcome `full` must leave nothing.
+        pending = yield from approvals.count_pending(MAXIMUM_PENDING)
+        if pending + len(prepared.rows) > MAXIMUM_PENDING:
+            return "full"
+
+    yield from approvals.create(prepared.rows)
+    yield from approvals.keep_checkpoint(prepared.checkpoint)
+    if (batch := prepared.batch) is not None:
+        yield from events.append_batch(
+            run.run_id, run.attempt, batch.first, batch.last, batch.lines
+        )
+
+    values = prepared.values
+    # The approvals of members may have been decided while the root was RUNNING. The last decision
+    # could not release it, and no further one follows: the root goes on at once.
+    if run.parent is None and not (yield from approvals.count_pending_of_root(run.run_id)):
+        values = replace(values, status="PENDING")
+    yield from runs.pause(values)
+    if values.status == "PAUSED":
+        yield from publish_run(run.database.outbox, run.run_id)
+
+    if (changes := run.state_changes) is not None:
+        yield from sessions.merge_state(run.spec.session_id, changes.values, changes.removed)
+    return "continues" if values.status == "PENDING" else "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedLeg:
+    """A leg that this process has claimed: the rows from which it starts.
+
+    Attributes:
+        has_effects: True if the leg before it was lost after it had begun calls that cannot be
+            repeated: the run has to end.
+        lets_begin: True if the claim lets another run of the session begin.
+        steps: the journal of a durable run.
+    """
+
+    state: RunState
+    checkpoint: Checkpoint
+    rows: Sequence[ApprovalRow]
+    session_state: str | None
+    last_event: int
+    has_effects: bool = False
+    lets_begin: bool = False
+    steps: Sequence[StepRow] = ()
+
+    def has_expired_call(self, spec: RunSpec) -> bool:
+        """Return True if the caller of the run did not give the result of a tool of its request."""
+        tools = _list_client_tools(spec)
+        return any(row.status == "expired" and row.tool_name in tools for row in self.rows)
+
+
+@unit
+def claim_leg(
+    run_id: str, worker_id: str, *, is_repeated: bool = False
+) -> Steps[ClaimedLeg | None]:
+    """Claim the next leg of a root run; None if there is none, or it is claimed already.
+
+    The leg of a run that waited in the queue is its first one. The `session_state` of its request
+    is stored now, and the next run of the session may begin if it waits for the begin only.
+
+    Args:
+        is_repeated: True if the outcome of an attempt of the same claim is unknown: a leg that the
+            worker has was claimed by that attempt.
+    """
+    yield from lock_queue(run_id)
+    state = yield from run_reads.lock_state(run_id)
+    if state is None or state.parent_run_id is not None:
+        return None
+    effects = yield from run_reads.has_leg_effects(run_id)
+    at, lets_begin = now(), False
+    if (yield from runs.claim_leg(run_id, worker_id, at)):
+        if state.queue_turn is not None:
+            lets_begin = yield from _begin(state, at)
+    elif not is_repeated or (state.status, state.owner) != ("RUNNING", worker_id):
+        # A worker that has read the leg before it claimed it must not execute it twice.
+        return None
+    claimed = yield from _load_leg(run_id, has_effects=bool(effects))
+    return claimed and replace(claimed, lets_begin=lets_begin)
+
+
+@unit
+def _begin(state: RunState, at: int) -> Steps[bool]:
+    lets_begin = yield from queue.advance(state.session_id, at)
+    if state.attempt > 1 or state.queued_at is None:
+        return lets_begin
+    checkpoint = yield from approvals.load_checkpoint(state.run_id)
+    body = orjson.loads(checkpoint.body) if checkpoint is not None else {}
+    if body and not body["is_first"] and (text := body["spec"]["session_state"]):
+        yield from sessions.merge_state(state.session_id, orjson.loads(text))
+    return lets_begin
+
+
+@unit
+def claim_member(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
+    """Claim the leg of a paused member for the leg of its parent.
+
+    None if it does not wait, or waits for people: another member may have let its parent go on. The
+    worker must execute its root run, without a cancel of it.
+    """
+    state = yield from run_reads.get_state(run_id)
+    root_id = run_id if state is None else (yield from find_root_id(state))
+    root = yield from run_reads.lock_state(root_id)
+    if root is None or (root.status, root.owner) != ("RUNNING", worker_id):
+        return None
+    state = yield from run_reads.lock_state(run_id)
+    if state is None or root.cancel_requested_at is not None:
+        return None
+    if (yield from approvals.has_pending(run_id)):
+        return None
+    if not (yield from runs.claim_member(run_id, worker_id)) and (
+        (state.status, state.owner) != ("RUNNING", worker_id)
+    ):
+        return None
+    return (yield from _load_leg(run_id))
+
+
+@unit
+def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | None]:
+    state = yield from run_reads.get_state(run_id)
+    checkpoint = yield from approvals.load_checkpoint(run_id)
+    if state is None or checkpoint is None:
+        return None
+    rows = yield from approvals.list_of_run(run_id)
+    journal = yield from steps.list_of_run(run_id)
+    session_state = yield from sessions.get_state(state.session_id)
+    last = yield from events.get_last_seq(run_id)
+    return ClaimedLeg(state, checkpoint, rows, session_state, last, has_effects, steps=journal)
+
+
+def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
+    """Return the specification and the start of a claimed leg."""
+    body = rebuild(orjson.loads(claimed.checkpoint.body), claimed.steps)
+    attempt, state = claimed.state.attempt, body["state"]
+    # A worker that died may have delivered events of its leg that were never stored.
+    was_lost = attempt - claimed.checkpoint.attempt > 1
+    last_event = claimed.last_event
+    if claimed.checkpoint.kind != START:
+        # The events of a run that recorded none are built from its row.
+        last_event = max(last_event, event_format.UNRECORDED_EVENTS - 1)
+    spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
+    if state is not None:
+        # Otherwise all events of the calls that have ended are stored.
+        state["announces"] = was_lost
+    # The answer about a lost call is part of the approval of that call.
+    decided = [row for row in claimed.rows if row.status != "pending" and row.kind != "outcome"]
+    leg = None if state is None else Leg(state, [to_decision(row) for row in decided])
+    changes = body["session_changes"]
+    changed_at = 0 if changes is None else changes.pop("at")
+    return spec, Continuation(
+        attempt=attempt,
+        leg=leg,
+        transcript=Transcript.from_json(body["transcript"]),
+        first_event=last_event + (LOST_EVENTS if was_lost else 1),
+        steps=claimed.steps,
+        first_step=body.get("next_step", 0),
+        session_changes=None if changes is None else StateChanges(**changes),
+        changed_at=changed_at,
+        earlier_runs=[EarlierRun(**earlier) for earlier in body["earlier_runs"] or ()],
+        summary=body["summary"],
+        previous_instructions=body["previous_instructions"],
+        is_first=body["is_first"],
+    )
+
+
+def to_decision(row: ApprovalRow) -> Decided:
+    """Return a decided approval as the next leg reads it."""
+    arguments = orjson.loads(row.approved_arguments or row.arguments)
+    return Decided(
+        approval_id=row.approval_id,
+        kind=row.kind,  # type: ignore[arg-type]  # only these are stored
+        status=row.status,  # type: ignore[arg-type]
+        tool_call_id=row.tool_call_id,
+        tool_name=row.tool_name,
+        arguments=arguments,
+        is_edited=row.approved_arguments is not None,
+        execution=row.execution,  # type: ignore[arg-type]
+        answer=orjson.loads(row.answer) if row.answer is not None else None,
+        note=row.note,
+        result=orjson.loads(row.result) if row.result is not None else None,
+        decided_by=row.decided_by,
+        created_at=row.created_at,
+        decided_at=row.decided_at,
+    )
+
+
+@unit
+def read_waiting_member(run_id: str) -> Steps[MemberResult | None]:
+    """Return the stored result of a member's run that has ended or is paused, else None."""
+    row = yield from run_reads.get(run_id, EVERYONE)
+    if row is None or not is_settled(row.status):
+        return None
+    return MemberResult(
+        status=cast(MemberStatus, row.status),
+        content=row.content or "",
+        error_detail=row.error_detail,
+        error_code=row.error_code,
+        run_id=run_id,
+    )
+
+
+@unit
+def is_revoked(actor: str | None, at: int) -> Steps[bool]:
+    """Return True if a run was started by a service account that is not valid any more."""
+    if actor is None or not actor.startswith(_ACCOUNT):
+        return False
+    account = yield from accounts.get(actor.removeprefix(_ACCOUNT))
+    return account is None or not account.is_valid_at(at)

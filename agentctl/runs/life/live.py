@@ -1,0 +1,500 @@
+"""A run while this process executes it: its state, and the view of its component."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn, Protocol
+
+import orjson
+
+from agentctl.config.settings import Limits
+from agentctl.errors import OutcomeUnknown
+from agentctl.light_dataclass import dataclass
+from agentctl.records.kinds import ComponentKind
+from agentctl.records.run_spec import RunSpec
+from agentctl.records.times import now
+from agentctl.runs.life.admission import AdmittedRun
+from agentctl.runs.life.budgets import Budgets
+from agentctl.runs.life.run_memories import RunMemories
+from agentctl.runs.log import event_format
+from agentctl.runs.log.event_rows import RunIdentity
+from agentctl.runs.log.journal import RunJournal
+from agentctl.runs.log.recorder import Recorder
+from agentctl.runs.log.stream import EventPlace, Stream
+from agentctl.runs.states import WORKER_LOST, Ending, LegEnd, Pause
+from agentctl.runtime.causes import CauseReader
+from agentctl.runtime.component import Component
+from agentctl.runtime.context import EarlierRun, MemberResult
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import MEMBER_PREFIX
+from agentctl.runtime.pauses import Leg
+from agentctl.runtime.tracing import LegTrace
+from agentctl.runtime.transcript.events import RunEvent
+from agentctl.runtime.transcript.session_state import SessionState, StateChanges
+from agentctl.runtime.transcript.transcript import Transcript
+from agentctl.store.database import Steps, unit
+from agentctl.store.databases import Databases
+from agentctl.store.repositories import approvals, run_reads, runs
+from agentctl.store.repositories.steps import StepRow
+from agentctl.store.visibility import EVERYONE
+from agentctl.work.event_loop import retrieve_exception
+from agentctl.work.run_scope import CurrentCall, current_call
+from agentctl.work.tasks import retry_while_unavailable
+
+
+class MemberRunner(Protocol):
+    """Starts the runs of members; see `runs.life.members`."""
+
+    async def run(
+        self,
+        parent: LiveRun,
+        component: Component,
+        message: str,
+        call: CurrentCall,
+        run_id: str | None,
+        keeps_input: bool,
+    ) -> MemberResult: ...
+
+    def report(
+        self, parent: LiveRun, component: Component, message: str, call_id: str | None
+    ) -> ReportedRun: ...
+
+    async def continue_reported(
+        self, parent: LiveRun, component: Component, run_id: str
+    ) -> ReportedRun | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The start of a leg that this process has claimed; the defaults are those of a first leg.
+
+    Attributes:
+        attempt: the attempt of the leg.
+        leg: the state and the decisions for the component; None if the run begins.
+        transcript: the transcript of the legs before it.
+        first_event: number of the first event of the leg.
+        steps: the journal of a durable run.
+        first_step: number of the first step after the checkpoint.
+        session_changes: the changes of the state of the session since the checkpoint.
+        changed_at: their time, in microseconds.
+        earlier_runs, summary, previous_instructions, is_first: as of the first leg.
+    """
+
+    attempt: int
+    leg: Leg | None
+    transcript: Transcript
+    first_event: int = 0
+    steps: Sequence[StepRow] = ()
+    first_step: int = 0
+    session_changes: StateChanges | None = None
+    changed_at: int = 0
+    earlier_runs: Sequence[EarlierRun] = ()
+    summary: str | None = None
+    previous_instructions: str | None = None
+    is_first: bool = False
+
+
+class LiveRun:
+    """The state of a run in this process; the `runtime.context.RunEnvironment` of its component.
+
+    A member's run shares the stream of its root. The transcript is filled as data arrives, so that
+    a run that is stopped keeps its partial result. All attributes are set by the methods of this
+    class only, except `previous_instructions`, `earlier_runs` and `summary`.
+
+    Args:
+        parent: the run that requested this one; None for a root run and for background work.
+        databases: the database of the component has the row, the system database the memories.
+
+    Attributes:
+        spec: its specification; its user is known when the row is committed.
+        database: the database with its row.
+        root: the root run of its tree; the run itself if it has no parent.
+        identity: the fields that all events of the run have.
+        worker_id: owner in the row of the run, once it is committed.
+        is_first: True if the session of a root run was created with the run.
+        recorder: stores the events of a recorded root run, once its row is committed.
+        children: the runs of members that were started.
+        reported: the runs of members that a library executes, also before their rows are committed.
+        requested_end: the ending that the first stop request asks for; None before that.
+        is_handed_over: True if another process goes on, although a step was interrupted.
+        stop_requested: done when `requested_end` is set.
+        has_ended: True once all further events of the work are ignored.
+        finished_at: time when the work ended or was abandoned, in microseconds. The row, the stored
+            event and the published event have the same time.
+        ended: the stored end of the leg, or the expected one if the database has not stored it yet.
+        previous_instructions: system message of the session's previous run, if any.
+        state_changes: the changes of a root run to the state, once the work has ended.
+        attempt: number that fences the writes of this leg; 1 in the first leg.
+        leg: the state and the decisions of a later leg; None if the run begins.
+        has_checkpoint: True if the run has a checkpoint, which goes with its end.
+        has_asked: True if this leg has tried to store a pause.
+        lets_begin: True if its end let another run of the session begin, which waited.
+        journal: the journal of a durable run.
+        trace: the trace of this leg, once it has begun; None if it is not traced.
+        start_place, end_place: the places of the first and of the last event of the leg in the
+            stream; None for the next ones.
+    """
+
+    start_place: EventPlace | None = None
+    end_place: EventPlace | None = None
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        component: Component,
+        parent: LiveRun | None = None,
+        *,
+        databases: Databases,
+        limits: Limits,
+        members: MemberRunner,
+        cause_reader: CauseReader,
+        budgets: Budgets,
+        continuation: Continuation | None = None,
+    ) -> None:
+        start = continuation or Continuation(attempt=1, leg=None, transcript=Transcript())
+        self.attempt = start.attempt
+        self.leg = start.leg
+        self.has_checkpoint = continuation is not None
+        self.has_asked = self.lets_begin = False
+        self.trace: LegTrace | None = None
+        self.spec = spec
+        self.component = component
+        self.parent = parent
+        self.database = databases[component.database]
+        self.limits = limits
+        self.root: LiveRun = parent.root if parent is not None else self
+        if parent is not None:
+            self.stream: Stream = parent.stream
+        else:
+            self.stream = Stream(spec.run_id, recorded=spec.recorded, first=start.first_event)
+        self.identity = RunIdentity(
+            spec.run_id,
+            spec.session_id,
+            spec.parent_run_id,
+            component.kind,
+            component.id,
+            component.name,
+        )
+
+        self.worker_id = ""
+        self.is_first = start.is_first
+        self.recorder: Recorder | None = None
+        self.children: list[LiveRun] = []
+        self.reported: list[ReportedRun] = []
+        self.requested_end: Ending | None = None
+        self.is_handed_over = False
+        self.has_ended = False
+        self.finished_at: int | None = None
+        self.previous_instructions = start.previous_instructions
+        self.earlier_runs = start.earlier_runs
+        self.summary = start.summary
+        self.state: SessionState = parent.state if parent else SessionState(None, 0)
+        self.state_changes: StateChanges | None = None
+        loop = asyncio.get_running_loop()
+        self.stop_requested: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[LegEnd] = loop.create_future()
+        self.transcript = start.transcript
+        self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
+        self._start = start
+        self._changed_at = 0
+        self._effects: asyncio.Task[bool] | None = None
+        self._members = members
+        self._cause_reader = cause_reader
+        self._budgets = budgets
+        self._system_database = databases.system
+        self._quotas = databases.quotas
+        self._stored_at = 0
+
+    @property
+    def run_id(self) -> str:
+        return self.spec.run_id
+
+    @property
+    def root_attempt(self) -> int:
+        return self.root.attempt
+
+    @property
+    def memories(self) -> RunMemories | None:
+        if self.spec.user_id is None:
+            return None
+        return RunMemories(self._system_database, self.spec.user_id, self.spec, quotas=self._quotas)
+
+    @property
+    def history(self) -> Sequence[Mapping[str, Any]]:
+        return [message for run in self.earlier_runs for message in run.messages]
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.requested_end is not None or self.has_ended
+
+    @property
+    def is_paused(self) -> bool:
+        """True once the leg has ended with a pause."""
+        return self.ended.done() and isinstance(self.ended.result(), Pause)
+
+    def mark_stored(self, worker_id: str, admitted: AdmittedRun) -> None:
+        """Take over the values of the committed row; start to record events."""
+        self.worker_id = worker_id
+        self.spec = admitted.spec
+        self.is_first = self.is_first or admitted.is_first
+        self.has_checkpoint = self.has_checkpoint or admitted.has_start
+        self._stored_at = now()
+        if self.parent is not None:
+            self.parent.children.append(self)
+        else:
+            self.state = SessionState(admitted.session_state, self.limits.state_bytes)
+        if self._start.session_changes is not None:
+            self.root.restore_state(self._start.session_changes, self._start.changed_at)
+        if self.parent is None and self.stream.recorded:
+            self.recorder = Recorder(self.run_id, self.attempt, self.stream, self.database)
+
+    def restore_state(self, changes: StateChanges, at: int) -> None:
+        """Repeat the changes of the session state that an earlier process has made until a time."""
+        if at > self._changed_at:
+            self._changed_at = at
+            self.state.apply(changes)
+
+    def stop(self, ending: Ending) -> None:
+        """Request that this run and its members' runs end this way. The first request counts."""
+        if self.requested_end is None:
+            self.requested_end = ending
+            self.stop_requested.set_result(None)
+        for child in self.children:
+            child.stop(ending)
+
+    def park(self) -> None:
+        """Hand a durable run over to another process before its next step."""
+        if self.journal is not None:
+            self.journal.is_parking = True
+
+    def hand_over(self, ending: Ending) -> None:
+        """Interrupt a durable run: its leg ends as it does when its process dies.
+
+        Args:
+            ending: what its work sees as the cause.
+        """
+        if self.requested_end is None:
+            self.is_handed_over = True
+            for child in self.children:
+                child.hand_over(ending)
+            self.stop(ending)
+
+    def detach(self) -> None:
+        """Set `finished_at` and ignore all further events of the work."""
+        self.has_ended = True
+        # The clock may have gone back since.
+        self.finished_at = max(now(), self._stored_at)
+
+    def keep_state(self) -> None:
+        """Set `state_changes`. Code that has not stopped cannot change them afterwards.
+
+        Raises:
+            ExecutionError: the state cannot be stored.
+        """
+        if self.parent is None:
+            self.state_changes = self.state.find_changes()
+
+    def discard_transcript(self) -> None:
+        """Replace a transcript that cannot be stored; work that has not stopped stays known."""
+        self.transcript = Transcript(self.transcript.unstopped)
+
+    def emit(self, event: RunEvent) -> None:
+        if self.stream.recorded and not self.has_ended:
+            name, data, piece = event_format.format_event(self.identity, event)
+            as_text = self.root.database.version.allows_text_rows
+            self.stream.publish(name, data, piece if as_text else None, start=self.start_place)
+
+    def keep_cause(self, error: BaseException, tool: str | None = None) -> None:
+        if not self.has_ended:
+            self.transcript.causes.add(self._cause_reader.read(error, tool))
+
+    async def begin_model_call(self) -> None:
+        await self._budgets.check_call(self)
+
+    def watch_budgets(self) -> None:
+        self._budgets.watch(self)
+
+    def checkpoint(self) -> None:
+        if self.is_stopping:
+            raise asyncio.CancelledError
+
+    async def is_first_of_session(self) -> bool:
+        if self.parent is not None or self.is_first:
+            return self.is_first
+        oldest = await self.database.read(run_reads.list_in_session(self.spec.session_id, limit=1))
+        return not oldest or oldest[0].run_id == self.run_id
+
+    async def run_member(
+        self,
+        component: Component,
+        message: str,
+        *,
+        run_id: str | None = None,
+        keeps_input: bool = False,
+    ) -> MemberResult:
+        self.checkpoint()
+        call = current_call.get()
+        if call is None:
+            call = CurrentCall(f"{MEMBER_PREFIX}{component.id}", component.id)
+        if self.journal is not None and run_id is None:
+            run_id = self.journal.find_member(call.id)
+        return await self._members.run(self, component, message, call, run_id, keeps_input)
+
+    def report_member(
+        self, kind: ComponentKind, name: str, task: str, *, call_id: str | None = None
+    ) -> ReportedRun:
+        self.checkpoint()
+        return self._members.report(self, self._build_reported(kind, name), task, call_id)
+
+    async def continue_reported(
+        self, kind: ComponentKind, name: str, run_id: str
+    ) -> ReportedRun | None:
+        self.checkpoint()
+        component = self._build_reported(kind, name)
+        return await self._members.continue_reported(self, component, run_id)
+
+    def _build_reported(self, kind: ComponentKind, name: str) -> Component:
+        return replace(
+            self.component, kind=kind, id=name, name=name, description="", history_runs=0
+        )
+
+    async def begin_call(self, approval_id: str) -> None:
+        """Store that an approved call begins.
+
+        A commit with an unknown outcome is read back; if it cannot be read, nothing is called.
+        """
+        self.checkpoint()
+        begin = _begin_call(self.run_id, self.root.run_id, self.attempt, approval_id, now())
+        try:
+            begun = await self.database.write(begin)
+        except OutcomeUnknown:
+            row = await self.database.read(approvals.get(approval_id, EVERYONE))
+            begun = row is not None and row.execution == "executing"
+        if not begun:
+            await self.stop_as_stored()
+
+    async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None:
+        text = orjson.dumps(result).decode()
+        execution = "failed" if failed else "done"
+        end = approvals.end_execution(approval_id, self.run_id, execution, text, now())
+        await retry_while_unavailable(lambda: self.database.write(end), stopped=self.stop_requested)
+
+    async def begin_effect(self) -> None:
+        root = self.root
+        if root.leg is None or self.journal is not None:
+            return
+        if root._effects is None:
+            mark = runs.mark_effects(root.run_id, root.attempt)
+            root._effects = asyncio.create_task(root.database.write(mark))
+        if not await asyncio.shield(root._effects):
+            await self.stop_as_stored()
+
+    async def stop_as_stored(self) -> NoReturn:
+        """Stop after a refused write: the row has a cancel, or an end, that is not known here yet.
+
+        The whole tree stops if the reason is that of its root: no member is cancelled alone then,
+        and nothing above it goes on.
+
+        Raises:
+            CancelledError: always.
+        """
+        for run in (self.root, self):
+            state = await self.database.read(run_reads.get_state(run.run_id))
+            if state is None or (state.status, state.attempt) != ("RUNNING", run.attempt):
+                self.root.stop(WORKER_LOST)
+            elif state.cancel_requested_at is not None:
+                actor = state.cancel_requested_by or "system"
+                run.stop(Ending.cancelled(actor, state.cancel_reason))
+        raise asyncio.CancelledError
+
+
+class ReportedRun(LiveRun):
+    """The run of a member that a library executes inside the run of its parent.
+
+    Its work only waits for the end that the runner of the library reports, so that it is stored,
+    published, cancelled and recovered as other runs. Later events of its tree are published after
+    its start and its end, which wait for their commit. A stop of this run alone stops its parent:
+    the library cannot stop one member.
+
+    Attributes:
+        begun: done when the row is committed and the start is published.
+        result: waits for the stored end.
+    """
+
+    result: asyncio.Task[MemberResult]
+
+    def __init__(self, spec: RunSpec, component: Component, parent: LiveRun, **more: Any) -> None:
+        super().__init__(spec, component, parent, **more)
+        loop = asyncio.get_running_loop()
+        self.begun: asyncio.Future[None] = loop.create_future()
+        self._report: asyncio.Future[None] = loop.create_future()
+        self._report.add_done_callback(retrieve_exception)
+        self.start_place = self.stream.reserve()
+        parent.reported.append(self)
+
+    @property
+    def is_reported(self) -> bool:
+        """True once the runner has reported the end."""
+        return self._report.done()
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the runner has reported a failure."""
+        return self._report.done() and isinstance(self._report.exception(), ExecutionError)
+
+    def stop(self, ending: Ending) -> None:
+        super().stop(ending)
+        parent = self.parent
+        is_own = ending.status == "CANCELLED" and ending.actor != "system:parent"
+        is_own = is_own or ending.error_code == "BUDGET_EXCEEDED"
+        if is_own and parent is not None and not parent.is_stopping:
+            parent.stop(ending)
+
+    def end_report(self, failure: BaseException | None = None) -> None:
+        if self._report.done():
+            return
+        self.end_place = self.stream.reserve()
+        if failure is None:
+            self._report.set_result(None)
+        else:
+            self._report.set_exception(failure)
+
+    def wait_for_result(self, result: asyncio.Task[MemberResult]) -> None:
+        """Set the task that waits for the stored end."""
+        self.result = result
+        # Without a row or an end, later events do not wait any longer.
+        result.add_done_callback(lambda _: self.stream.leave(self.start_place, self.end_place))
+
+    async def wait_until_stored(self) -> None:
+        await asyncio.wait({self.result})
+
+    async def execute(self) -> None:
+        """Wait for the end of the member; raise its failure.
+
+        A cancel is complete when the runner of the parent has ended: until then the library may
+        work on this member.
+        """
+        self.begun.set_result(None)
+        try:
+            await asyncio.wait({self._report})
+            if self.reported:
+                await asyncio.wait({child.result for child in self.reported})
+        except asyncio.CancelledError:
+            await asyncio.wait({self._report})
+            raise
+        self._report.result()
+
+
+@unit
+def _begin_call(
+    run_id: str, root_run_id: str, attempt: int, approval_id: str, at: int
+) -> Steps[bool]:
+    root = yield from run_reads.lock_state(root_run_id)
+    run = root if run_id == root_run_id else (yield from run_reads.lock_state(run_id))
+    if run is None or root is None or run.attempt != attempt or run.status != "RUNNING":
+        return False
+    if root.cancel_requested_at is not None or run.cancel_requested_at is not None:
+        return False
+    return (yield from approvals.begin_execution(approval_id, run_id, at))

@@ -1,0 +1,279 @@
+"""The runs of members and steps: those that this process executes, and those of a library.
+
+A library of agents executes its members itself, inside the run of their parent. Their runs are
+reported: they have rows, events and ends like those of other members, but execute nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from agentctl.config.settings import Limits
+from agentctl.errors import OutcomeUnknown
+from agentctl.records.ids import new_id
+from agentctl.records.run_spec import RunSpec
+from agentctl.records.trace_context import build_child_trace
+from agentctl.runs.life import legs
+from agentctl.runs.life.admission import AdmittedRun, RunLost, admit_child_run, admit_durable_member
+from agentctl.runs.life.live import Continuation, LiveRun, ReportedRun
+from agentctl.runs.life.member_slots import MemberSlots
+from agentctl.runs.states import Ending, Pause
+from agentctl.runtime.component import Component
+from agentctl.runtime.context import MemberResult, MemberStatus
+from agentctl.runtime.transcript.spans import SPAN_STATUSES, Span
+from agentctl.store.database import Work
+from agentctl.work.run_scope import CurrentCall, outside_run
+from agentctl.work.tasks import Tasks, retry_while_unavailable
+
+R = TypeVar("R", bound=LiveRun)
+
+
+class MemberHost(Protocol):
+    """The engine, as the runs of members use it."""
+
+    def build_run(
+        self,
+        spec: RunSpec,
+        component: Component,
+        parent: LiveRun | None = None,
+        continuation: Continuation | None = None,
+    ) -> LiveRun:
+        """Build a run that this process executes."""
+        ...
+
+    def build_reported(
+        self,
+        spec: RunSpec,
+        component: Component,
+        parent: LiveRun,
+        continuation: Continuation | None = None,
+    ) -> ReportedRun:
+        """Build the run of a member that a library executes."""
+        ...
+
+    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> AdmittedRun:
+        """Commit the row of a run and start its work."""
+        ...
+
+    def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
+        """Start the work of a claimed leg."""
+        ...
+
+
+class Members:
+    """Starts the runs of members and steps of this process.
+
+    Args:
+        run_tasks: group for tasks that need the databases.
+    """
+
+    def __init__(self, host: MemberHost, run_tasks: Tasks, limits: Limits) -> None:
+        self._host = host
+        self._run_tasks = run_tasks
+        self._slots = MemberSlots(limits)
+
+    @property
+    def waiting(self) -> int:
+        """Number of members that wait until they may execute (`limits.concurrent_members`)."""
+        return self._slots.waiting
+
+    async def run(
+        self,
+        parent: LiveRun,
+        component: Component,
+        message: str,
+        call: CurrentCall,
+        run_id: str | None,
+        keeps_input: bool,
+    ) -> MemberResult:
+        """Execute the run of a member: a new one, or the paused one with this id.
+
+        Args:
+            call: the call or the step that starts it.
+            keeps_input: True gives a new run the object `input` of its parent.
+        """
+        if run_id is not None:
+            return await self._continue(parent, component, run_id)
+        spec = parent.spec.build_member_spec(
+            new_id(),
+            component.kind,
+            component.id,
+            message,
+            # A member is a tool of the team's leader; a step is a part of the workflow's own work.
+            time_limit=parent.spec.tool_timeout
+            if parent.component.kind == "team"
+            else parent.spec.time_limit,
+            keeps_input=keeps_input,
+        )
+        async with self._slots.hold(parent):
+            parent.checkpoint()
+            span = parent.transcript.spans.start_member(spec.run_id, component.id)
+            spec = _trace_member(parent, spec, span)
+            run = self._host.build_run(spec, component, parent)
+            return await self._wait(run, span, self._start(run, parent, call))
+
+    async def _start(self, run: LiveRun, parent: LiveRun, call: CurrentCall) -> None:
+        journal, spec = parent.journal, run.spec
+        admit = partial(admit_child_run, spec)
+        if journal is not None:
+            step = journal.begin_member(call.id, call.name, run.component.id, spec.run_id)
+            admit = partial(admit_durable_member, spec, run.component.name, step)
+        try:
+            await self._host.start(run, admit)
+        except RunLost:
+            await parent.stop_as_stored()
+
+    async def _wait(
+        self, run: LiveRun, span: Span, start: Coroutine[Any, Any, object] | None = None
+    ) -> MemberResult:
+        parent = run.parent
+        assert parent is not None
+        try:
+            if start is not None:
+                await start
+            ending = await asyncio.shield(run.ended)
+        except asyncio.CancelledError:
+            run.stop(_end_below(parent))
+            raise
+        if isinstance(ending, Ending):
+            span.end(SPAN_STATUSES[ending.status])
+        status: MemberStatus = "PAUSED" if isinstance(ending, Pause) else "PARKED"
+        return MemberResult(
+            status=ending.status if isinstance(ending, Ending) else status,
+            content=run.transcript.content,
+            error_detail=ending.error_detail,
+            error_code=ending.error_code,
+            run_id=run.run_id,
+        )
+
+    async def _continue(self, parent: LiveRun, component: Component, run_id: str) -> MemberResult:
+        """Go on with the paused run of a member.
+
+        Returns:
+            Its result; the stored one if it has ended, or a pause if people have to decide first.
+        """
+        span = parent.transcript.spans.find_open(run_id)
+        async with self._slots.hold(parent):
+            parent.checkpoint()
+            run = await self._claim(parent, component, run_id, self._host.build_run)
+            if run is not None:
+                span = span or parent.transcript.spans.start_member(run_id, component.id)
+                return await self._wait(run, span)
+        result = await parent.database.read(legs.read_waiting_member(run_id))
+        if result is None:
+            await parent.stop_as_stored()
+        if result.status != "PAUSED":
+            span = span or parent.transcript.spans.start_member(run_id, component.id)
+            span.end(SPAN_STATUSES[result.status])
+        return result
+
+    async def _claim(
+        self,
+        parent: LiveRun,
+        component: Component,
+        run_id: str,
+        build: Callable[[RunSpec, Component, LiveRun, Continuation], R],
+        begin: Callable[[R], None] = lambda run: None,
+    ) -> R | None:
+        """Claim the paused run of a member and start its work; None if it does not wait.
+
+        A parent that is cancelled does not interrupt it: a row that is claimed needs its
+        supervisor. The work of the member is stopped before its first step then.
+        """
+        is_wanted = True
+
+        async def claim() -> R | None:
+            claimed = await self._claim_leg(parent, run_id)
+            if claimed is None:
+                return None
+            spec, continuation = legs.build_continuation(claimed)
+            run = build(spec, component, parent, continuation)
+            if not is_wanted:
+                run.stop(_end_below(parent))
+            self._host.execute_leg(run, claimed)
+            begin(run)
+            return run
+
+        claiming = self._run_tasks.start(claim())
+        try:
+            return await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            is_wanted = False
+            if claiming.done() and (run := claiming.result()) is not None:
+                run.stop(_end_below(parent))
+            raise
+
+    async def _claim_leg(self, parent: LiveRun, run_id: str) -> legs.ClaimedLeg | None:
+        # A reported parent may not have its worker yet; the whole tree has that of its root.
+        claim = partial(parent.database.write, legs.claim_member(run_id, parent.root.worker_id))
+
+        async def attempt() -> legs.ClaimedLeg | None:
+            try:
+                return await claim()
+            except OutcomeUnknown:
+                # Nothing else would execute the claimed leg.
+                return await retry_while_unavailable(claim)
+
+        return await retry_while_unavailable(attempt, stopped=parent.stop_requested)
+
+    def report(
+        self, parent: LiveRun, component: Component, message: str, call_id: str | None
+    ) -> ReportedRun:
+        """Start the run of a member that a library executes inside the run of its parent.
+
+        It needs no slot: the library works on it already. Its row is committed in the background.
+
+        Args:
+            call_id: the tool call of the parent that started it.
+        """
+        spec = parent.spec.build_member_spec(
+            new_id(), component.kind, component.id, message, time_limit=parent.spec.time_limit
+        )
+        # The journal of its parent has its calls.
+        spec = replace(spec, durable=False)
+        spans = parent.transcript.spans
+        span = spans.start_member(spec.run_id, component.id, parent_id=call_id)
+        spec = _trace_member(parent, spec, span)
+        run = self._host.build_reported(spec, component, parent)
+        start = self._start_reported(run, parent)
+        with outside_run():
+            run.wait_for_result(self._run_tasks.start(self._wait(run, span, start)))
+        return run
+
+    async def _start_reported(self, run: ReportedRun, parent: LiveRun) -> None:
+        if isinstance(parent, ReportedRun):
+            # The row of a run is written after that of its parent.
+            begun: set[asyncio.Future[Any]] = {parent.begun, parent.result}
+            await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
+        await self._host.start(run, partial(admit_child_run, run.spec))
+
+    async def continue_reported(
+        self, parent: LiveRun, component: Component, run_id: str
+    ) -> ReportedRun | None:
+        """Go on with the paused run of such a member; None if it does not wait."""
+        spans = parent.transcript.spans
+
+        def wait(run: ReportedRun) -> None:
+            span = spans.find_open(run_id) or spans.start_member(run_id, component.id)
+            run.wait_for_result(self._run_tasks.start(self._wait(run, span)))
+
+        with outside_run():
+            build = self._host.build_reported
+            return await self._claim(parent, component, run_id, build, wait)
+
+
+def _end_below(parent: LiveRun) -> Ending:
+    reason = "The parent run continued without it"
+    return parent.requested_end or Ending.cancelled("system:parent", reason)
+
+
+def _trace_member(parent: LiveRun, spec: RunSpec, span: Span) -> RunSpec:
+    """Return the specification of a member below the tool call of its parent that started it."""
+    if parent.trace is None:
+        return spec
+    place = parent.trace.locate(parent.transcript.spans.find_parent(span))
+    return replace(spec, trace=build_child_trace(spec.run_id, place).text)

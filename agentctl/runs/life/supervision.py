@@ -1,0 +1,406 @@
+"""Supervision of one run, from its committed row to its final status.
+
+The supervisor never waits for the work without a limit. The component is a separate task. Its end,
+a stop request and the time limit are the three reasons to end the run; the first one counts. A task
+that does not end within `GRACE_SECONDS` of its cancellation is abandoned, and its further events
+are ignored. The final status is stored once and published afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import orjson
+
+from agentctl import errors
+from agentctl.config.settings import Agent, Team
+from agentctl.records.log_context import extend_log_context
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.times import now
+from agentctl.runs.life.background import StoredSummary, parse_summary
+from agentctl.runs.life.budgets import Budgets
+from agentctl.runs.life.counters import RunCounters
+from agentctl.runs.life.finish import store_end, store_pause
+from agentctl.runs.life.handover import store_hand_over
+from agentctl.runs.life.live import LiveRun, ReportedRun
+from agentctl.runs.life.starts import Starts
+from agentctl.runs.life.tracing import RunTracer
+from agentctl.runs.log import event_format
+from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver, LegEnd, Pause
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.context import EarlierRun
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import Parked
+from agentctl.runtime.pauses import Paused
+from agentctl.store.database import Steps, Work, unit
+from agentctl.store.repositories import run_reads, runs, sessions
+from agentctl.work.event_loop import wait_until_done
+from agentctl.work.tasks import Tasks, retry_while_unavailable
+
+GRACE_SECONDS = 0.1
+"""Time that cancelled work has to end before its run gets its final status without it."""
+
+STORE_WAIT_SECONDS = 8.0
+"""Time that followers of a run wait for a database that is unavailable. Then their stream ends
+without a last event: a status that is not stored is not published. A busy database or process is
+waited for without this limit."""
+
+HISTORY_BYTES = 4_194_304
+"""Maximum size of the earlier messages that a model receives: some million tokens. Their conversion
+is a step of the event loop."""
+
+_INTERRUPTED = Ending.failed("INTERNAL", "The run was interrupted inside the server")
+_FAILED = Ending.failed("INTERNAL", "The run failed inside the server")
+DATABASE_UNAVAILABLE = Ending.failed("INTERNAL", "The database was unavailable for too long")
+
+_log = logging.getLogger("agentctl.runs")
+_rate_limited = RateLimitedLog(_log)
+
+
+class Supervision:
+    """Executes the runs of an engine, one call of `supervise` for each.
+
+    Args:
+        run_tasks: group for tasks that need the databases; the closing engine waits for them.
+        counters: counts the stored endings.
+        starts: the starts before which the work of a run does not begin.
+        tracer: exports the spans of the runs; None without traces.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        run_tasks: Tasks,
+        counters: RunCounters,
+        starts: Starts,
+        budgets: Budgets,
+        tracer: RunTracer | None = None,
+    ) -> None:
+        self._budgets = budgets
+        self._tracer = tracer
+        self._starts = starts
+        self._catalog = catalog
+        self._counters = counters
+        self._run_tasks = run_tasks
+        self._component_tasks = Tasks()
+
+    async def supervise(self, run: LiveRun) -> None:
+        """Execute a run whose row is committed, and set `run.ended`."""
+        extend_log_context(session_id=run.spec.session_id, run_id=run.run_id)
+        if self._tracer is not None and (trace := self._tracer.begin_leg(run)) is not None:
+            run.trace = trace
+            extend_log_context(trace_id=trace.own.trace_id, span_id=trace.own.span_id)
+
+        ending: LegEnd = _FAILED
+        stored: LegEnd | None = None
+        try:
+            ending = await self._execute(run)
+            # Before its results are read: abandoned work may still report.
+            run.detach()
+            if run.is_handed_over and ending == run.requested_end:
+                ending = HandOver(lost=True)
+            ending = _keep_state(run, ending)
+            stored = await self._store_in_time(run, ending)
+        except asyncio.CancelledError:
+            # A tool cancelled every task of the process: store the end in a new one, for which
+            # nothing waits. If another end is stored already, it remains.
+            interrupted = run.requested_end or _INTERRUPTED
+            if interrupted.reason == CLIENT_DISCONNECTED:
+                # The task of its request was cancelled as well; the client may still wait.
+                interrupted = _INTERRUPTED
+            run.stop(interrupted)
+            run.detach()
+            self._run_tasks.start(self._store(run, interrupted))
+            raise
+        except Exception:
+            _log.exception("run %s ended with an unexpected error", run.run_id)
+        finally:
+            # After the commit: a status that a follower has seen cannot be lost.
+            _publish_end(run, stored)
+            run.ended.set_result(stored or ending)
+            for member in run.reported:
+                # Also after an unexpected error: it waits for this without a limit.
+                member.end_report()
+
+    async def _store_in_time(self, run: LiveRun, ending: LegEnd) -> LegEnd | None:
+        """Store an end; return None if the database is unavailable for too long.
+
+        Storing continues then: a living process leaves no run without a status.
+        """
+        loop = asyncio.get_running_loop()
+        unavailable, latest = loop.create_future(), loop.time() + STORE_WAIT_SECONDS
+        storing = self._run_tasks.start(self._store(run, ending, unavailable))
+        await asyncio.wait({storing, unavailable}, return_when=asyncio.FIRST_COMPLETED)
+        if not storing.done():
+            await asyncio.wait({storing}, timeout=max(latest - loop.time(), 0))
+        return storing.result() if storing.done() else None
+
+    async def _store(
+        self, run: LiveRun, ending: LegEnd, unavailable: asyncio.Future[None] | None = None
+    ) -> LegEnd:
+        stored = await self._store_end(run, ending, unavailable)
+        # After the end is published: the followers of the run do not wait for this.
+        asyncio.get_running_loop().call_soon(self._report_leg, run, stored)
+        return stored
+
+    def _report_leg(self, run: LiveRun, ending: LegEnd) -> None:
+        """Count the model calls of a leg that has ended, and export its spans."""
+        calls = run.transcript.spans.take_ended()
+        for call in calls:
+            if call.kind == "model":
+                self._catalog.models.counters.count_call(call)
+        if self._tracer is not None:
+            self._tracer.end_leg(run, ending, calls)
+
+    async def _store_end(
+        self, run: LiveRun, ending: LegEnd, unavailable: asyncio.Future[None] | None
+    ) -> LegEnd:
+        def on_stopped(late: bool) -> None:
+            work_stopped = runs.record_work_stopped(run.run_id, run.attempt, now(), late)
+            self._run_tasks.start(_record(run, work_stopped, "its abandoned work"))
+
+        def on_change() -> None:
+            self._run_tasks.start(_record(run, _replace_holding(run), "a part of its work"))
+
+        def on_unavailable() -> None:
+            _rate_limited.log("ends and pauses of runs could not be stored yet")
+            if unavailable is not None and not unavailable.done():
+                unavailable.set_result(None)
+
+        if isinstance(ending, Pause):
+            paused = await store_pause(
+                run, ending, self._catalog.settings.approvals, on_unavailable
+            )
+            if isinstance(paused, Pause):
+                return paused
+            ending = paused
+        if isinstance(ending, HandOver):
+            handed = await store_hand_over(run, ending, on_unavailable)
+            if isinstance(handed, HandOver):
+                return handed
+            ending = handed
+        assert isinstance(ending, Ending)
+        stored = await store_end(run, ending, on_stopped, on_change, on_unavailable)
+        self._counters.count_finished(run.component.kind, stored)
+        return stored
+
+    async def _execute(self, run: LiveRun) -> LegEnd:
+        try:
+            if not await _claim_run(run):
+                return run.requested_end or Ending.cancelled("system", None)
+            if run.stream.recorded:
+                run.stream.publish(*_format_begin(run), place=run.start_place)
+            work = self._component_tasks.start(self._execute_component(run))
+            await asyncio.wait(
+                {work, run.stop_requested},
+                timeout=run.spec.time_limit,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if not work.done():
+                # The stop first: members end with its cause, and work that ignores its
+                # cancellation fails at its next checkpoint.
+                run.stop(Ending.failed("RUN_TIMEOUT", "The run exceeded its time limit"))
+                work.cancel()
+                if not await wait_until_done({work}, GRACE_SECONDS):
+                    _log.warning("run %s: its work did not end when cancelled", run.run_id)
+                    run.transcript.unstopped.add(work)
+            await _stop_children(run)
+            ending = _ending_of_work(run, work)
+            # A background task of a completed run goes on, and the record of the run names it.
+            await run.transcript.unstopped.end_started(cancel=ending.status != "COMPLETED")
+            await _end_reported(run)
+            return ending
+        except errors.Unavailable:
+            return run.requested_end or DATABASE_UNAVAILABLE
+        except Exception:
+            _log.exception("run %s could not be executed", run.run_id)
+            return _FAILED
+
+    async def _execute_component(self, run: LiveRun) -> None:
+        from agentctl.runtime.components.execute import execute_component
+
+        if run.trace is not None:
+            run.trace.activate()
+        if isinstance(run, ReportedRun):
+            await run.execute()
+            return
+        if run.parent is None:
+            await self._starts.wait_for_earlier()
+        await self._budgets.check_begin(run)
+        if run.spec.purpose is None and run.leg is None:
+            run.earlier_runs = await retry_while_unavailable(
+                lambda: _load_history(run, self._catalog), stopped=run.stop_requested
+            )
+            kept = () if run.spec.origin is None else run.spec.origin.messages
+            if messages := (*kept, *run.spec.earlier_messages):
+                run.earlier_runs = [*run.earlier_runs, EarlierRun(messages, from_request=True)]
+        await execute_component(run.component, run, self._catalog)
+
+
+async def _claim_run(run: LiveRun) -> bool:
+    if run.requested_end is not None or run.leg is not None or not run.spec.background:
+        return run.requested_end is None
+    return await retry_while_unavailable(
+        lambda: run.database.write(_claim_row(run, now())), stopped=run.stop_requested
+    )
+
+
+@unit
+def _claim_row(run: LiveRun, at: int) -> Steps[bool]:
+    if (yield from runs.claim(run.run_id, run.attempt, run.worker_id, at)):
+        return True
+    state = yield from run_reads.get_state(run.run_id)
+    return state is not None and (state.status, state.attempt) == ("RUNNING", run.attempt)
+
+
+async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
+    """Return the last `history_runs` runs of the session, oldest first.
+
+    Their number and size are limited, so that the cost of a run does not depend on the length of
+    its session (docs/contract.md "Runs"). Members' runs and workflows have no history.
+    """
+    component = run.component
+    if run.parent is not None or run.is_first or component.kind == "workflow":
+        return []
+    if not run.spec.session_history:
+        return []
+    # One run is always read: for its system message, which is not repeated in `chat_history`.
+    count = max(component.history_runs, 1)
+    read, session_id = run.database.read, run.spec.session_id
+    before = None if run.spec.origin is None else run.spec.origin.before
+    if (kind := catalog.native_kind(component)) is not None:
+        native = run_reads.list_recent_native(session_id, count, HISTORY_BYTES, kind, before)
+        stored = await read(native, size="run")
+    else:
+        summary = await _load_summary(run)
+        recent = run_reads.list_recent_messages(
+            session_id, count, HISTORY_BYTES, summary.covered, before
+        )
+        stored = [(messages, None) for messages in await read(recent, size="run")]
+        if not stored and summary.covered:
+            last = run_reads.list_recent_messages(session_id, 1, HISTORY_BYTES)
+            for messages in await read(last, size="run"):
+                run.previous_instructions = _find_instructions(orjson.loads(messages))
+    parsed = [(orjson.loads(messages), native) for messages, native in stored]
+    if parsed:
+        run.previous_instructions = _find_instructions(parsed[-1][0])
+    return [
+        EarlierRun([message for message in messages if message["role"] != "system"], native)
+        for messages, native in (parsed if component.history_runs else [])
+    ]
+
+
+async def _load_summary(run: LiveRun) -> StoredSummary:
+    spec = run.component.spec
+    if not isinstance(spec, Agent | Team) or not (
+        spec.summary.every_runs and spec.summary.in_context
+    ):
+        return StoredSummary()
+    summary = parse_summary(await run.database.read(sessions.get_summary(run.spec.session_id)))
+    run.summary = summary.text or None
+    return summary if summary.text else StoredSummary()
+
+
+def _find_instructions(messages: list[dict[str, Any]]) -> str | None:
+    return next((message["content"] for message in messages if message["role"] == "system"), None)
+
+
+async def _stop_children(run: LiveRun) -> None:
+    pending = [
+        child
+        for child in run.children
+        if not child.ended.done() and not isinstance(child, ReportedRun)
+    ]
+    for child in pending:
+        child.stop(run.requested_end or Ending.cancelled("system:parent", "The parent run ended"))
+    if pending:
+        await wait_until_done({child.ended for child in pending}, 2 * GRACE_SECONDS)
+    for child in run.children:
+        if not isinstance(child, ReportedRun):
+            _add_unstopped(run, child)
+
+
+async def _end_reported(run: LiveRun) -> None:
+    """End the members of a library that are open. What works on of the run may be their work."""
+    ending = run.requested_end or Ending.cancelled("system:parent", "The parent run ended")
+    for member in run.reported:
+        if not member.is_reported:
+            member.transcript.unstopped.add_present(run.transcript.unstopped)
+            member.stop(ending)
+            member.end_report()
+    pending = {member.ended for member in run.reported if not member.ended.done()}
+    if pending:
+        await wait_until_done(pending, 2 * GRACE_SECONDS)
+    for member in run.reported:
+        _add_unstopped(run, member)
+
+
+def _add_unstopped(run: LiveRun, child: LiveRun) -> None:
+    run.transcript.unstopped.add_all(child.transcript.unstopped)
+    run.transcript.unstopped.add(child.ended, has_result=False)
+
+
+def _format_begin(run: LiveRun) -> tuple[str, bytes]:
+    at = run.start_place.at if run.start_place is not None else None
+    if run.attempt == 1:
+        return event_format.format_started(run.identity, run.spec.origin, at)
+    content, decisions = run.transcript.content, run.leg.decisions if run.leg else []
+    return event_format.format_continued(run.identity, run.attempt, content, decisions, at)
+
+
+def _keep_state(run: LiveRun, ending: LegEnd) -> LegEnd:
+    try:
+        run.keep_state()
+    except ExecutionError as failure:
+        _log.warning("run %s: its state is not stored: %s", run.run_id, failure.detail)
+        if ending.status in ("COMPLETED", "PAUSED"):
+            return Ending.failed(failure.code, failure.detail)
+    return ending
+
+
+def _publish_end(run: LiveRun, ending: LegEnd | None) -> None:
+    last = None
+    if isinstance(ending, Pause):
+        last = ending.event if run.stream.recorded else None
+    elif run.stream.recorded and isinstance(ending, Ending):
+        last = event_format.format_end(run.identity, ending, run.transcript, run.finished_at)
+    if run.parent is None:
+        run.stream.close(last)
+    elif last is not None:
+        run.stream.publish(*last, place=run.end_place)
+
+
+async def _record(run: LiveRun, work: Work[object], ended: str) -> None:
+    try:
+        await run.database.write(work)
+    except errors.AgentctlError:
+        _log.warning("run %s: could not record that %s has ended", run.run_id, ended)
+
+
+@unit
+def _replace_holding(run: LiveRun) -> Steps[None]:
+    # Read the names now: more work may have ended since the unit was scheduled.
+    if names := run.transcript.unstopped.names:
+        yield from runs.set_holding(run.run_id, run.attempt, orjson.dumps(names).decode())
+
+
+def _ending_of_work(run: LiveRun, work: asyncio.Task[None]) -> LegEnd:
+    if not work.done() or work.cancelled():
+        return run.requested_end or _INTERRUPTED
+    failure = work.exception()
+    if failure is None:
+        return Ending.completed()
+    if run.requested_end is not None:
+        return run.requested_end
+    if isinstance(failure, Paused):
+        return Pause(failure.asks, failure.state)
+    if isinstance(failure, Parked):
+        return HandOver()
+    if isinstance(failure, ExecutionError):
+        return Ending.failed(failure.code, failure.detail)
+    if isinstance(failure, errors.Unavailable):
+        return DATABASE_UNAVAILABLE
+    _log.error("run %s failed", run.run_id, exc_info=failure)
+    return _FAILED

@@ -1,0 +1,56 @@
+"""The interface of the traces of runs; `agentctl.telemetry` exports them if that is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from agentctl.records.run_spec import RunSpec
+    from agentctl.records.trace_context import TraceContext
+    from agentctl.runs.life.live import LiveRun
+    from agentctl.runs.states import LegEnd
+    from agentctl.runs.workers.recovery import LostRun
+    from agentctl.runtime.tracing import LegTrace
+    from agentctl.runtime.transcript.spans import Span
+
+
+class RunTracer(Protocol):
+    """Gives runs their place in a trace, and exports their spans.
+
+    No method waits, and none of them raises: a run does not depend on its trace.
+
+    Attributes:
+        dropped: number of spans that were not exported, of the server and of libraries.
+    """
+
+    @property
+    def dropped(self) -> int: ...
+
+    def install(self) -> None:
+        """Export the spans of libraries and of agents in code too, which are imported already."""
+        ...
+
+    def place(self, spec: RunSpec, cause: TraceContext | None = None) -> RunSpec:
+        """Return the specification of a new root run, or of background work, with its trace.
+
+        Args:
+            cause: the span to link to; None for the caller of the current request.
+        """
+        ...
+
+    def begin_leg(self, run: LiveRun) -> LegTrace | None:
+        """Return the trace of a leg that begins; None if the run is not traced."""
+        ...
+
+    def end_leg(self, run: LiveRun, ending: LegEnd, calls: Sequence[Span]) -> None:
+        """Export the spans of a leg that has ended.
+
+        Args:
+            calls: its parts that have ended.
+        """
+        ...
+
+    def end_lost(self, lost: LostRun) -> None:
+        """Export the spans of the last leg of a run whose worker died."""
+        ...

@@ -1,0 +1,313 @@
+"""The reader of runs that other processes execute, one for all followers of this process.
+
+A follower that has read the stored events of a run joins the hub. The hub reads the new events of
+all its runs by one statement, `POLL_SECONDS` after the last one or as soon as a notification names
+one of them, and keeps the newest for its followers. It requests the notifications from the workers
+of its runs (docs/decisions/0093).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from agentctl import errors
+from agentctl.interface.requests import StreamEvent
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.runs.log.event_rows import decode_events
+from agentctl.runs.states import is_settled
+from agentctl.store.database import Database, run_topic
+from agentctl.store.repositories import events
+from agentctl.store.repositories.events import EventRow, FollowedRow
+from agentctl.work.tasks import RETRY_LIMIT_SECONDS
+
+CHECK_SECONDS = 0.02
+"""Interval of the checks for notifications, which cost no statement."""
+
+POLL_SECONDS = 0.25
+"""Maximum time between two reads of a run."""
+
+JOINED_SECONDS = 0.15
+"""Time after which a run is read together with one that must be read now."""
+
+READ_SECONDS = {"sqlite": CHECK_SECONDS, "postgres": 0.09}
+"""Mean time between two reads, by engine; a few may follow each other at once."""
+
+BURST = 2
+"""Number of reads that may follow each other at once."""
+
+RETRY_SECONDS = 1.0
+"""Pause after a database did not answer."""
+
+REQUEST_SECONDS = 25.0
+"""Time between two requests for the notifications of a run, which a worker sends for a minute."""
+
+KEPT_BYTES = 65_536
+"""Maximum size of the events of a run that are kept, unless a single batch is larger."""
+
+_rate_limited = RateLimitedLog(logging.getLogger("agentctl.runs"))
+
+
+class News(NamedTuple):
+    """New events of a run.
+
+    Attributes:
+        events: those after the position of the follower; None if some are not kept any more, or
+            if the run was deleted, so that the follower has to read the database itself.
+        settled: True if the run has ended or is paused, after these events.
+    """
+
+    events: list[StreamEvent] | None
+    settled: bool
+
+
+class _Kept(NamedTuple):
+    last_seq: int
+    size: int
+    events: list[StreamEvent]
+
+
+class _Run:
+    """A run with its followers.
+
+    Attributes:
+        position: number of the last event that was read.
+        floor: all events after this number and up to `position` are kept.
+        settled_at: time of the read that found the run settled or deleted; None before.
+        is_deleted: True if that read has not found the run.
+    """
+
+    def __init__(self, run_id: str, version: Callable[[], int], position: int) -> None:
+        self.run_id = run_id
+        self.version = version
+        self.seen: int | None = None
+        self.position = self.floor = position
+        self.kept: deque[_Kept] = deque()
+        self.size = 0
+        self.settled_at: float | None = None
+        self.is_deleted = False
+        self.read_at = self.requested_at = float("-inf")
+        self.followers = 0
+        self.changed = asyncio.Event()
+
+    def restart(self, position: int) -> None:
+        """Read from an earlier position on."""
+        self.position = self.floor = position
+        self.kept.clear()
+        self.size = 0
+
+    def add(self, row: EventRow) -> None:
+        """Keep the events of a batch after `position`."""
+        added = [event for event in decode_events(row) if event.seq > self.position]
+        size = sum(len(event.data) for event in added)
+        self.kept.append(_Kept(row.last_seq, size, added))
+        self.position, self.size = row.last_seq, self.size + size
+        while self.size > KEPT_BYTES and len(self.kept) > 1:
+            dropped = self.kept.popleft()
+            self.floor, self.size = dropped.last_seq, self.size - dropped.size
+
+    def add_rows(self, rows: list[FollowedRow]) -> None:
+        """Keep the events of the batches that a read has found after `position`."""
+        for row in rows:
+            if row.batch is not None and row.batch.last_seq > self.position:
+                self.add(row.batch)
+
+    def wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class FollowedRun:
+    """One follower of a run. Close it at the end."""
+
+    def __init__(self, reader: _Reader, run: _Run) -> None:
+        self._reader = reader
+        self._run = run
+        self._joined_at = asyncio.get_running_loop().time()
+        self._closed = False
+
+    async def wait(self, position: int, timeout: float) -> News | None:
+        """Return the events after a position, as soon as there are any or the run has settled.
+
+        Args:
+            position: number of the last event that the follower has.
+            timeout: maximum time in seconds; the result is None after it.
+
+        Raises:
+            Unavailable: the database does not answer for `RETRY_LIMIT_SECONDS`.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    changed = self._run.changed
+                    if (news := self._find_news(position)) is not None:
+                        return news
+                    await changed.wait()
+        except TimeoutError:
+            return None
+
+    def _find_news(self, position: int) -> News | None:
+        run = self._run
+        settled = run.settled_at is not None and run.settled_at >= self._joined_at
+        if position < run.floor or (settled and run.is_deleted):
+            return News(None, settled)
+        found = [
+            event
+            for kept in run.kept
+            if kept.last_seq > position
+            for event in kept.events
+            if event.seq > position
+        ]
+        if found or settled:
+            return News(found, settled)
+        self._reader.check()
+        return None
+
+    def close(self) -> None:
+        """Leave the run."""
+        if not self._closed:
+            self._closed = True
+            self._reader.leave(self._run)
+
+
+class Hub:
+    """The readers of all databases of a service."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, _Reader] = {}
+
+    def join(self, database: Database, run_id: str, position: int) -> FollowedRun:
+        """Follow a run that another process executes.
+
+        Args:
+            position: number of the last stored event that the follower has.
+        """
+        reader = self._readers.get(database.id)
+        if reader is None:
+            reader = self._readers[database.id] = _Reader(database)
+        return reader.join(run_id, position, has_events=True)
+
+    def join_without_events(self, database: Database, run_id: str) -> FollowedRun:
+        """Wait for the end or the pause of a run that another process executes."""
+        reader = self._readers.get(database.id)
+        if reader is None:
+            reader = self._readers[database.id] = _Reader(database)
+        return reader.join(run_id, events.LAST_POSITION, has_events=False)
+
+
+class _Reader:
+    """The reader of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._runs: dict[tuple[str, bool], _Run] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._clock = asyncio.get_running_loop().time
+        self._interval = READ_SECONDS[database.load().kind]
+        self._next_read = 0.0
+        self._failing_since: float | None = None
+
+    def join(self, run_id: str, position: int, *, has_events: bool) -> FollowedRun:
+        run = self._runs.get((run_id, has_events))
+        if run is None:
+            version = self._database.watch(run_topic(run_id))
+            run = self._runs[run_id, has_events] = _Run(run_id, version, position)
+        elif position < run.floor:
+            run.restart(position)
+        # The next read begins after this moment, so it finds what the follower has not read.
+        run.read_at = float("-inf")
+        run.followers += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._read_until_left())
+        return FollowedRun(self, run)
+
+    def leave(self, run: _Run) -> None:
+        run.followers -= 1
+        if run.followers:
+            return
+        self._runs = {key: other for key, other in self._runs.items() if other is not run}
+        if not self._runs and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def check(self) -> None:
+        """Raise Unavailable if the database has not answered for too long."""
+        since = self._failing_since
+        if since is not None and self._clock() - since >= RETRY_LIMIT_SECONDS:
+            raise errors.Unavailable(
+                "The database does not answer", cause=f"database {self._database.id!r}"
+            )
+
+    async def _read_until_left(self) -> None:
+        while True:
+            try:
+                if self._clock() >= self._next_read and (due := self._find_due()):
+                    await self._read(due)
+                    self._failing_since = None
+                await asyncio.sleep(CHECK_SECONDS)
+            except errors.AgentctlError:
+                _rate_limited.log("events of runs of other processes could not be read yet")
+                if self._failing_since is None:
+                    self._failing_since = self._clock()
+                for run in self._runs.values():
+                    run.wake()
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _find_due(self) -> list[_Run]:
+        """Return the runs to read now, first those that have waited longest; none if none must."""
+        now, must, may = self._clock(), False, list[_Run]()
+        for run in self._runs.values():
+            age, version = now - run.read_at, run.version()
+            if version != run.seen or age >= POLL_SECONDS:
+                must = True
+            elif age < JOINED_SECONDS:
+                continue
+            run.seen = version
+            may.append(run)
+        return sorted(may, key=lambda run: run.read_at) if must else []
+
+    async def _read(self, due: list[_Run]) -> None:
+        for first in range(0, len(due), events.MAXIMUM_FOLLOWED):
+            runs = due[first : first + events.MAXIMUM_FOLLOWED]
+            now = self._clock()
+            self._next_read = max(self._next_read, now - BURST * self._interval) + self._interval
+            positions = [(run.run_id, run.position) for run in runs]
+            for run in runs:
+                run.read_at = now
+            rows = await self._database.read(events.list_followed(positions))
+            self._distribute(runs, positions, rows, now)
+
+    def _distribute(
+        self,
+        runs: list[_Run],
+        positions: list[tuple[str, int]],
+        rows: list[FollowedRow],
+        started: float,
+    ) -> None:
+        is_complete = len(rows) < events.MAXIMUM_FOLLOWED_ROWS
+        found: defaultdict[int, list[FollowedRow]] = defaultdict(list)
+        for row in rows:
+            found[row.number].append(row)
+        wanted: defaultdict[str, list[str]] = defaultdict(list)
+        for number, (run, (_, before)) in enumerate(zip(runs, positions, strict=True)):
+            if run.position != before:
+                # A follower with an earlier position has joined during the read.
+                continue
+
+            run.add_rows(found[number])
+            first = found[number][0] if found[number] else None
+            if not is_complete:
+                run.read_at = float("-inf")
+            elif first is None or is_settled(first.status):
+                run.settled_at, run.is_deleted = started, first is None
+            elif first.owner and started - run.requested_at > REQUEST_SECONDS:
+                run.requested_at = started
+                wanted[first.owner].append(run.run_id)
+            if run.position > before or run.settled_at == started:
+                run.wake()
+
+        for owner, run_ids in wanted.items():
+            self._database.request_announcements(owner, run_ids)

@@ -1,0 +1,252 @@
+"""The journal of a live durable run: writes its steps (`runtime.journal.Journal`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, NoReturn, Protocol
+
+import orjson
+
+from agentctl.records.approvals import hash_call
+from agentctl.records.times import now
+from agentctl.runs.log.results import to_json
+from agentctl.runtime.context import EarlierRun
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.journal import ApprovedEnd, JournaledCall, dump_outcome
+from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.transcript.session_state import SessionState
+from agentctl.store.database import Database, Steps, Work, unit
+from agentctl.store.repositories import approvals, steps
+from agentctl.store.repositories.steps import StepRow
+from agentctl.work.tasks import retry_while_unavailable
+
+
+class JournaledRun(Protocol):
+    """A live run, as its journal reads it."""
+
+    attempt: int
+    database: Database
+    is_first: bool
+    previous_instructions: str | None
+    earlier_runs: Sequence[EarlierRun]
+    summary: str | None
+    stop_requested: asyncio.Future[None]
+    state: SessionState
+
+    @property
+    def run_id(self) -> str: ...
+
+    @property
+    def root_attempt(self) -> int: ...
+
+    async def stop_as_stored(self) -> NoReturn:
+        """Stop after a refused write; raise CancelledError."""
+        ...
+
+
+class RunJournal:
+    """The journal of one run in this process.
+
+    Args:
+        stored: the steps of earlier attempts.
+        first_step: number of the first step after the checkpoint; earlier ones are part of it.
+
+    Attributes:
+        is_parking: True once the run is to be handed over to another process.
+        next_step: number of the next step.
+    """
+
+    def __init__(self, run: JournaledRun, stored: Sequence[StepRow], first_step: int) -> None:
+        self.is_parking = False
+        self.next_step = stored[-1].seq + 1 if stored else 0
+        self._run = run
+        present = [row for row in stored if row.seq >= first_step]
+        self._begun = {row.call_id: row for row in present if row.call_id is not None}
+        self._replaced = next((row for row in present if row.kind == "answer"), None)
+        self._has_begin = any(row.kind in ("answer", "step") for row in stored)
+
+    async def add_answer(
+        self, body: Mapping[str, Any], calls: Sequence[JournaledCall] = ()
+    ) -> None:
+        """Store an answer of the model, and that some of its calls begin, in one transaction."""
+        body, at = {**body, **self._describe_begin()}, now()
+        # All calls before it have ended, and some models use their ids again.
+        self._begun.clear()
+        answer = self._build_row("answer", None, "done", at, to_json(body))
+        await self._keep([answer, *(self._begin(call, at) for call in calls)])
+
+    async def replace_answer(self, body: Mapping[str, Any]) -> None:
+        """Store an answer in place of the one before it; the calls before it are a part of it."""
+        row = self._replaced or self._build_row("answer", None, "done", now(), None)
+        self._replaced = row
+        self._begun.clear()
+        row.body = to_json({**body, "after": self.next_step})
+        row.attempt, row.root_attempt = self._run.attempt, self._run.root_attempt
+        row.ended_at = now()
+        await self._keep([row])
+
+    def _describe_begin(self) -> dict[str, Any]:
+        """Return what the first step of a run stores: what the component was given."""
+        run = self._run
+        if self._has_begin:
+            return {}
+        self._has_begin = True
+        begin = {
+            "earlier_runs": [asdict(earlier) for earlier in run.earlier_runs],
+            "summary": run.summary,
+            "previous_instructions": run.previous_instructions,
+            "is_first": run.is_first,
+        }
+        return {"begin": begin}
+
+    def begin_member(self, call_id: str, name: str, member_id: str, run_id: str) -> Work[bool]:
+        """Build the write that the run of a member begins, for the transaction of its row.
+
+        Args:
+            call_id, name: the call or the step that starts it.
+            member_id: id of its component.
+            run_id: its run.
+        """
+        call = JournaledCall(call_id, name, {}, idempotent=True, kind="member")
+        row = self._begin(call, now())
+        row.body = to_json({"run_id": run_id, "member": member_id})
+        run = self._run
+        return steps.keep(run.run_id, run.attempt, [row])
+
+    def find_member(self, call_id: str) -> str | None:
+        """Return the run of the member that a call or a step has started; None for none."""
+        row = self._begun.get(call_id)
+        if row is None or row.kind != "member":
+            return None
+        run_id: str = orjson.loads(row.body or "{}")["run_id"]
+        return run_id
+
+    def end_member(self, run_id: str) -> Work[bool] | None:
+        """Build the write of the end of a member and of the changed session state.
+
+        It belongs to the transaction of the end of the member, whose journal ends with it. None for
+        a member without a step here.
+
+        Args:
+            run_id: the run of the member.
+        """
+        changes = None
+        with suppress(ExecutionError):
+            changes = self._run.state.find_changes()
+        for row in self._begun.values():
+            body = orjson.loads(row.body or "{}")
+            if row.kind == "member" and body["run_id"] == run_id:
+                if changes is not None:
+                    row.body = to_json({**body, "session_state": asdict(changes)})
+                row.ended_at, row.root_attempt = now(), self._run.root_attempt
+                return steps.keep(self._run.run_id, self._run.attempt, [row])
+        return None
+
+    async def begin_call(self, call: JournaledCall, more: Mapping[str, Any] | None = None) -> None:
+        """Store that a call begins, unless `add_answer` of this attempt did."""
+        begun = self._begun.get(call.call_id)
+        if begun is None or (begun.state, begun.attempt) != ("started", self._run.attempt):
+            described = self._describe_begin()
+            row = self._begin(call, now())
+            if more is not None:
+                kept = orjson.loads(begun.body or "{}") if begun is not None else described
+                row.body = to_json({**kept, **more, "arguments": call.arguments})
+            await self._keep([row])
+
+    async def end_call(
+        self,
+        call: JournaledCall,
+        outcome: CallOutcome,
+        more: Mapping[str, Any] | None = None,
+        approved: ApprovedEnd | None = None,
+    ) -> None:
+        """Store the result of a call and its approval's, or that it waits in the middle."""
+        row, at = self._begun.get(call.call_id), now()
+        body = None
+        if row is not None and (more is not None or row.kind == "member"):
+            body = orjson.loads(row.body or "{}")
+
+        if outcome.pause is not None:
+            state = "waiting"
+        else:
+            state = "failed" if outcome.failed else "done"
+            body = {**(body or {}), **dump_outcome(outcome), **(more or {})}
+            # A function makes its changes again when it runs again.
+            if call.kind != "step" and (changes := self._run.state.find_changes()) is not None:
+                body["session_state"] = asdict(changes)
+
+        stored = None if body is None else to_json(body)
+        run_id, attempt = self._run.run_id, self._run.attempt
+        if row is not None and (row.state, row.attempt) == ("started", attempt):
+            row.state, row.ended_at, row.body = state, at, stored
+            end = steps.end(row)
+        else:
+            # Its begin is stored elsewhere, or it has no effects.
+            if body is not None:
+                stored = to_json({**body, "arguments": call.arguments})
+            new = self._build_row(call.kind, call, state, at, stored)
+            if row is not None:
+                new.seq, new.started_at = row.seq, row.started_at
+            new.ended_at = at
+            self._begun[call.call_id] = new
+            end = steps.keep(run_id, attempt, [new])
+
+        if approved is not None and outcome.pause is None:
+            text = orjson.dumps(approved.text).decode()
+            ended = approvals.end_execution(approved.approval_id, run_id, state, text, at)
+            end = _end_both(ended, end)
+        await self._write(lambda: end)
+
+    def _begin(self, call: JournaledCall, at: int) -> StepRow:
+        before = self._begun.get(call.call_id)
+        row = self._build_row(call.kind, call, "started", at, None)
+        if before is not None:
+            row.seq = before.seq
+        self._begun[call.call_id] = row
+        return row
+
+    def _build_row(
+        self, kind: str, call: JournaledCall | None, state: str, at: int, body: str | None
+    ) -> StepRow:
+        run_id, seq = self._run.run_id, self.next_step
+        self.next_step += 1
+        return StepRow(
+            run_id=run_id,
+            seq=seq,
+            attempt=self._run.attempt,
+            kind=kind,
+            call_id=None if call is None else call.call_id,
+            name=None if call is None else call.name,
+            arguments_hash=None
+            if call is None
+            else hash_call(run_id, call.call_id, call.name, call.arguments),
+            state=state,
+            idempotent=int(call is not None and call.idempotent),
+            started_at=at,
+            ended_at=at if call is None else None,
+            body=body,
+            root_attempt=self._run.root_attempt,
+        )
+
+    async def _keep(self, rows: Sequence[StepRow]) -> None:
+        run = self._run
+        await self._write(lambda: steps.keep(run.run_id, run.attempt, rows))
+
+    async def _write(self, build: Callable[[], Work[bool]]) -> None:
+        # A step that is stored twice after an unknown outcome is the same one.
+        run = self._run
+        stored = await retry_while_unavailable(
+            lambda: run.database.write(build()), stopped=run.stop_requested
+        )
+        if not stored:
+            await run.stop_as_stored()
+
+
+@unit
+def _end_both(approval: Work[bool], step: Work[bool]) -> Steps[bool]:
+    """Store the end of an approved call in its approval, and in the journal."""
+    yield from approval
+    return (yield from step)

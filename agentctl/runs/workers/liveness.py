@@ -1,0 +1,203 @@
+"""The monitor that finds dead workers (docs/contract.md "Workers").
+
+A worker is dead in two cases. Its process has exited: its lock file is free, or its pid does not
+exist or belongs to another process. This is known at once. Or its heartbeat has not changed for
+`DEAD_AFTER_SECONDS`.
+
+The time without a heartbeat is measured on a clock of the monitor, which advances only when the
+monitor looks and the database accepts writes of this process. So no worker is declared dead because
+the monitor's own process was suspended, because the database was locked for a while, or because
+clocks of machines differ. The heartbeats of this process show when those of others were written, so
+a process that begins to look can judge at once. A command does not live long enough to observe
+heartbeats. If lock files cannot cover all machines, it compares the heartbeat with the clock of the
+database, which also set it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.runs.workers.process import ProcessIdentity, has_exited, is_lock_free
+from agentctl.store.databases import Databases
+from agentctl.store.repositories import workers
+from agentctl.store.repositories.workers import Heartbeat, WorkerRow
+
+if TYPE_CHECKING:
+    from agentctl.runs.workers.recovery import LostRun
+
+DEAD_AFTER_SECONDS = 15.0
+"""Time without a heartbeat after which a worker is declared dead."""
+
+
+OWN_HEARTBEATS = 64
+"""Heartbeats of this process that a monitor remembers: those of more than `DEAD_AFTER_SECONDS`."""
+
+
+class WorkerDeath(Enum):
+    """The evidence that a worker is dead.
+
+    EXITED: its process has ended, with all its work.
+    NO_HEARTBEAT: its heartbeat stopped; it may wake up later and find its runs ended.
+    """
+
+    EXITED = "exited"
+    NO_HEARTBEAT = "no heartbeat"
+
+
+class WorkerMonitor:
+    """Judges workers and remembers their heartbeats. A process has one.
+
+    Args:
+        databases: the system database has the rows of the workers.
+        dead_after_seconds: maximum time without a heartbeat. At most a third of it counts between
+            two looks, so it must be more than three times the heartbeat interval and the sweep
+            interval.
+        clock: monotonic clock in seconds.
+
+    Attributes:
+        rate_limited_log: log of failures of the sweep.
+        oldest_heartbeat: the oldest one of the last `check_all`, in microseconds; None without
+            workers.
+        is_long_lived: True in a process that lives long enough to observe heartbeats.
+        on_lost_run: called for each run that this process ends for a dead worker; None for nothing.
+    """
+
+    def __init__(
+        self,
+        databases: Databases,
+        *,
+        dead_after_seconds: float = DEAD_AFTER_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._databases = databases
+        self._dead_after_seconds = dead_after_seconds
+        self._clock = clock
+        self.rate_limited_log = RateLimitedLog(logging.getLogger("agentctl.runs"))
+        self.oldest_heartbeat: int | None = None
+        self.is_long_lived = False
+        self.on_lost_run: Callable[[LostRun], None] | None = None
+        # By worker: a heartbeat, and the observed seconds when it was written.
+        self._heartbeats: dict[str, tuple[int, float]] = {}
+        # The stored heartbeats of this process, with the observed seconds at their times.
+        self._own: deque[tuple[int, float]] = deque(maxlen=OWN_HEARTBEATS)
+        self._observed_seconds = 0.0
+        self._advanced_at = clock()
+        self._version: int | None = None
+        self._observed: Heartbeat | None = None
+        self._known: WorkerRow | None = None
+
+    async def check_owner(self, owner: str | None) -> WorkerDeath | None:
+        """Return the evidence that the owner of a run is dead; None if it may live.
+
+        An owner without a row is dead, and so is a missing owner (None). Read the run before this
+        call: its owner had a row at that time.
+        """
+        if owner is None:
+            return WorkerDeath.EXITED
+        self._advance_clock()
+        row = await self._databases.system.read(workers.get(owner))
+        if row is None:
+            return WorkerDeath.EXITED
+        return self._judge(row, await self._read_database_clock())
+
+    async def check_exit(self, worker_id: str) -> WorkerDeath | None:
+        """Return EXITED if the process of a worker is known to have ended.
+
+        A worker is read from the database once.
+        """
+        if is_lock_free(self._databases.system.lock_folder, worker_id):
+            return WorkerDeath.EXITED
+        if self._known is None or self._known.worker_id != worker_id:
+            self._known = await self._databases.system.read(workers.get(worker_id))
+        if self._known is None or has_exited(_identify(self._known)):
+            return WorkerDeath.EXITED
+        return None
+
+    def observe(self, heartbeat: Heartbeat | None, at: float) -> None:
+        """Remember a heartbeat of this process. Call it every few seconds.
+
+        Args:
+            heartbeat: the last one; None before the first one.
+            at: the time after which it was stored, on the clock of this monitor.
+        """
+        if heartbeat is None or heartbeat is self._observed:
+            return
+        self._observed = heartbeat
+        self._advance_clock()
+        seconds = self._observed_seconds - max(self._clock() - at, 0.0)
+        if self._own and heartbeat.beat < self._own[-1][0]:
+            # The clock was set back: the times before cannot be compared.
+            self._own.clear()
+        if self._own:
+            seconds = max(seconds, self._own[-1][1])
+        self._own.append((heartbeat.beat, seconds))
+
+    async def check_all(self) -> dict[str, WorkerDeath | None]:
+        """Return the evidence of death, or None, for every worker that has a row."""
+        self._advance_clock()
+        rows = await self._databases.system.read(workers.list_workers())
+        self.oldest_heartbeat = min((row.beat for row in rows), default=None)
+        present = {row.worker_id for row in rows}
+        self._heartbeats = {
+            worker_id: seen for worker_id, seen in self._heartbeats.items() if worker_id in present
+        }
+        at = await self._read_database_clock()
+        return {row.worker_id: self._judge(row, at) for row in rows}
+
+    async def _read_database_clock(self) -> int | None:
+        database = self._databases.system
+        decides = not self.is_long_lived and database.lock_folder is None
+        return await database.clock() if decides else None
+
+    def _advance_clock(self) -> None:
+        """Add the time since the last look, if the database was written to since then.
+
+        Called before the heartbeats are read, so that one that arrives in between is seen.
+        """
+        version = self._databases.system.changes()
+        if version == self._version:
+            return
+        present = self._clock()
+        self._observed_seconds += min(present - self._advanced_at, self._dead_after_seconds / 3)
+        self._advanced_at, self._version = present, version
+
+    def _judge(self, row: WorkerRow, database_time: int | None) -> WorkerDeath | None:
+        process = _identify(row)
+        lock_folder = self._databases.system.lock_folder
+        if is_lock_free(lock_folder, row.worker_id) or has_exited(process):
+            return WorkerDeath.EXITED
+        if database_time is not None:
+            without = (database_time - row.beat) / 1_000_000
+        else:
+            beat, written = self._heartbeats.get(row.worker_id, (None, 0.0))
+            if beat != row.beat:
+                written = self._find_observed(row.beat)
+                self._heartbeats[row.worker_id] = (row.beat, written)
+            without = self._observed_seconds - written
+        return WorkerDeath.NO_HEARTBEAT if without >= self._dead_after_seconds else None
+
+    def _find_observed(self, beat: int) -> float:
+        """Return the observed seconds at the time of a heartbeat.
+
+        A heartbeat that is newer than those of this process counts from now, one that is older from
+        the first one that this process remembers.
+        """
+        times = [own for own, _ in self._own]
+        if beat > max(times, default=beat - 1):
+            return self._observed_seconds
+        index = bisect_left(times, beat)
+        if index == 0 or times[index] == beat:
+            return self._own[index][1]
+        before, seconds = self._own[index - 1]
+        return min(seconds + (beat - before) / 1_000_000, self._own[index][1])
+
+
+def _identify(row: WorkerRow) -> ProcessIdentity:
+    return ProcessIdentity(row.host, row.boot_id, row.pid, row.process_start)

@@ -1,0 +1,335 @@
+"""Recovery: ends the runs of a dead worker, or returns them to their checkpoints.
+
+Each run is ended in one transaction, by a conditional update that raises its attempt. If several
+processes recover at once, exactly one of them ends a run, and later writes of its old owner are
+refused.
+
+A run in a later leg has a checkpoint. If nothing has begun in the leg that must not be repeated,
+the run goes on from there. If a call was executing, no one knows whether it happened: the run waits
+again, and a person is asked (`runs/desk/lost_calls.py`). A run that may be repeated begins again
+from its start checkpoint.
+
+The results of an ended run come from the stored events (`runs/log/replay.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+
+from agentctl.records.times import now
+from agentctl.runs.desk.lost_calls import (
+    append_pause_event,
+    ask_about_lost_calls,
+    ask_about_lost_steps,
+)
+from agentctl.runs.desk.waiting import (
+    append_event,
+    cancel_waiting_members,
+    cancel_waiting_run,
+    close_approvals,
+    release_if_decided,
+)
+from agentctl.runs.log import event_format
+from agentctl.runs.log.checkpoints import is_durable
+from agentctl.runs.log.event_format import LOST_SEQ_STEP
+from agentctl.runs.log.replay import find_root_id, replay_stored_events
+from agentctl.runs.log.results import build_run_end, build_unfinished_transcript
+from agentctl.runs.states import AlreadyFinished, Ending, is_final
+from agentctl.runtime.transcript.history import mark_kept
+from agentctl.runtime.transcript.transcript import Transcript
+from agentctl.store.database import Database, Steps, unit
+from agentctl.store.outbox import Outbox
+from agentctl.store.repositories import approvals, events, integrity, run_reads, runs, steps
+from agentctl.store.repositories.run_rows import RunRow, RunState
+from agentctl.store.visibility import EVERYONE
+from agentctl.webhooks.facts import publish_run
+
+PARALLEL_RUNS = 64
+"""Number of runs that are ended in parallel: group commit writes them in one transaction."""
+
+MAXIMUM_RETURNS = 2
+"""Times that a leg is run again from its checkpoint after its worker was lost."""
+
+WORKER_LOST = Ending.failed("WORKER_LOST", "The process that worked on the run is gone")
+
+WORKER_LOST_REASON = "The worker was lost"
+
+
+class LostRun(NamedTuple):
+    """A run that ended because its worker died, with the parts in its stored events."""
+
+    run: RunRow
+    ending: Ending
+    transcript: Transcript
+
+
+async def recover_runs(
+    database: Database,
+    owner: str | None,
+    *,
+    may_still_run: bool = False,
+    returns: bool = True,
+    on_ended: Callable[[LostRun], None] | None = None,
+) -> list[str]:
+    """End the live runs of a dead worker, children before their parents.
+
+    If one of them cannot be ended, the others are ended first and then its exception is raised.
+
+    Args:
+        owner: id of the worker; None for runs that have no owner.
+        may_still_run: True if the worker only stopped its heartbeat
+            (`liveness.WorkerDeath.NO_HEARTBEAT`). Its work may continue, so the `stopped_at` of
+            its runs stays empty. Otherwise the work of its ended runs is known to have stopped.
+        returns: False to end also the runs that could go on from a checkpoint, and with `owner`
+            None those that wait for any process.
+        on_ended: called for each run that this call has ended.
+
+    Returns:
+        Ids of the runs that this call has ended.
+
+    Raises:
+        Unavailable: the database does not answer; the runs before that are ended.
+    """
+    ended: list[str] = []
+    listed = run_reads.list_live_of_worker(owner, waiting=not returns)
+    lost = await database.read(listed, size="large")
+    kept = set[str]()
+    if lost and returns:
+        kept |= set(await database.read(approvals.list_checkpoints_of_owner(owner)))
+
+    returned = [
+        database.write(return_tree(database.outbox, run.run_id, owner))
+        for run in lost
+        if run.parent_run_id is None and run.run_id in kept and run.cancel_requested_at is None
+    ]
+    for first in range(0, len(returned), PARALLEL_RUNS):
+        await asyncio.gather(*returned[first : first + PARALLEL_RUNS])
+
+    for level in _group_by_depth(lost):
+        for first in range(0, len(level), PARALLEL_RUNS):
+            lost = level[first : first + PARALLEL_RUNS]
+            results = await asyncio.gather(
+                *(_end_run(database, run, may_still_run) for run in lost), return_exceptions=True
+            )
+            for run, result in zip(lost, results, strict=True):
+                if isinstance(result, BaseException):
+                    raise result
+                if result is not None:
+                    ended.append(run.run_id)
+                    if on_ended is not None:
+                        on_ended(result)
+    if owner is not None:
+        gone = runs.record_worker_gone(owner, now(), exited=not may_still_run)
+        await database.write(gone)
+    return ended
+
+
+def _group_by_depth(lost: list[RunRow]) -> list[list[RunRow]]:
+    parents = {run.run_id: run.parent_run_id for run in lost}
+    levels: defaultdict[int, list[RunRow]] = defaultdict(list)
+    for run in lost:
+        depth, parent = 0, run.parent_run_id
+        while parent is not None:
+            depth, parent = depth + 1, parents.get(parent)
+        levels[depth].append(run)
+    return [levels[depth] for depth in sorted(levels, reverse=True)]
+
+
+async def _end_run(database: Database, run: RunRow, may_still_run: bool) -> LostRun | None:
+    try:
+        return await database.write(
+            _write_end(database.outbox, run.run_id, run.owner, may_still_run)
+        )
+    except AlreadyFinished:
+        return None
+
+
+@unit
+def _read_kept(run: RunRow) -> Steps[Sequence[Mapping[str, Any]]]:
+    """Return the messages of its origin with which a run began; none if they are gone."""
+    if run.origin_run_id is None or run.component_type == "workflow":
+        return ()
+    origin = yield from run_reads.get(run.origin_run_id, EVERYONE)
+    if origin is None:
+        return ()
+    return mark_kept(orjson.loads(origin.messages or "[]")[: run.origin_at or 0], origin.run_id)
+
+
+@unit
+def _write_end(
+    outbox: Outbox, run_id: str, owner: str | None, may_still_run: bool
+) -> Steps[LostRun | None]:
+    """End one run in its current state; return None if it has ended meanwhile.
+
+    The row is locked and read again: a cancel may have been requested since, and no request and
+    no event can be added until the end is committed.
+    """
+    run = yield from run_reads.get_for_update(run_id)
+    if run is None or is_final(run.status) or run.owner != owner:
+        # Ended meanwhile, or returned to its checkpoint.
+        return None
+    root_id = yield from find_root_id(run)
+
+    replayed = yield from replay_stored_events(run, root_id)
+    replayed.close_open_calls()
+    ending = WORKER_LOST
+    if run.cancel_requested_at is not None:
+        reason = f"{run.cancel_reason}; the worker was lost" if run.cancel_reason else None
+        ending = Ending.cancelled(run.cancel_requested_by or "system", reason or WORKER_LOST_REASON)
+
+    at = now()
+    replayed.transcript.close_open_calls(at)
+    kept = yield from _read_kept(run)
+    transcript = build_unfinished_transcript(
+        run, replayed.content, replayed.transcript.messages, kept
+    )
+    transcript.tools.extend(replayed.tools)
+    transcript.spans = replayed.spans
+    transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
+
+    if root_id == run.run_id:
+        yield from _append_end_event(run, replayed.component_name, ending, transcript)
+    end = build_run_end(
+        run,
+        run.attempt,
+        ending,
+        transcript,
+        finished_at=at,
+        stopped_at=None if may_still_run else at,
+        cancel_reason=ending.reason,
+    )
+
+    if (yield from runs.finish(end, lost=True)) is None:
+        raise AlreadyFinished
+    yield from close_approvals(run_id, ending.actor or "system", at)
+    yield from cancel_waiting_members(run_id, at)
+    yield from publish_run(outbox, run_id)
+    return LostRun(run, ending, transcript)
+
+
+@unit
+def settle_inconsistent(outbox: Outbox, run_id: str) -> Steps[bool]:
+    """Repair what `integrity.find_inconsistent` finds of a run; return False if it finds nothing.
+
+    A run that no process goes on with is ended, whether or not it has an owner.
+    """
+    state = yield from run_reads.get_state(run_id)
+    if state is None:
+        return False
+    root_id = yield from find_root_id(state)
+    yield from run_reads.lock_state(root_id)
+    state = yield from run_reads.lock_state(run_id)
+    found = yield from integrity.find_inconsistent(1, now(), run_id)
+    if state is None or not found:
+        return False
+    match found[0].remedy:
+        case "let it go on":
+            yield from release_if_decided(root_id)
+        case "close what it waited for":
+            yield from close_approvals(run_id, "system", now())
+        case "end it":
+            if state.parent_run_id is not None:
+                reason = "The parent run ended"
+                yield from runs.request_cancel(run_id, now(), "system:parent", reason, claimed=True)
+            yield from _write_end(outbox, run_id, state.owner, state.owner is not None)
+            yield from release_if_decided(root_id)
+    return True
+
+
+@unit
+def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:  # noqa: C901
+    """Return the lost leg of a root run and of its members to their checkpoints, if possible.
+
+    Members that started in the lost leg have no checkpoint: they are ended afterwards, as all runs
+    that are still owned by the dead worker.
+
+    Returns:
+        False, without a change, if the run cannot go on.
+    """
+    # The row of the root run first, as a decision and a cancel lock it. Other processes may recover
+    # the same worker: the second one finds another owner.
+    root = yield from run_reads.lock_state(root_id)
+    checkpoint = yield from approvals.load_checkpoint(root_id)
+    if root is None or root.owner != owner or checkpoint is None or is_final(root.status):
+        return False
+    if root.cancel_requested_at is not None:
+        return False
+    durable = is_durable(checkpoint)
+    if root.attempt == 1 and not durable:
+        return False
+
+    # Its worker may live: a member that ends meanwhile has no lost calls.
+    members = yield from approvals.list_checkpoints_below(root_id)
+    lost = []
+    for run_id in members:
+        member = yield from run_reads.lock_state(run_id)
+        if member is not None and member.owner == owner and not is_final(member.status):
+            lost.append(member)
+
+    has_effects = bool((yield from run_reads.has_leg_effects(root_id)))
+    rows = yield from approvals.list_of_root(root_id)
+    written, progress_at = checkpoint.attempt, 0
+    if durable and (progress := (yield from steps.find_progress(root_id))) is not None:
+        written, progress_at = max(written, progress.attempt), progress.ended_at
+    # A question about a lost call costs two attempts: its pause, and the leg after it.
+    questions = sum(row.kind == "outcome" and row.created_at > progress_at for row in rows)
+    returns = root.attempt - written - 2 * questions
+
+    # A call that was executing becomes a question, unless it is idempotent. Without a question, the
+    # run is not returned if a call without an approval began, which could be made twice, or if the
+    # leg has lost its worker too often: it may be the cause.
+    asked = yield from ask_about_lost_calls(rows)
+    if durable:
+        for run_id in (root_id, *members):
+            asked += yield from ask_about_lost_steps(run_id, root_id)
+    if not asked and (has_effects or returns > MAXIMUM_RETURNS):
+        return False
+
+    # The new attempt refuses all later writes of the old owner, also if its process still lives.
+    if asked:
+        yield from append_pause_event(root_id, asked)
+    yield from runs.return_leg(root_id, root.attempt, "PAUSED" if asked else "PENDING")
+    if has_effects:
+        # The run can only end once a person has reported what happened to its call.
+        yield from runs.keep_effects(root_id)
+    for member in lost:
+        yield from return_member(member)
+
+    if asked:
+        # After the members: the question may be that of one whose cancel was requested, which has
+        # ended now and waits for nothing.
+        yield from release_if_decided(root_id)
+        yield from publish_run(outbox, root_id)
+    return True
+
+
+@unit
+def return_member(member: RunState) -> Steps[None]:
+    """Return the leg of a member to its checkpoint; end it if its cancel was requested.
+
+    Its row, and that of its root run, are locked.
+    """
+    yield from runs.return_leg(member.run_id, member.attempt, "PAUSED")
+    if member.cancel_requested_at is not None:
+        yield from cancel_waiting_run(member.run_id, "system", None, now())
+
+
+@unit
+def _append_end_event(
+    run: RunRow, component_name: str | None, ending: Ending, transcript: Transcript
+) -> Steps[None]:
+    """Store the last event of a run whose events are stored, for its followers.
+
+    The name of the component is that of the earlier events: it may not be configured here.
+    """
+    last = yield from events.get_last_seq(run.run_id)
+    if last < 0:
+        return
+    identity = event_format.identify_run(run, component_name)
+    event = event_format.format_end(identity, ending, transcript)
+    yield from append_event(run, last + LOST_SEQ_STEP, event)

@@ -1,0 +1,200 @@
+"""This process as a worker: its row, its lock file, and the thread that writes its heartbeat.
+
+The row is written before the first run names the worker as its owner. The heartbeat has its own
+thread, so that work that blocks the event loop does not make the process look dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from agentctl import errors
+from agentctl.records.ids import new_id
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.times import now
+from agentctl.runs.workers.process import WorkerLock, identify_this_process
+from agentctl.store.database import Database
+from agentctl.store.databases import Databases
+from agentctl.store.repositories import workers
+from agentctl.store.schema import SCHEMA_VERSION
+from agentctl.store.threads import call_in_thread
+from agentctl.work.tasks import Tasks
+
+HEARTBEAT_SECONDS = 3.0
+"""Interval of the heartbeat of an idle worker."""
+
+LIVE_SECONDS = 0.75
+"""Interval of the heartbeat of a worker with live runs, which reads their cancel requests: each is
+found within a second without any notification, also if a heartbeat takes 0.2 seconds."""
+
+REGISTRATION_WAIT_SECONDS = 10.0
+"""Maximum time that `unregister` waits for a registration in progress."""
+
+_log = logging.getLogger("agentctl.runs")
+
+
+class Worker:
+    """A process that executes runs. Belongs to the event loop that registers it.
+
+    Args:
+        has_live_runs: returns True while the process executes runs; called by the thread.
+
+    Attributes:
+        heartbeat: the last stored heartbeat, a new object each time; None before the first one.
+        beat_at: the time after which it was stored, on the monotonic clock.
+        id: the owner of new runs. It changes when the worker was declared dead.
+        on_lost: called on the event loop with an id whose runs this process must stop: other
+            processes declared the worker dead, which is already registered under a new id, or the
+            database has moved, and servers of the new one recover the runs.
+    """
+
+    def __init__(
+        self,
+        databases: Databases,
+        *,
+        on_lost: Callable[[str], None] | None = None,
+        has_live_runs: Callable[[], bool] = lambda: False,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        self._databases = databases
+        self.on_lost = on_lost
+        self._has_live_runs = has_live_runs
+        self._heartbeat_seconds = heartbeat_seconds
+        self.heartbeat: workers.Heartbeat | None = None
+        self.beat_at = 0.0
+        self.id = new_id()
+        self._lock: WorkerLock | None = None
+        self._tasks = Tasks()
+        self._registration: asyncio.Task[None] | None = None
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._rate_limited = RateLimitedLog(_log)
+
+    async def register(self) -> None:
+        """Take the lock, write the row and start the heartbeat, unless that is done already.
+
+        Raises:
+            Unavailable: the database does not accept the row, or the process shuts down.
+        """
+        if self._thread is not None:
+            return
+        if self._ended.is_set():
+            raise errors.Unavailable("The server is shutting down")
+        if self._registration is None or self._registration.done():
+            self._registration = self._tasks.start(self._register())
+        await asyncio.shield(self._registration)
+
+    async def _register(self) -> None:
+        database = self._databases.system
+        lock = _acquire_lock(database, self.id)
+        try:
+            await database.write(workers.register(_build_row(self.id)))
+        except BaseException:
+            _remove_lock(lock)
+            # The outcome may be unknown. If the row exists, it dies without a heartbeat; the id is
+            # not used again.
+            self.id = new_id()
+            raise
+        self._lock = lock
+        self._thread = threading.Thread(
+            target=self._send_heartbeats,
+            args=(asyncio.get_running_loop(), database),
+            name="agentctl-heartbeat",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def _send_heartbeats(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
+        while self._wait_until_due():
+            try:
+                started = time.monotonic()
+                heartbeat = database.write_blocking(workers.record_heartbeat(self.id, now()))
+                if heartbeat is None:
+                    self._register_again(loop, database)
+                else:
+                    self.heartbeat, self.beat_at = heartbeat, started
+            except errors.AgentctlError as error:
+                self._rate_limited.log("the heartbeat could not be written: %s", error.detail)
+                if isinstance(error, errors.DatabaseMoved):
+                    self._report_lost(loop, self.id)
+            except Exception as error:
+                self._rate_limited.log("the heartbeat failed", cause=error)
+
+    def _wait_until_due(self) -> bool:
+        """Wait until a heartbeat is due. Return False if the worker ends."""
+        left = self._heartbeat_seconds
+        while left > 0:
+            if self._ended.wait(min(left, LIVE_SECONDS)):
+                return False
+            left = 0.0 if self._has_live_runs() else left - LIVE_SECONDS
+        return True
+
+    def _register_again(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
+        old, new = self.id, new_id()
+        lock = _acquire_lock(database, new)
+        try:
+            database.write_blocking(workers.register(_build_row(new)))
+        except BaseException:
+            _remove_lock(lock)
+            raise
+        _remove_lock(self._lock)
+        self.id, self._lock = new, lock
+        _log.warning("worker %s was declared dead; it continues as %s", old, new)
+        self._report_lost(loop, old)
+
+    def _report_lost(self, loop: asyncio.AbstractEventLoop, worker_id: str) -> None:
+        if self.on_lost is not None:
+            # A closed event loop has no runs any more.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self.on_lost, worker_id)
+
+    async def unregister(self) -> None:
+        """Stop the heartbeat and remove the row and the lock file; the worker ends for good.
+
+        If the database does not answer, the row stays and the unlocked file shows other processes
+        that the worker has ended.
+        """
+        self._ended.set()
+        await self._tasks.wait_until_empty(REGISTRATION_WAIT_SECONDS)
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        await call_in_thread(thread.join)
+        try:
+            await self._databases.system.write(workers.remove(self.id))
+        except errors.AgentctlError as error:
+            _log.warning("the row of worker %s could not be removed: %s", self.id, error.detail)
+            if self._lock is not None:
+                self._lock.release()
+        else:
+            _remove_lock(self._lock)
+        self._lock = None
+
+
+def _build_row(worker_id: str) -> workers.WorkerRow:
+    process = identify_this_process()
+    at = now()
+    return workers.WorkerRow(
+        worker_id, *process, beat=at, started_at=at, schema_version=SCHEMA_VERSION
+    )
+
+
+def _acquire_lock(database: Database, worker_id: str) -> WorkerLock | None:
+    """Return the lock, or None without one: then the pid and the heartbeat show life."""
+    if database.lock_folder is None:
+        return None
+    try:
+        return WorkerLock.acquire(database.lock_folder, worker_id)
+    except OSError as error:
+        _log.warning("worker %s has no lock file: %s", worker_id, error.strerror)
+        return None
+
+
+def _remove_lock(lock: WorkerLock | None) -> None:
+    if lock is not None:
+        lock.remove()
