@@ -45,7 +45,7 @@ _MODULES = (
     "agentctl.auth.explain.explain", "agentctl.auth.verifier", "agentctl.config",
     "agentctl.remote.client", "agentctl.runtime.components.configured",
     "agentctl.runtime.models.openai_chat", "agentctl.server.app",
-    "agentctl.server.processes.serve", "agentctl.service.doctor.configuration",
+    "agentctl.server.processes.serve", "agentctl.admin.doctor.configuration",
     "agentctl.service.service", "agentctl.store.sqlite.database", "agentctl.store.sqlite.schema",
     "asyncpg", "concurrent.futures.thread", "email.parser", "httpcore2", "httpx2",
     "importlib.metadata", "multiprocessing.context", "pydantic.main", "rich.console", "rich.table",

@@ -205,7 +205,7 @@ class RunWatch:
         local = self.watched.target.local
         if local is None:  # a server ends the runs of dead workers itself
             return
-        from agentctl.service.runs_doctor.find import is_orphaned
+        from agentctl.admin.runs_doctor.find import is_orphaned
 
         if await is_orphaned(local.service.hosting, self.watched.run_id, self.watched.db):
             raise RunFailed(

@@ -237,8 +237,12 @@ def log_startup_warnings(settings: Settings) -> None:
     paths = [sqlite_path(entry.url) for entry in settings.databases if is_sqlite_url(entry.url)]
     if not paths:
         return
-    from agentctl.service.doctor.configuration import MINIMUM_SQLITE_VERSION, is_at_least
-    from agentctl.service.doctor.files import NETWORK_FILESYSTEMS, detect_filesystem
+    from agentctl.store.sqlite.hazards import (
+        MINIMUM_SQLITE_VERSION,
+        NETWORK_FILESYSTEMS,
+        detect_filesystem,
+        is_at_least,
+    )
     from agentctl.store.sqlite.inspect import get_sqlite_version
 
     version = get_sqlite_version()

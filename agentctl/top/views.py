@@ -366,7 +366,7 @@ class WorkersView(View):
         """Read the workers."""
         if self.service is None:
             return
-        from agentctl.service.workers import survey_workers
+        from agentctl.admin.workers import survey_workers
 
         workers = await survey_workers(self.service.hosting)
         self._workers = {worker.worker_id: worker for worker in workers}

@@ -41,11 +41,12 @@ BELOW: dict[str, set[str]] = {
     "runs": LOWER | {"agents", "webhooks"},
     "telemetry": {"config", "records", "runs", "runtime"},
     "service": LOWER | {"runs", "telemetry", "webhooks"},
+    "admin": LOWER | {"runs", "webhooks", "service"},
     "server": LOWER | {"runs", "webhooks", "service"},
     "remote": BASE,
-    "cli": LOWER | {"runs", "webhooks", "service", "server", "remote"},
-    "interop": LOWER | {"runs", "webhooks", "service", "server", "remote", "cli"},
-    "top": BASE | {"auth", "cli", "service", "transcripts"},
+    "cli": LOWER | {"runs", "webhooks", "service", "admin", "server", "remote"},
+    "interop": LOWER | {"runs", "webhooks", "service", "admin", "server", "remote", "cli"},
+    "top": BASE | {"admin", "auth", "cli", "service", "transcripts"},
     "__main__": {"cli"},
 }
 """The parts of the package that each part may import, besides itself and `light_dataclass`."""

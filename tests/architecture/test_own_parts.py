@@ -42,7 +42,7 @@ USES: dict[str, tuple[str, ...]] = {
         "auth.explain.suggestions", "cli.commands.api", "config.checks", "config.databases",
         "config.extras", "interop.agentos.database.file", "interop.agentos.server.operation",
         "remote.address", "remote.connection", "runtime.models.provider", "service.audit_log",
-        "service.authorization", "service.doctor.components", "service.doctor.databases",
+        "service.authorization", "admin.doctor.components", "admin.doctor.databases",
         "store.repositories.personal_data",
     ),
     "calls of apsw and asyncpg, on the connections of the parts": (

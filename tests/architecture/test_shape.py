@@ -38,7 +38,7 @@ SHORT = {
     "agentctl.runtime.runners.default_values": "the runners of two libraries use it",
     "agentctl.runtime.mcp.counters": "imported for metrics, without the package for MCP",
     "agentctl.runtime.mcp.failures": "types that all of `mcp` uses, and import nothing of it",
-    "agentctl.service.doctor.finding": "a type that all checks use, and imports none of them",
+    "agentctl.admin.doctor.finding": "a type that all checks use, and imports none of them",
     "agentctl.work.run_scope": "imported by the public interface, without the runtime",
     "agentctl.store.outbox": "a type that all databases have, and imports none of them",
     "agentctl.store.visibility": "a type that all repositories use, and imports none of them",

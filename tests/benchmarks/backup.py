@@ -18,8 +18,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agentctl.admin.databases import check_integrity
 from agentctl.config.settings import Database
-from agentctl.service.databases import check_integrity
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import runs, sessions

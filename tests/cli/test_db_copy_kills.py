@@ -14,8 +14,8 @@ from uuid import uuid4
 import pytest
 
 from agentctl import errors
+from agentctl.admin.search_index import count_unindexed
 from agentctl.config.settings import Database
-from agentctl.service.search_index import count_unindexed
 from agentctl.store.copying import copier, postgres, sqlite
 from agentctl.store.copying.postgres import PostgresTarget
 from agentctl.store.copying.sqlite import SqliteSource

@@ -14,10 +14,10 @@ import apsw
 import pytest
 
 from agentctl import errors
+from agentctl.admin.search_index import count_unindexed, index_texts
 from agentctl.interface.requests import NewSession, Page, RunRequest, SessionFilter, SessionLocator
 from agentctl.records.times import now
 from agentctl.service.paging import pack_cursor
-from agentctl.service.search_index import count_unindexed, index_texts
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories import search_pages

@@ -18,7 +18,7 @@ NOT_STEPS = {
     "agentctl/interop/agentos/server/session_endpoints.py": {"created_before"},
     "agentctl/service/audit_heads.py": {"keep_days"},
     "agentctl/service/personal_data.py": {"keep_days"},
-    "agentctl/service/doctor/databases.py": {"check_clock"},
+    "agentctl/admin/doctor/databases.py": {"check_clock"},
     "agentctl/telemetry/attributes.py": {'"mistral"'},
 }
 """Files with the name of an example for another reason."""

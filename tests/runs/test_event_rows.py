@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentctl import errors
+from agentctl.admin.finish_upgrade import check_servers, finish_upgrade
 from agentctl.interface.requests import StreamEvent
 from agentctl.records.events import EVENT_NAMES, EventKind
 from agentctl.records.kinds import KINDS
@@ -28,7 +29,6 @@ from agentctl.runs.log.event_rows import (
 )
 from agentctl.runs.log.stream import Stream
 from agentctl.runs.workers.process import identify_this_process
-from agentctl.service.finish_upgrade import check_servers, finish_upgrade
 from agentctl.store.database import Sql
 from agentctl.store.repositories import events, workers
 from agentctl.store.repositories.events import EventRow

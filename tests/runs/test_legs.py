@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from agentctl import errors
+from agentctl.admin.runs_doctor.find import RunsDoctor
+from agentctl.admin.runs_doctor.repair import RunRepairs
 from agentctl.config.settings import Limits
 from agentctl.interface.requests import CancelRequest, ResumeRequest, RunFilter, RunRequest
 from agentctl.interface.requests.approvals import Ruling
@@ -22,8 +24,6 @@ from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.components import execute
 from agentctl.runtime.pauses import Ask, CallOutcome, Paused, perform_decided
 from agentctl.runtime.transcript.events import Content
-from agentctl.service.runs_doctor.find import RunsDoctor
-from agentctl.service.runs_doctor.repair import RunRepairs
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql, Work
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions, workers

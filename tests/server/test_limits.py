@@ -78,7 +78,7 @@ NOT_LISTED = {
     "agentctl.runtime.runners.langgraph_space.MAXIMUM_ARGUMENTS",
     "agentctl.server.observability.metrics_channel.MAXIMUM_PENDING_REQUESTS",
     "agentctl.server.processes.worker_handle.MAXIMUM_PAUSE",
-    "agentctl.service.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
+    "agentctl.admin.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
     "agentctl.service.session_histories.MAXIMUM_BYTES",
     "agentctl.store.database.MAXIMUM_COMPILED",
     "agentctl.store.totals.MAXIMUM_LISTS",

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from agentctl import errors
+from agentctl.admin.doctor.backups import check_backups
 from agentctl.config.backup import Backup
 from agentctl.config.settings import Database, Settings
 from agentctl.runs.jobs.backups import BackupSchedule
-from agentctl.service.doctor.backups import check_backups
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import audit
 from agentctl.store.sqlite.backup_folder import BackupFolder, has_same_rows

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from agentctl import errors
+from agentctl.admin.doctor.budgets import check_budgets
 from agentctl.auth.principal import Principal
 from agentctl.config import load_settings
 from agentctl.config.budgets import Budget
 from agentctl.interface.requests import RunRequest
 from agentctl.runs.life import budgets
 from agentctl.runs.life.budgets import find_period
-from agentctl.service.doctor.budgets import check_budgets
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import live_usage
 from tests.commands import run_command

@@ -13,6 +13,11 @@ from pathlib import Path
 import apsw
 import pytest
 
+from agentctl.admin.doctor import components, configuration, databases
+from agentctl.admin.doctor import keys as checked_keys
+from agentctl.admin.doctor.checks import DoctorStep, list_steps, run_step
+from agentctl.admin.doctor.files import check_permissions, check_private
+from agentctl.admin.doctor.finding import Finding
 from agentctl.auth.keys import files, generate
 from agentctl.auth.keys.rotation import open_rotation
 from agentctl.config.databases import is_loopback_host
@@ -29,13 +34,9 @@ from agentctl.config.settings import (
 )
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.times import now
-from agentctl.service.doctor import components, configuration, databases
-from agentctl.service.doctor import keys as checked_keys
-from agentctl.service.doctor.checks import DoctorStep, list_steps, run_step
-from agentctl.service.doctor.files import check_permissions, check_private, detect_filesystem
-from agentctl.service.doctor.finding import Finding
 from agentctl.store.databases import open_database
 from agentctl.store.sqlite import inspect
+from agentctl.store.sqlite.hazards import detect_filesystem
 from tests.loops import wait_until
 
 DAY = 86_400_000_000

@@ -11,9 +11,8 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
-from agentctl.config.settings import Database, Server, Settings
-from agentctl.service.doctor.checks import list_steps, run_step
-from agentctl.service.doctor.databases import (
+from agentctl.admin.doctor.checks import list_steps, run_step
+from agentctl.admin.doctor.databases import (
     _check_clock,
     _check_durability,
     _check_encoding,
@@ -22,7 +21,8 @@ from agentctl.service.doctor.databases import (
     _check_writable,
     check_database,
 )
-from agentctl.service.doctor.finding import Finding
+from agentctl.admin.doctor.finding import Finding
+from agentctl.config.settings import Database, Server, Settings
 from agentctl.store.postgres.database import PostgresDatabase
 from agentctl.store.postgres.inspect import ServerFacts
 from tests.postgres import drop_schema

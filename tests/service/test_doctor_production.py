@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from agentctl.admin.doctor.finding import Finding
+from agentctl.admin.doctor.production import LEAST_DESCRIPTORS, check_production
 from agentctl.config.settings import (
     Authorization,
     Database,
@@ -21,8 +23,6 @@ from agentctl.config.settings import (
     Settings,
     Signing,
 )
-from agentctl.service.doctor.finding import Finding
-from agentctl.service.doctor.production import LEAST_DESCRIPTORS, check_production
 
 HOUR = 3600
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from agentctl import errors
+from agentctl.admin.doctor.jobs import check_jobs
 from agentctl.auth.keys.generate import generate_key
 from agentctl.config.backup import Backup
 from agentctl.config.settings import Audit, Database, Metrics, Settings
 from agentctl.config.webhooks import Webhook
 from agentctl.records.times import now
 from agentctl.runs.workers import lease as lease_module
-from agentctl.service.doctor.jobs import check_jobs
 from agentctl.service.jobs import list_lanes
 from agentctl.service.service import Service
 from agentctl.store.database import Sql

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from agentctl.admin.runs_doctor.tool_calls import UnreadableMessages, close_calls, find_open_calls
 from agentctl.runtime.models.conversion import to_model_messages
-from agentctl.service.runs_doctor.tool_calls import UnreadableMessages, close_calls, find_open_calls
 from agentctl.store.repositories.integrity import StoredMessages
 
 

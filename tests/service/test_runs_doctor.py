@@ -6,10 +6,10 @@ import apsw
 import pytest
 
 from agentctl import errors
+from agentctl.admin.runs_doctor import find as examination
+from agentctl.admin.runs_doctor.find import Problem, RunsDoctor, is_orphaned
+from agentctl.admin.runs_doctor.repair import RunRepairs
 from agentctl.runs.workers.recovery import recover_runs
-from agentctl.service.runs_doctor import find as examination
-from agentctl.service.runs_doctor.find import Problem, RunsDoctor, is_orphaned
-from agentctl.service.runs_doctor.repair import RunRepairs
 from agentctl.service.service import Service
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import integrity, runs, sessions, workers

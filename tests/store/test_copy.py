@@ -10,9 +10,9 @@ from uuid import uuid4
 import pytest
 
 from agentctl import errors
+from agentctl.admin import database_copy
+from agentctl.admin.databases import read_database_status
 from agentctl.config.settings import Database
-from agentctl.service import database_copy
-from agentctl.service.databases import read_database_status
 from agentctl.store.copying import copier, postgres, sqlite
 from agentctl.store.database import Database as OpenDatabase
 from agentctl.store.database import Sql

@@ -19,9 +19,9 @@ import asyncpg
 import pytest
 
 from agentctl import errors
+from agentctl.admin.databases import check_integrity, plan_migration, read_database_status
+from agentctl.admin.doctor.databases import check_database as examine
 from agentctl.config import settings
-from agentctl.service.databases import check_integrity, plan_migration, read_database_status
-from agentctl.service.doctor.databases import check_database as examine
 from agentctl.store.databases import open_database
 from agentctl.store.migrating import migrate, read_version
 from agentctl.store.postgres.schema import find_schema_differences

@@ -22,8 +22,8 @@ from agentctl.interface.operations.partial import PartialOperations
 from agentctl.records.text import escape_controls
 
 if TYPE_CHECKING:
+    from agentctl.admin.doctor.finding import Finding, Verdict
     from agentctl.config.settings import Settings
-    from agentctl.service.doctor.finding import Finding, Verdict
 
 EXAMPLE = "agentctl doctor --config agentctl.toml"
 
@@ -91,7 +91,7 @@ def doctor(
 
 
 async def _examine_server(options: TargetOptions, findings: list[Finding]) -> None:
-    from agentctl.service.doctor.finding import Finding, from_failure, ok
+    from agentctl.admin.doctor.finding import Finding, from_failure, ok
 
     async with open_target(options) as target:
         operations: Any = target.operations
@@ -120,10 +120,10 @@ async def _examine_server(options: TargetOptions, findings: list[Finding]) -> No
 async def _examine(
     config: Config, findings: list[Finding], production: bool, backups: Path | None
 ) -> None:
+    from agentctl.admin.doctor.checks import list_steps, run_step
     from agentctl.cli.log import discard_log
     from agentctl.cli.show.progress import showing_progress
     from agentctl.config import load_settings
-    from agentctl.service.doctor.checks import list_steps, run_step
 
     settings: Settings | InvalidConfiguration
     try:

@@ -14,8 +14,8 @@ from agentctl.records.text import escape_controls
 from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
+    from agentctl.admin.imports.store import ImportReport
     from agentctl.cli.show.output import Format
-    from agentctl.service.imports.store import ImportReport
 
 DELAY_SECONDS = 1.0
 """Shorter work shows no progress."""

@@ -12,6 +12,8 @@ from typing import Any
 import orjson
 
 from agentctl import errors
+from agentctl.admin.imports.records import build_run_row
+from agentctl.admin.imports.store import ImportedSession, ImportReport, store_session
 from agentctl.config.budgets import Quotas
 from agentctl.interface.requests import Page, SessionFilter
 from agentctl.interop.agentos.database.reader import (
@@ -24,8 +26,6 @@ from agentctl.records.kinds import Record
 from agentctl.records.memories import check_memory, check_topics
 from agentctl.records.runs import FINAL_STATUSES
 from agentctl.records.times import format_rfc3339, now, parse_rfc3339
-from agentctl.service.imports.records import build_run_row
-from agentctl.service.imports.store import ImportedSession, ImportReport, store_session
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import memories, sessions
 from agentctl.store.repositories.memories import MemoryRow

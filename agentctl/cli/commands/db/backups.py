@@ -79,7 +79,7 @@ def back_up(
             others = ", ".join(each.id for each in entries[1:])
             note(f"it has one database; back up the others with --db: {others}")
     else:
-        from agentctl.service.databases import format_dump_command, format_restore_command
+        from agentctl.admin.databases import format_dump_command, format_restore_command
 
         write_line(format_dump_command(entry, file))
         note(
@@ -95,7 +95,7 @@ def back_up(
 
 
 async def _back_up(entry: Database, file: Path, output_format: Format) -> None:
-    from agentctl.service.databases import back_up
+    from agentctl.admin.databases import back_up
 
     counter = Counter("")
     async with showing_progress(counter):
@@ -128,8 +128,8 @@ def list_backups(
 async def _list_backups(
     settings: Settings, entries: Sequence[Database], check: bool, output_format: Format
 ) -> None:
+    from agentctl.admin.restores import list_backups
     from agentctl.config.databases import is_sqlite_url
-    from agentctl.service.restores import list_backups
 
     records: list[dict[str, object]] = []
     counter = Counter("backups")
@@ -205,9 +205,9 @@ def restore(
         raise UsageError("give either FILE or --latest", hint="list them with: agentctl db backups")
     settings = load_settings_quietly(config)
     entry = find_databases(settings, db)[0]
+    from agentctl.admin.databases import format_restore_command
+    from agentctl.admin.restores import find_latest_backup
     from agentctl.config.databases import is_sqlite_url
-    from agentctl.service.databases import format_restore_command
-    from agentctl.service.restores import find_latest_backup
 
     if is_sqlite_url(entry.url):
         path = file.absolute() if file else find_latest_backup(settings.backup.folder, entry)
@@ -226,7 +226,7 @@ def restore(
 async def _restore(
     entry: Database, file: Path, replace: bool, sha256: str | None, output_format: Format
 ) -> None:
-    from agentctl.service.restores import restore
+    from agentctl.admin.restores import restore
 
     counter = Counter(f"rows of {entry.id} checked")
 
@@ -271,7 +271,7 @@ def settle(config: Config = None, db: DbId = None, yes: Yes = False, output: Out
 
 
 async def _settle(settings: Settings, entry: Database, output_format: Format) -> None:
-    from agentctl.service.restores import settle_recovered
+    from agentctl.admin.restores import settle_recovered
 
     async with showing_progress(f"settling {entry.id}"):
         settled = await settle_recovered(settings, entry)

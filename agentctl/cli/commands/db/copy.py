@@ -105,7 +105,7 @@ def _find_target(settings: Settings, target: str) -> Database:
 
 
 async def _show_status(source: Database, target: Database, output_format: Format) -> None:
-    from agentctl.service.database_copy import read_copy_status
+    from agentctl.admin.database_copy import read_copy_status
 
     async with showing_progress("counting rows"):
         found = await read_copy_status(source, target)
@@ -113,7 +113,7 @@ async def _show_status(source: Database, target: Database, output_format: Format
 
 
 async def _copy(source: Database, target: Database, searched: bool, output_format: Format) -> None:
-    from agentctl.service.database_copy import copy_rows
+    from agentctl.admin.database_copy import copy_rows
 
     counter = Counter("rows copied")
     async with showing_progress(counter):
@@ -130,8 +130,8 @@ async def _finish(
     interrupt: bool,
     output_format: Format,
 ) -> None:
+    from agentctl.admin.database_copy import finish_copy
     from agentctl.config.databases import build_url
-    from agentctl.service.database_copy import finish_copy
 
     counter = Counter("rows copied")
     async with showing_progress(counter):
@@ -145,7 +145,7 @@ async def _finish(
 
 
 async def _abandon(source: Database) -> None:
-    from agentctl.service.database_copy import abandon_copy
+    from agentctl.admin.database_copy import abandon_copy
 
     target = await abandon_copy(source)
     note(f"the copy to {target} has ended; what it has is not served and can be deleted")

@@ -25,9 +25,9 @@ from agentctl.errors import BadRequest
 from agentctl.records.text import format_bytes
 
 if TYPE_CHECKING:
+    from agentctl.admin.databases import DatabaseStatus, MigrationPlan
+    from agentctl.admin.doctor.finding import Finding
     from agentctl.config.settings import Database, Settings
-    from agentctl.service.databases import DatabaseStatus, MigrationPlan
-    from agentctl.service.doctor.finding import Finding
     from agentctl.store.schema import Migration
 
 _STATUS = Columns(
@@ -88,7 +88,7 @@ def show_status(config: Config = None, db: OnlyDatabase = None, output: Output =
     statuses: list[DatabaseStatus] = []
 
     async def look() -> None:
-        from agentctl.service.databases import read_database_status
+        from agentctl.admin.databases import read_database_status
 
         for entry in entries:
             async with showing_progress(f"inspecting {entry.id}"):
@@ -140,8 +140,8 @@ def migrate(
 async def _migrate(
     entries: Sequence[Database], records: list[dict[str, object]], *, dry_run: bool
 ) -> None:
+    from agentctl.admin.databases import migrate, plan_migration
     from agentctl.config.databases import display_url
-    from agentctl.service.databases import migrate, plan_migration
     from agentctl.store.schema import SCHEMA_VERSION, describe_newer
 
     def applied(plan: MigrationPlan, migration: Migration) -> None:
@@ -168,7 +168,7 @@ async def _migrate(
 
 
 async def _finish(settings: Settings, entries: Sequence[Database]) -> None:
-    from agentctl.service.finish_upgrade import check_servers, finish_upgrade
+    from agentctl.admin.finish_upgrade import check_servers, finish_upgrade
     from agentctl.store.schema import TEXT_ROWS_SINCE
 
     await check_servers(settings)
@@ -205,7 +205,7 @@ def check(config: Config = None, db: OnlyDatabase = None, output: Output = None)
     findings: list[Finding] = []
 
     async def check_entries() -> None:
-        from agentctl.service.databases import check_integrity
+        from agentctl.admin.databases import check_integrity
 
         for entry in entries:
             counter = Counter("")
@@ -233,7 +233,7 @@ def index(config: Config = None, db: OnlyDatabase = None, output: Output = None)
     records: list[dict[str, object]] = []
 
     async def index_entries() -> None:
-        from agentctl.service.search_index import index_texts
+        from agentctl.admin.search_index import index_texts
 
         for entry in entries:
             counter = Counter("")

@@ -43,7 +43,7 @@ from agentctl.records.kinds import ComponentRef, component_of_run
 from agentctl.transcripts.model import clean_line
 
 if TYPE_CHECKING:
-    from agentctl.service.runs_doctor.find import Problem
+    from agentctl.admin.runs_doctor.find import Problem
 
 _STATES = {"done": "done", "failed": "failed", "unknown": "outcome not known"}
 
@@ -242,7 +242,7 @@ async def examine_runs(
 
 
 async def _find_problems(target: Target, here: LocalTarget, db: str | None) -> list[Problem]:
-    from agentctl.service.runs_doctor.find import RunsDoctor
+    from agentctl.admin.runs_doctor.find import RunsDoctor
 
     doctor = RunsDoctor(here.service.hosting, db)
     counter = Counter("runs checked", await doctor.count())
@@ -263,7 +263,7 @@ async def _repair_problems(
 ) -> list[Problem]:
     import asyncio
 
-    from agentctl.service.runs_doctor.repair import RunRepairs
+    from agentctl.admin.runs_doctor.repair import RunRepairs
 
     done: list[Problem] = []
     counter = Counter("problems processed", len(problems))

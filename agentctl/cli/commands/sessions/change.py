@@ -76,7 +76,7 @@ async def import_sessions(
     first change. What exists already is skipped, so an import can be repeated. Works only locally.
     Exit code 1 if a session or run was left out; stderr lists it.
     """
-    from agentctl.service.imports.exports import SessionFile
+    from agentctl.admin.imports.exports import SessionFile
     from agentctl.store.databases import open_database
     from agentctl.store.outbox import Outbox
 

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.light_dataclass import dataclass
-from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.store import migrating
 from agentctl.store.migrating import get_engine, read_unbounded, read_version
 from agentctl.store.repositories import integrity

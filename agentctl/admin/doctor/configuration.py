@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from agentctl.admin.doctor.files import check_permissions, check_private
+from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.config import require_verification_key
 from agentctl.config.databases import is_loopback_host, split_address
 from agentctl.config.extras import build_install_command
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.times import format_rfc3339
-from agentctl.service.doctor.files import check_permissions, check_private
-from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
+from agentctl.store.sqlite.hazards import MINIMUM_SQLITE_VERSION, is_at_least
 from agentctl.store.sqlite.inspect import get_sqlite_version
 
 _LONG_LEEWAY = 60
@@ -29,10 +29,6 @@ MINIMUM_VERSIONS = {
     "h11": "0.16",
 }
 """Minimum versions of distributions: older ones have security advisories."""
-
-MINIMUM_SQLITE_VERSION = "3.51.3"
-"""In older versions, two connections that write and checkpoint at the same time can damage a file
-in WAL mode."""
 
 _CHECK = "versions"
 
@@ -156,19 +152,6 @@ def check_versions() -> Iterator[Finding]:
         yield wrong(_CHECK, text, build_install_command("--upgrade", f"{name}>={floor}"))
     if good:
         yield ok(_CHECK, ", ".join(good))
-
-
-def is_at_least(version: str, floor: str) -> bool:
-    """Return True if `version` is `floor` or later; a pre-release such as `2.0rc1` is earlier."""
-    numbers = re.match(r"\d+(?:\.\d+)*", version)
-    if numbers is None:
-        return False
-    parts = [[*map(int, text.split("."))] for text in (numbers[0], floor)]
-    size = max(map(len, parts))
-    actual, needed = (part + [0] * (size - len(part)) for part in parts)
-    if actual == needed:
-        return re.match(r"[.-]?(a|b|rc|dev)", version[numbers.end() :]) is None
-    return actual > needed
 
 
 def check_clock(present: float | None = None) -> Finding:

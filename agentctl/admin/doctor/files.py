@@ -6,27 +6,14 @@ SQLite needs the locks and the shared memory of a local filesystem.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentctl.service.doctor.finding import Finding, note, wrong
+from agentctl.admin.doctor.finding import Finding, note, wrong
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-
-NETWORK_FILESYSTEMS = frozenset(
-    {
-        "9p", "afs", "beegfs", "ceph", "cifs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs",
-        "fuse.sshfs", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "prl_fs", "smb3", "smbfs",
-        "vboxsf", "vmhgfs",
-    }
-)  # fmt: skip
-"""Types of filesystems that several machines, or a machine and its host, share."""
-
-_MOUNTS = Path("/proc/self/mountinfo")
-_octal = re.compile(r"\\([0-7]{3})")
 
 
 def check_permissions(check: str, path: Path, what: str) -> Iterator[Finding]:
@@ -73,26 +60,3 @@ def suggest_write_access(folder: Path, mode: str) -> str:
 
 def _format_chmod(mode: str, path: Path) -> str:
     return f"chmod {mode} {shlex.quote(str(path))}"
-
-
-def detect_filesystem(path: Path, mounts: Path = _MOUNTS) -> str | None:
-    """Return the type of the filesystem of a file, such as `ext4`; None: unknown.
-
-    Args:
-        path: the file or folder, which may be missing.
-        mounts: the mount table of the kernel (proc_pid_mountinfo(5)).
-    """
-    try:
-        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return None
-    real = path.resolve()
-    deepest: tuple[int, str] | None = None
-    for line in lines:
-        before, _, after = line.partition(" - ")
-        point = Path(_octal.sub(lambda code: chr(int(code[1], 8)), before.split(" ")[4]))
-        depth = len(point.parts)
-        # Of two mounts at one place the later one hides the other.
-        if real.is_relative_to(point) and (deepest is None or depth >= deepest[0]):
-            deepest = depth, after.partition(" ")[0]
-    return None if deepest is None else deepest[1]

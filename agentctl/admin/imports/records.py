@@ -11,6 +11,7 @@ from typing import Any, cast, get_args
 
 import orjson
 
+from agentctl.admin.imports.store import ImportedSession
 from agentctl.auth.tokens.claims import has_hidden_characters, is_reserved_subject
 from agentctl.config.settings import Limits
 from agentctl.errors import ValidationFailed
@@ -27,7 +28,6 @@ from agentctl.records.shape import find_mismatch
 from agentctl.records.times import format_rfc3339, parse_rfc3339
 from agentctl.records.validation import check_text
 from agentctl.runs.states import is_final
-from agentctl.service.imports.store import ImportedSession
 from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.config.databases import is_loopback_host
 from agentctl.config.mcp_servers import is_per_user, parse_mcp_reference
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.providers import list_used_models, require_extra, requires_key
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.errors import InvalidConfiguration
-from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 
 
 def check_models(settings: Settings) -> Iterator[Finding]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 
+from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError
 from agentctl.records.times import format_span, now
-from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.store.repositories import webhooks
 from agentctl.webhooks.deliveries import Waiting, count_waiting
 from agentctl.webhooks.signing import load_signer

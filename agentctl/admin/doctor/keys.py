@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Iterator
 
+from agentctl.admin.doctor.files import check_permissions
+from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.auth.keys.files import read_private_key
 from agentctl.auth.keys.generate import key_thumbprint
 from agentctl.auth.keys.keyring import has_remote_keys, load_key_set, read_key_files
@@ -17,8 +19,6 @@ from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Settings
 from agentctl.errors import InvalidKey
 from agentctl.records.times import format_rfc3339, now
-from agentctl.service.doctor.files import check_permissions
-from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 
 _CHECK = "keys"
 

@@ -6,10 +6,10 @@ that is left although it was due shows a job that is late. Backups and webhooks 
 
 from __future__ import annotations
 
+from agentctl.admin.doctor.finding import Finding, note, ok, wrong
 from agentctl.records.times import DAY, now
 from agentctl.runs.jobs.cleanup import EVENT_RETENTION
 from agentctl.runs.life.claims import QUEUE_SECONDS
-from agentctl.service.doctor.finding import Finding, note, ok, wrong
 from agentctl.service.hosting import Hosting
 from agentctl.store.repositories import approvals, events, queue, workers
 

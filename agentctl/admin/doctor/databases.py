@@ -9,18 +9,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
+from agentctl.admin.doctor.files import check_permissions, suggest_write_access
+from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.config.databases import display_url, is_loopback_host, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span, now
-from agentctl.service.doctor.files import (
-    NETWORK_FILESYSTEMS,
-    check_permissions,
-    detect_filesystem,
-    suggest_write_access,
-)
-from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.store.databases import open_database
 from agentctl.store.migrating import read_version
 from agentctl.store.postgres.inspect import ServerFacts, read_server_facts, receives_notifications
@@ -29,6 +24,7 @@ from agentctl.store.repositories.workers import get_newest_time
 from agentctl.store.schema import SCHEMA_VERSION, StoredVersion, describe_newer
 from agentctl.store.sqlite import inspect
 from agentctl.store.sqlite.connection import WAL_BYTES
+from agentctl.store.sqlite.hazards import NETWORK_FILESYSTEMS, detect_filesystem
 from agentctl.store.threads import call_in_thread
 
 _LEAST_FREE = 100_000_000

@@ -12,13 +12,13 @@ from dataclasses import field, replace
 from typing import Literal, cast
 
 from agentctl import errors
+from agentctl.admin.runs_doctor.tool_calls import UnreadableMessages, find_open_calls
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.runs.states import is_final
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath
 from agentctl.service.hosting import Hosting
-from agentctl.service.runs_doctor.tool_calls import UnreadableMessages, find_open_calls
 from agentctl.store.database import Database
 from agentctl.store.repositories import integrity, queue, run_reads, workers
 from agentctl.store.repositories.integrity import ScannedRun

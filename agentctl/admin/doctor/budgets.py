@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from agentctl.admin.doctor.finding import Finding, note, ok, wrong
 from agentctl.config.budgets import Budget
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.runs.life.prices import Prices
-from agentctl.service.doctor.finding import Finding, note, ok, wrong
 
 _CHECK = "budgets"
 

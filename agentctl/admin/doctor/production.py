@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentctl.admin.doctor.files import check_private
+from agentctl.admin.doctor.finding import Finding, note, ok, wrong
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
 from agentctl.records.times import format_span
-from agentctl.service.doctor.files import check_private
-from agentctl.service.doctor.finding import Finding, note, ok, wrong
 
 BACKUPS = Path("/var/lib/agentctl-backups")
 """The folder of the unit `agentctl-backup@.service`."""

@@ -6,12 +6,12 @@ import shlex
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError
-from agentctl.service.doctor.finding import Finding, from_failure, note, ok, wrong
 
 if TYPE_CHECKING:
-    from agentctl.service.runs_doctor.find import ProblemKind
+    from agentctl.admin.runs_doctor.find import ProblemKind
 
 _CHECK = "runs"
 
@@ -31,8 +31,8 @@ _DESCRIPTIONS: dict[ProblemKind, tuple[str, bool]] = {
 
 async def check_runs(settings: Settings) -> list[Finding]:
     """Count the problems in databases that exist and are valid, and find late jobs."""
-    from agentctl.service.doctor.jobs import check_jobs
-    from agentctl.service.runs_doctor.find import RunsDoctor
+    from agentctl.admin.doctor.jobs import check_jobs
+    from agentctl.admin.runs_doctor.find import RunsDoctor
     from agentctl.service.service import Service
 
     checked: list[int] = []

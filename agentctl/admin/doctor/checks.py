@@ -7,10 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from agentctl.config.settings import Database, Settings
-from agentctl.errors import AgentctlError
-from agentctl.light_dataclass import dataclass
-from agentctl.service.doctor import (
+from agentctl.admin.doctor import (
     budgets,
     components,
     configuration,
@@ -19,10 +16,13 @@ from agentctl.service.doctor import (
     runs,
     webhooks,
 )
-from agentctl.service.doctor.backups import check_backups
-from agentctl.service.doctor.finding import Finding, from_failure, wrong
-from agentctl.service.doctor.production import check_production
-from agentctl.service.search_index import check_index
+from agentctl.admin.doctor.backups import check_backups
+from agentctl.admin.doctor.finding import Finding, from_failure, wrong
+from agentctl.admin.doctor.production import check_production
+from agentctl.admin.search_index import check_index
+from agentctl.config.settings import Database, Settings
+from agentctl.errors import AgentctlError
+from agentctl.light_dataclass import dataclass
 from agentctl.store.search import Tokenizer
 
 

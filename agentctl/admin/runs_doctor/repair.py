@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 
 from agentctl import errors
+from agentctl.admin.runs_doctor.find import Problem
+from agentctl.admin.runs_doctor.tool_calls import UnreadableMessages, close_calls, find_open_calls
 from agentctl.records.times import now, whole_seconds
 from agentctl.runs.states import is_final
 from agentctl.runs.workers import process
 from agentctl.runs.workers.liveness import WorkerDeath
 from agentctl.runs.workers.recovery import recover_runs, settle_inconsistent
 from agentctl.service.hosting import Hosting
-from agentctl.service.runs_doctor.find import Problem
-from agentctl.service.runs_doctor.tool_calls import UnreadableMessages, close_calls, find_open_calls
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import integrity, run_reads, workers
 from agentctl.store.repositories.run_rows import RunState

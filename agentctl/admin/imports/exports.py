@@ -9,12 +9,12 @@ from typing import IO, Any, TypedDict
 
 import orjson
 
+from agentctl.admin.imports.records import SessionReader
+from agentctl.admin.imports.store import ImportedSession, ImportReport, store_session
 from agentctl.config.settings import Settings
 from agentctl.errors import Conflict, ValidationFailed
 from agentctl.records.runs import RunRecord
 from agentctl.records.shape import find_mismatch
-from agentctl.service.imports.records import SessionReader
-from agentctl.service.imports.store import ImportedSession, ImportReport, store_session
 from agentctl.store.database import Database
 
 MAXIMUM_RECORD_BYTES = 268_435_456

@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentctl.admin.doctor.files import suggest_write_access
+from agentctl.admin.doctor.finding import Finding, note, ok, wrong
 from agentctl.config.databases import sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.errors import InvalidConfiguration, Unavailable
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_span
-from agentctl.service.doctor.files import suggest_write_access
-from agentctl.service.doctor.finding import Finding, note, ok, wrong
 from agentctl.store.sqlite.backup import read_creation_time
 from agentctl.store.sqlite.backup_folder import SPARE_BYTES, BackupFolder
 from agentctl.store.sqlite.file import get_file_size
