@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.text import Text
 
 from agentctl.cli.show.transcript.draw import SHORT_ID, Printer
-from agentctl.cli.show.transcript.timeline import draw_timeline
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import describe_run
 from agentctl.records.times import format_elapsed, format_span, now
@@ -23,6 +22,7 @@ from agentctl.transcripts.model import (
     parse_time,
 )
 from agentctl.transcripts.texts import Look, format_tokens, get_look
+from agentctl.transcripts.timeline import draw_timeline
 
 MAXIMUM_WIDTH = 100
 """Columns of a transcript; a timeline has the whole width."""

@@ -21,11 +21,11 @@ from agentctl.cli.show.output import Format
 from agentctl.cli.show.terminal import display_width
 from agentctl.cli.show.transcript.markdown import split_blocks
 from agentctl.cli.show.transcript.pages import create_page
-from agentctl.cli.show.transcript.timeline import draw_timeline
 from agentctl.interface.requests import RunView
 from agentctl.interop.agentos.backend import view_run
 from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.texts import Look
+from agentctl.transcripts.timeline import draw_timeline
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.local_project import running_command

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from agentctl.cli.io import current_io
 from agentctl.cli.show.transcript.markdown import draw_markdown
-from agentctl.cli.show.transcript.timeline import draw_timeline
 from agentctl.records.kinds import Record
 from agentctl.records.phase import describe_run
 from agentctl.records.times import format_elapsed
@@ -46,6 +45,7 @@ from agentctl.transcripts.texts import (
     format_tokens,
     get_look,
 )
+from agentctl.transcripts.timeline import draw_timeline
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

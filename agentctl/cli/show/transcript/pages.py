@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from agentctl.cli.io import current_io
 from agentctl.cli.show.output import resolve_format
-from agentctl.cli.show.transcript.timeline import draw_timeline
 from agentctl.errors import AgentctlError, UsageError
 from agentctl.records.kinds import Record
 from agentctl.transcripts import markdown
 from agentctl.transcripts.model import DrawnRun
 from agentctl.transcripts.runs import CausesReader, SessionRuns
 from agentctl.transcripts.texts import TRACE_URL, Look, describe_details
+from agentctl.transcripts.timeline import draw_timeline
 
 if TYPE_CHECKING:
     from agentctl.cli.show.output import Format
