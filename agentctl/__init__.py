@@ -1,7 +1,8 @@
 """agentctl: the server of an agent platform and its admin tool, in one command.
 
-The public Python interface is described in docs/python.md. Its names are loaded when they are used,
-so that the command line starts without them.
+The modules here have a path that users import (`agents`, `langchain`, `pydantic_ai`, `agno`,
+`openai_agents`; docs/python.md), or serve every package: `errors`, `light_dataclass`, `extensions`.
+The names of this package are loaded on first use, so that the command line starts without them.
 """
 
 from __future__ import annotations

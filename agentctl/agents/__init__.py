@@ -1,4 +1,8 @@
-"""The public interface for agents and tools in Python (docs/python.md). Its names stay stable."""
+"""The public interface for agents and tools in Python (docs/python.md). Its names stay stable.
+
+`waiting` has the part that waits for people. Models for libraries of agents are modules of
+`agentctl` itself, such as `agentctl.langchain`: users import them by these paths.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The JSON records of the interface, one module for each noun, and small shared values.
 
-Records are typed dictionaries: a record is the JSON object itself with names for its fields.
-Nullable fields are always present, and null when empty (docs/contract.md "Records"). The package
-has many small modules so that a command imports only the records that it prints.
+A record is a typed dictionary: the JSON object itself, with nullable fields always present
+(docs/contract.md "Records"). Modules are small so that a command imports only what it prints.
 """

@@ -1,4 +1,7 @@
-"""The remote backend: the operations of a server, over HTTP."""
+"""The remote backend: the operations of a server, over HTTP.
+
+Other servers, such as those of AgentOS, have adapters in `interop`.
+"""
 
 from agentctl.remote.client import RemoteOperations
 from agentctl.remote.open import open_remote

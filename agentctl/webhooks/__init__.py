@@ -1,1 +1,4 @@
-"""Delivery of webhooks: addresses (SSRF), signatures, attempts, and the task that makes them."""
+"""Webhooks: the facts that runs store, and their delivery: addresses, signatures, attempts.
+
+The operations on webhooks are in `service`, their settings in `config`.
+"""

@@ -1,1 +1,4 @@
-"""Output: tables, documents, transcripts, progress."""
+"""Output: tables, documents, progress, and transcripts as rich draws them.
+
+The parts of a transcript that need no terminal are in `transcripts`.
+"""

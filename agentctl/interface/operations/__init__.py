@@ -1,10 +1,9 @@
 """Operations: the things that a caller can do, on the local backend or over HTTP.
 
-`Operations` is the table of the HTTP interface: each method declares its HTTP method and path, its
-parameters, its result and its texts. It has two implementations, and the command line does not
-distinguish them: `service.Service.operations_for(principal)` in this process, and
-`remote.RemoteOperations(url, token)` over HTTP. Documents never name a path, host, process or
-backend. The requests are in `agentctl.interface.requests`.
+`Operations` is the table of the HTTP interface: each method declares its method and path, its
+parameters, its result and its texts. Both backends, `Service.operations_for(principal)` and
+`RemoteOperations(url, token)`, implement it, and no document names a path, host, process or
+backend.
 """
 
 # The methods of `Operations` have no statements: `execute` or a backend executes them.

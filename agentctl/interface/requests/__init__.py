@@ -1,10 +1,8 @@
 """Requests of operations: filters, pages, new resources and changes, with their bounds.
 
-Both backends use these classes. The server builds them from HTTP requests, the command line from
-options. A field that is a query parameter is declared as one; the others are in the body.
-
-This module has the bounds, the pages, and the requests of sessions and runs. The other modules of
-the package have the requests of one noun each.
+The server builds them from HTTP requests, the command line from options, and both backends use
+them; a field that is a query parameter is declared as one, the others are in the body. This module
+has the bounds, the pages, and the requests of sessions and runs, the others those of one noun.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Tools of agents: functions, memories and delegation."""
+"""Tools of agents: functions, memories and delegation.
+
+Tools of MCP servers are in `runtime/mcp`.
+"""
