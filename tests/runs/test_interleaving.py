@@ -174,7 +174,7 @@ class Scene:
         prepared = prepare_pause(run, Pause([Ask("approval", "c", "pay")]), Approvals())
         (row,) = prepared.rows
         row = replace(row, approval_id=self.id("ask-live"), arguments_hash="h")
-        return (yield from write_pause(run, replace(prepared, rows=[row]), 100))
+        return (yield from write_pause(run, replace(prepared, rows=[row])))
 
     async def cancel_waiting(self, name: str) -> str:
         canceller = self.service.hosting.canceller

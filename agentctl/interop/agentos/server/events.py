@@ -209,7 +209,7 @@ class EventTranslator:
         match kind:
             case EventKind.STARTED:
                 self._set_model(run, body)
-            case EventKind.CONTENT | EventKind.THINKING:
+            case _ if kind in TEXT_KINDS:
                 for name_of_contract in ("node", "message_id", "member_run_id"):
                     body.pop(name_of_contract, None)
             case EventKind.TOOL_CALL_STARTED | EventKind.TOOL_CALL_COMPLETED:
