@@ -171,11 +171,13 @@ class Limits:
     tool_result_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
     run_bytes: Annotated[int, Range(1, 1 << 30)] = 16_777_216
     state_bytes: Annotated[int, Range(1, 1 << 30)] = 65_536
+    response_bytes: Annotated[int, Range(1 << 20, 1 << 40)] = 268_435_456
     concurrent_runs: Annotated[int, Range(1, 100_000)] = 1_000
     queue_per_session: Annotated[int, Range(1, 100_000)] = 20
     queued_runs: Annotated[int, Range(1, 1_000_000)] = 10_000
     concurrent_members: Annotated[int, Range(1, 100_000)] = 256
     members_per_run: Annotated[int, Range(1, 100_000)] = 16
+    followed_runs: Annotated[int, Range(1, 100_000)] = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from agentctl.service.service import Service, ServiceOperations
 
 
-RESPONSE_BYTES = 268_435_456
-"""Bytes of the large responses under way in one process."""
-
-MAXIMUM_STREAMS = 100
-"""Event streams that one caller follows in one process."""
-
 LARGE_BYTES = 262_144
 """Size from which a response counts, and in parts of which it is sent."""
 
@@ -47,9 +41,13 @@ class ResponseBudget:
     """The bytes of large responses of one process, which stay in memory until clients read them.
 
     One caller can use half of them, so that it does not stop the large responses of others.
+
+    Args:
+        limit: `limits.response_bytes`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._used = 0
         self._used_by: Counter[str] = Counter()
 
@@ -63,8 +61,8 @@ class ResponseBudget:
             Unavailable: too many bytes are under way.
         """
         own = self._used_by[owner]
-        if (own and own + size > RESPONSE_BYTES // 2) or (
-            self._used and self._used + size > RESPONSE_BYTES
+        if (own and own + size > self._limit // 2) or (
+            self._used and self._used + size > self._limit
         ):
             raise Unavailable(
                 "Too many large responses are under way", hint="read them first, then try again"
@@ -84,9 +82,13 @@ class FollowedRuns:
     """The streams of events that callers of one process follow.
 
     The streams of new runs are not counted: `limits.concurrent_runs` bounds them.
+
+    Args:
+        limit: `limits.followed_runs`, for each caller.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._counts: Counter[str] = Counter()
 
     @contextlib.contextmanager
@@ -96,10 +98,10 @@ class FollowedRuns:
         Raises:
             TooManyRequests: the caller follows too many.
         """
-        if self._counts[owner] >= MAXIMUM_STREAMS:
+        if self._counts[owner] >= self._limit:
             raise TooManyRequests(
-                f"This caller follows {MAXIMUM_STREAMS} event streams already",
-                hint="close one of them",
+                f"This caller follows {self._limit} event streams already",
+                hint="close one of them, or ask the operator to raise limits.followed_runs",
             )
         self._counts[owner] += 1
         try:
@@ -138,8 +140,8 @@ class AppState:
     def __post_init__(self) -> None:
         from agentctl.auth.oidc import OidcClient
 
-        self.response_budget = ResponseBudget()
-        self.followed_runs = FollowedRuns()
+        self.response_budget = ResponseBudget(self.settings.limits.response_bytes)
+        self.followed_runs = FollowedRuns(self.settings.limits.followed_runs)
         console = self.settings.console
         self.oidc_client = OidcClient(console) if console.oidc_issuer else None
 

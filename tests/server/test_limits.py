@@ -20,7 +20,7 @@ import agentctl
 from agentctl.config.budgets import Quotas
 from agentctl.config.settings import Limits, Runs, Settings
 from agentctl.config.tables import ENTRY_TABLES, SECTIONS
-from agentctl.server import create_app, state
+from agentctl.server import create_app
 from agentctl.server.transport.protocol import build_protocol_class
 from tests.commands import run_command
 from tests.deployment import ADMIN, create_deployment
@@ -186,6 +186,7 @@ SMALL = """
 header_seconds = 2
 body_seconds = 2
 concurrent_runs = 1
+followed_runs = 1
 run_bytes = 20_000
 tool_result_bytes = 2_000
 state_bytes = 1_000
@@ -433,18 +434,14 @@ def summarize_long_answers(servers: Servers) -> str:
     return str(ask(servers.default, "POST /sessions/long/summarize").status_code)
 
 
-def follow_too_many_runs(servers: Servers) -> str:
+def follow_two_runs(servers: Servers) -> str:
     small = servers.small
     body = run("x", background=True, user_id="follower")
     began = ask_when_free(lambda: ask(small, "POST /agents/hang/runs", body)).json()
     path, query = f"/agents/hang/runs/{began['run_id']}", f"session_id={began['session_id']}"
     headers = small.bearer("root", ADMIN)
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        small.client.stream("GET", f"{path}/events?{query}", headers=headers) as followed,
-    ):
+    with small.client.stream("GET", f"{path}/events?{query}", headers=headers) as followed:
         assert followed.status_code == 200
-        patch.setattr(state, "MAXIMUM_STREAMS", 1)
         refused = ask(small, f"GET {path}/events?{query}")
         other = small.bearer("other", ADMIN)
         with small.client.stream("GET", f"{path}/events?{query}", headers=other) as answered:
@@ -525,7 +522,7 @@ PROBES: dict[str, Probe] = {
         [encode_event(build_chunk({"reasoning_details": [{"type": "t"}] * 1_024})), 65]
     ),
     "runtime.transcript.history.MAXIMUM_SUMMARY": summarize_long_answers,
-    "server.state.MAXIMUM_STREAMS": follow_too_many_runs,
+    "limits.followed_runs": follow_two_runs,
     "server.routes.console_tokens.MAXIMUM_TOKEN_BYTES": keep_long_token,
     "server.routes.console_tokens.MAXIMUM_TABS": keep_tokens_of_tabs,
     "server.routes.console_oidc.MAXIMUM_FIELD_LENGTH": lambda servers: str(
