@@ -112,13 +112,17 @@ def cancel_run(
     Returns:
         The state before the request and after it; None if there is no such run.
     """
-    yield from lock_queue(run_id)
-    root_id, before = run_id, (yield from run_reads.get_state(run_id))
-    if before is not None and not is_final(before.status):
-        root_id = yield from find_root_id(before)
-        yield from run_reads.lock_state(root_id)
-        before = yield from run_reads.lock_state(run_id)
+    before = yield from run_reads.get_state(run_id)
+    if before is None:
+        return None
+    if is_final(before.status):
+        return before, before
 
+    if before.queue_turn is not None:
+        yield from queue.lock_session(before.session_id)
+    root_id = yield from find_root_id(before)
+    yield from run_reads.lock_state(root_id)
+    before = yield from run_reads.lock_state(run_id)
     if before is None:
         return None
     if is_final(before.status):
