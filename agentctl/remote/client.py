@@ -170,10 +170,8 @@ class RemoteOperations(Operations):
         """Yield the events of a run up to the last one of this leg.
 
         A server that stops ends its streams, and another one goes on with a durable run: the
-        stream is resumed there.
-
-        Args:
-            source: the ids of the component and of the run; None for those of the first event.
+        stream is resumed there. `source` are the ids of the component and of the run; None for
+        those of the first event.
         """
         event: StreamEvent | None = None
         session_id: str | None = None

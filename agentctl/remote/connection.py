@@ -44,11 +44,7 @@ MAXIMUM_PROBE_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ReceivedDocument(Document[Record]):
-    """A document from a server, parsed on demand; its JSON may be malformed.
-
-    Attributes:
-        expected: the type of the record.
-    """
+    """A document from a server, parsed on demand; its JSON may be malformed."""
 
     expected: Any = Any
 
@@ -106,11 +102,8 @@ class Request:
     """An HTTP request.
 
     Attributes:
-        method: the HTTP method.
         path: the quoted path below the prefix of the address (see `build_path`).
-        query: names and values, in order.
-        body: the JSON body, or None.
-        form: the fields of a form as the body (`application/x-www-form-urlencoded`), or None.
+        form: the fields of a form as the body (`application/x-www-form-urlencoded`).
         headers: additional headers, names in lower case.
         extra_wait: seconds to add to the read timeout; None waits without a limit.
         accepted_status: a status from 400 that has a record instead of an error body.
@@ -147,12 +140,7 @@ def fill_template(template: str, **ids: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RawResponse:
-    """A response as the server sent it.
-
-    Attributes:
-        connection: the connection that received it.
-        response: the response, without its body.
-    """
+    """A response as the server sent it, without its body."""
 
     connection: Connection
     response: httpx2.Response
@@ -163,11 +151,7 @@ class RawResponse:
             yield chunk
 
     def check_status(self, body: bytes) -> None:
-        """Raise the error of a response with a status from 300.
-
-        Raises:
-            errors.AgentctlError: the error that the status and the body describe.
-        """
+        """Raise the error that the status, from 300, and the body of a response describe."""
         import httpx2
 
         whole = httpx2.Response(
@@ -213,12 +197,7 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def open_raw(self, request: Request) -> AsyncIterator[RawResponse]:
-        """Send a request and yield its response, with any status and content type.
-
-        Raises:
-            errors.AgentctlError: the server cannot be reached, is too slow, or sent a compressed
-                response.
-        """
+        """Send a request and yield its response, with any status and content type; see `fetch`."""
         wait = None if request.extra_wait is None else self._timeouts.read + request.extra_wait
         async with self._open(request, "*/*", wait) as response:
             if _is_encoded(response):
@@ -230,11 +209,7 @@ class Connection:
         await self._request(request)
 
     async def probe(self, path: str) -> bytes | None:
-        """Return the JSON of a GET that succeeds with at most `MAXIMUM_PROBE_BYTES`, else None.
-
-        Raises:
-            errors.Unavailable: the server cannot be reached or does not respond in time.
-        """
+        """Return the JSON of a GET that succeeds with at most `MAXIMUM_PROBE_BYTES`, else None."""
         wait, body = self._timeouts.read, bytearray()
         async with self._open(Request("GET", path), "application/json", wait) as response:
             if response.status_code != 200 or _media_type(response) != "application/json":
@@ -276,8 +251,7 @@ class Connection:
     ) -> AsyncIterator[httpx2.Response]:
         """Send a request and yield the response without its body.
 
-        Args:
-            wait: seconds until the next bytes; None has no limit, also not for the whole header.
+        Without a `wait` there is no limit for the next bytes, and none for the whole header.
         """
         import httpx2
 

@@ -19,12 +19,7 @@ async def open_remote(
 ) -> AsyncIterator[tuple[Operations, str | None]]:
     """Open the operations of a server, and recognise its product once.
 
-    Args:
-        url, token, allow_insecure: as for `RemoteOperations`.
-        read_timeout: seconds to wait for a response; None: the default of `Timeouts`.
-
-    Yields:
-        The operations; and the name of another product, such as `Product 3.1.10`, or None.
+    It yields the operations, and the name of another product, such as `Product 3.1.10`, or None.
 
     Raises:
         errors.Unavailable: the server cannot be reached or does not respond.

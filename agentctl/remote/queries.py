@@ -58,13 +58,7 @@ _SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Request:
-    """Build the request of an operation.
-
-    Parameters with their default value are omitted.
-
-    Args:
-        arguments: the arguments of the method by name.
-    """
+    """Build the request of an operation; parameters with their default value are omitted."""
     ids, query, body = dict[str, str](), list[tuple[str, str]](), dict[str, Any]()
     headers: Pairs = ()
     has_body = False
@@ -110,13 +104,9 @@ def _build_memory_query(filter: MemoryFilter) -> Pairs:
 
 
 def query_of(value: DataclassInstance, *, without: Collection[str] = ()) -> Pairs:
-    """Build a query from the fields of a request, which are named like the parameters.
+    """Build a query from the fields of a request, without those that have their default value.
 
-    Fields with their default value are omitted.
-
-    Args:
-        value: a filter, a cancel request or the like.
-        without: fields that the operation does not have as parameters.
+    `without` names fields that the operation does not have as parameters.
     """
     return tuple(
         pair

@@ -96,11 +96,7 @@ def build_page(rows: Sequence[Record], page: Page) -> Document[Any]:
 
 
 def build_runs_page(runs: Sequence[Record], filter: RunFilter) -> Document[Any]:
-    """Return a page of the runs of a session, oldest first, that match a filter.
-
-    Raises:
-        ValidationFailed: a value of the filter is not allowed.
-    """
+    """Return a page of the runs of a session, oldest first, that match a filter."""
     check_text_filters(filter.metadata, filter.tag, filter.error)
     selected = [run for run in runs if is_match(run, filter)]
     newest_first = filter.page.sort_order == "desc"
@@ -108,14 +104,7 @@ def build_runs_page(runs: Sequence[Record], filter: RunFilter) -> Document[Any]:
 
 
 def build_meta(page: Page, number: int, total: int, pages: int | None = None) -> Built:
-    """Return the `meta` of a page.
-
-    Args:
-        page: the request.
-        number: the number of the page.
-        total: the number of all rows.
-        pages: the number of pages, if the server names it.
-    """
+    """Return the `meta` of a page of a list; `pages` is their number if the server names it."""
     pages = -(-total // page.limit) if pages is None else pages
     return {
         "page": number,
@@ -128,11 +117,7 @@ def build_meta(page: Page, number: int, total: int, pages: int | None = None) ->
 
 
 def check_session(where: SessionLocator, kind: ComponentKind, user_id: str | None) -> None:
-    """Check that a session is the one that a request locates.
-
-    Raises:
-        NotFound: it has another type or user.
-    """
+    """Raise NotFound if a session has another type or user than the one that a request locates."""
     if where.type not in (None, kind) or where.user_id not in (None, user_id):
         raise errors.NotFound("Session not found")
 
@@ -161,11 +146,9 @@ def is_match(run: Record, filter: RunFilter) -> bool:
 
 
 def is_session_match(session: Record, last_run: Record | None, filter: SessionFilter) -> bool:
-    """Return True if a session matches `SESSION_FILTERS`.
+    """Return True if a session, a summary with `metadata`, matches `SESSION_FILTERS`.
 
-    Args:
-        session: its summary, with its `metadata`.
-        last_run: the newest run without a parent.
+    `last_run` is its newest run without a parent.
     """
     created, updated = (
         parse_rfc3339(session[name]) if session[name] else 0
@@ -188,11 +171,7 @@ def _find_model(run: Record) -> str | None:
 
 
 def select_runs(runs: Sequence[Built], query: SessionRunsQuery) -> list[Record]:
-    """Return the runs of a session that a query selects, in its view.
-
-    Raises:
-        NotFound: there is no such run as `after` or `before`.
-    """
+    """Return the runs that a query selects, in its view; NotFound for an unknown bound."""
     ids = [run["run_id"] for run in runs]
     if any(bound is not None and bound not in ids for bound in (query.after, query.before)):
         raise errors.NotFound("Run not found")
@@ -206,10 +185,8 @@ def select_runs(runs: Sequence[Built], query: SessionRunsQuery) -> list[Record]:
 def view_run(run: Record, form: RunView, others: Sequence[Record] = ()) -> Record:
     """Return a whole run record of another product in a view.
 
-    Such a product has no summaries, so `summary` is the whole record.
-
-    Args:
-        others: whole records, those of the runs that it started among them.
+    Such a product has no summaries, so `summary` is the whole record. `others` are whole records,
+    those of the runs that it started among them.
     """
     if form.view not in ("items", "phase"):
         return run

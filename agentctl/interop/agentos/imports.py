@@ -57,7 +57,6 @@ async def import_agentos(
     """Copy sessions, runs and memories.
 
     Args:
-        reader: the database of AgentOS.
         target: receives sessions and runs.
         system: receives memories: the first configured database.
         report: is called with the progress.
@@ -165,11 +164,7 @@ def _build_session_row(session: StoredSession, summary: Record) -> SessionRow:
 
 
 def _build_run_row(session: StoredSession, run: Record) -> RunRow:
-    """Build the row of a run.
-
-    Raises:
-        ValidationFailed: a value cannot be stored.
-    """
+    """Build the row of a run; ValidationFailed if a value cannot be stored."""
     started = _parse_time(run["created_at"]) or session.created_at or now()
     end = format_rfc3339(max(_parse_time(run["finished_at"]) or started, started))
     is_cancelled = run["status"] == "CANCELLED"

@@ -256,10 +256,7 @@ def read_run(run: Record, session_id: str | None = None) -> Built:
     """Build a run record from the run of a response, of a session or of a database row.
 
     It has no `stopped_at`, because AgentOS does not know when the work of a run has stopped.
-
-    Args:
-        run: the object of AgentOS.
-        session_id: its session, for an object that does not name it.
+    `session_id` is that of an object that does not name its session.
     """
     built = read_fields(RunRecord, RUN, run)
     own = KINDS[find_kind(run) or "agent"].id_field
@@ -361,12 +358,7 @@ def read_memory(memory: Record) -> Built:
 
 
 def read_account(account: Record, now: int) -> Built:
-    """Build a service account record.
-
-    Args:
-        account: the object of AgentOS.
-        now: the current time in microseconds, which decides if the account has expired.
-    """
+    """Build a service account record; `now`, in microseconds, decides if it has expired."""
     expires = parse_moment(account.get("expires_at"))
     state = "expired" if expires is not None and expires <= now else "active"
     built = read_fields(AccountRecord, ACCOUNT, account)

@@ -72,11 +72,7 @@ def find_returned(run: Record, kind: ComponentKind) -> list[Built]:
 
 
 def apply_decisions(run: Record, decisions: Iterable[Ruling]) -> None:
-    """Set decisions on the calls of a paused run.
-
-    Raises:
-        NotFound: the run does not wait for such a call.
-    """
+    """Set decisions on the calls of a paused run; NotFound if it does not wait for such a call."""
     by_id = {call[0]["approval_id"]: call for call in find_waiting(run)}
     # An agent's run has its calls twice, and the client returns those in `tools`.
     tools = {tool.get("tool_call_id"): tool for tool in read_objects(run.get("tools"))}

@@ -29,13 +29,8 @@ AguiEvent = dict[str, Any]
 class _Part:
     """A run in the stream: the one of the thread, or that of a member or step.
 
-    Attributes:
-        name: that of the component.
-        message_id: id of the text that is open.
-        thinking_id: id of the thinking that is open.
-        caller_id: id of the last text, which holds the tool calls that follow it.
-        has_text: True if a part of its text was sent.
-        steps: names of its open steps.
+    The message and the thinking that are open have an id. The last text has the tool calls that
+    follow it; its id is `caller_id`. `has_text` is True if a part of its text was sent.
     """
 
     run_id: str
@@ -57,9 +52,7 @@ class AguiStream:
         after: ids of approvals: events up to the pause that has them are left out.
 
     Attributes:
-        thread_id: id of the session.
         root_id: the run of the thread; None before its first event.
-        is_over: True after the last event.
     """
 
     def __init__(
@@ -84,11 +77,7 @@ class AguiStream:
         return self._end is not None
 
     def start(self, root_id: str, state: dict[str, Any] | None) -> Iterator[AguiEvent]:
-        """Yield the first events.
-
-        Args:
-            state: the state of the session; None if the caller may not read it.
-        """
+        """Yield the first events; `state` is None if the caller may not read it."""
         self.root_id, self._state = root_id, state
         names = {"run_id": root_id, "session_id": self.thread_id}
         yield {

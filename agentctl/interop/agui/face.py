@@ -64,11 +64,7 @@ class Exchange:
     component_id: str
 
     async def respond(self) -> Response:
-        """Return the stream of the run.
-
-        Raises:
-            AgentctlError: the request is refused; nothing was started or decided.
-        """
+        """Return the stream of the run. If it raises an error, nothing was started or decided."""
         operations = self.call.operations
         ids = operation_ids(self.kind)
         operation = ids.create_run
@@ -194,8 +190,7 @@ class Exchange:
     ) -> AsyncGenerator[list[AguiEvent]]:
         """Yield the events of a stream, each portion as soon as it is there.
 
-        Args:
-            portions: the events of the run; None if it still waits.
+        Without portions the run still waits.
         """
         thread_id = stream.thread_id
         if portions is None:
@@ -235,11 +230,7 @@ class Exchange:
             stream.wait(asked)
 
     async def _read_state(self, session_id: str, run_id: str) -> dict[str, Any] | None:
-        """Return the state of the session; None if the caller may not read sessions.
-
-        Raises:
-            OutcomeUnknown: the database did not answer. The request has started or continued a run.
-        """
+        """Return the state of the session; None if the caller may not read sessions."""
         read = partial(self.call.operations.read_state, self.kind, self.component_id, session_id)
         return await read_after_change(read, run_id)
 

@@ -34,12 +34,7 @@ _TYPE_NAMES: dict[type, str] = {dict: "an object", list: "an array", str: "a tex
 
 @dataclass(frozen=True, slots=True)
 class ResumeAnswer:
-    """An entry of `resume`: the answer to one interrupt.
-
-    Attributes:
-        at: its place in the body, for errors.
-        is_cancelled: True if the person left the question open.
-    """
+    """An entry of `resume`: the answer to one interrupt, or none; `at` is its place in the body."""
 
     at: str
     interrupt_id: str
@@ -50,11 +45,7 @@ class ResumeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """A message of the role `tool`: the result of a call that the page made.
-
-    Attributes:
-        error: the reason of a failure; None for a success.
-    """
+    """A message of the role `tool`: the result, or the error, of a call that the page made."""
 
     call_id: str
     content: str
@@ -71,10 +62,8 @@ class AguiRequest:
         has_version: True if the page declares a version of the protocol, as pages since 1.0 do.
         message: the newest message of the user, if it is the last one; else None.
         results: the messages of the role `tool` after the last one of the user.
-        context: `context` as one message; empty without any.
         tools: the tools of the page, whose schemas are not checked yet; None without any.
         state: the top-level keys of the session's state; None for no change.
-        forwarded: `forwardedProps`; None without any.
     """
 
     thread_id: str
@@ -95,11 +84,7 @@ class AguiRequest:
 
 
 def read_input(body: object) -> AguiRequest:
-    """Return a request from its parsed body.
-
-    Raises:
-        ValidationFailed: a field is missing, has another type, or is too large.
-    """
+    """Return a request from its parsed body; ValidationFailed for a field that is not valid."""
     given = _check(body, dict, "The body")
     thread_id = _check(given.get("threadId"), str, "threadId")
     if not is_session_id(thread_id):
@@ -221,11 +206,7 @@ def _read_object(given: dict[str, Any], name: str) -> dict[str, Any] | None:
 
 
 def _check(value: Any, kind: type, at: str) -> Any:
-    """Return a value that has a JSON type and can be stored.
-
-    Raises:
-        ValidationFailed: it has another type, or a part of it cannot be stored.
-    """
+    """Return a value that has a JSON type and can be stored."""
     if not isinstance(value, kind):
         raise ValidationFailed(f"{at} must be {_TYPE_NAMES[kind]}")
     if isinstance(value, str):

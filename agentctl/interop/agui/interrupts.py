@@ -87,11 +87,7 @@ def _build_question(asked: Asked) -> str:
 
 
 def check_no_interrupt(waiting: Iterable[ApprovalRecord]) -> None:
-    """Check that no run of a thread waits for answers, before a new run starts in it.
-
-    Raises:
-        Conflict: one does.
-    """
+    """Refuse a new run in a thread in which a run waits for answers (Conflict)."""
     ids = [asked["approval_id"] for asked in waiting if is_interrupt(asked)]
     if ids:
         raise Conflict(
@@ -104,12 +100,9 @@ class ResumedRun:
     """The paused run that a request goes on with.
 
     Args:
-        given: the request.
         known: the pending approvals of the thread, and those that the request names.
 
     Attributes:
-        run_id: the root run.
-        decisions: those of the request.
         decided: ids of the approvals of the policy `other` that the request names.
         key: names the decisions, for requests that are repeated.
 

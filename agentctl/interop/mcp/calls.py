@@ -45,9 +45,6 @@ async def run(
 
     If the client disconnects, the run ends or continues as for every other client
     (`server.on_disconnect`).
-
-    Args:
-        operations: the operations of the caller.
     """
     call = _RunCall(tool, operations, arguments, client)
     # In a separate task: a cancelled scope of the SDK would interrupt the end of the stream, too.
@@ -68,11 +65,7 @@ async def run(
 
 
 class _RunCall:
-    """One call of a tool that runs a component.
-
-    Attributes:
-        run_id, session_id: ids of the run and of its session; empty before its first event.
-    """
+    """One call of a tool that runs a component, whose ids are empty before the first event."""
 
     def __init__(
         self, tool: RunTool, operations: ServiceOperations, arguments: Arguments, client: Client
@@ -228,11 +221,7 @@ class _RunCall:
 async def cancel_runs(
     operations: ServiceOperations, prefix: str, reason: str, *, paused: bool = False
 ) -> int:
-    """Cancel the runs whose ids begin with a text, in any process, and return their number.
-
-    Args:
-        paused: True to cancel paused runs, too.
-    """
+    """Cancel the runs whose ids begin with a text, in any process, and return their number."""
     found = 0
     for row in await operations.find_open_runs(prefix):
         if row.parent_run_id is not None or (row.status == "PAUSED" and not paused):

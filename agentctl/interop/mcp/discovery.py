@@ -42,11 +42,7 @@ def build_challenge(settings: Settings, scope: Scope) -> str:
 
 
 def build_metadata(settings: Settings, scope: Scope, path: str) -> dict[str, Any]:
-    """Return the metadata at a path.
-
-    Raises:
-        NotFound: the path is another one, or there is no identity provider.
-    """
+    """Return the metadata at a path. Without an identity provider there is none."""
     issuers = list_issuers(settings)
     if path not in (_METADATA, f"{_METADATA}{MCP_PATH}") or not issuers:
         raise NotFound("Not found")

@@ -61,11 +61,7 @@ class HandshakeServer:
         self._call = call_tool
 
     async def respond(self, call: Call, send: Send) -> None:
-        """Respond to a request of an identified caller.
-
-        Raises:
-            AgentctlError: the request is refused.
-        """
+        """Respond to a request of an identified caller."""
         session = _find_session(call)
         if call.method == "DELETE":
             if session is None:
@@ -262,11 +258,7 @@ async def _cancel_call(call: Call, params: JsonObject, session: McpSession | Non
 
 
 async def _take_answer(call: Call, question_id: str, result: JsonObject | None) -> None:
-    """Decide as the user of the client has answered; without an answer the call is rejected.
-
-    Raises:
-        NotFound: the question is not open.
-    """
+    """Decide as the user of the client has answered; without an answer the call is rejected."""
     try:
         if result is None:
             run, decision = reject(question_id, "The client could not ask its user")

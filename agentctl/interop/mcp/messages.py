@@ -23,7 +23,6 @@ class Message(NamedTuple):
     Attributes:
         id: None for a notification.
         method: empty for the answer to a question.
-        params: those of a request or notification.
         result: the result of an answer; None if the client could not answer.
     """
 
@@ -34,11 +33,7 @@ class Message(NamedTuple):
 
 
 def read_message(body: object) -> Message:
-    """Return the message in a body.
-
-    Raises:
-        BadRequest: the body is not one message of JSON-RPC 2.0.
-    """
+    """Return the message in a body; BadRequest if it is not one message of JSON-RPC 2.0."""
     if isinstance(body, dict) and body.get("jsonrpc") == "2.0":
         found, method = body.get("id"), body.get("method", "")
         params, result = body.get("params", {}), body.get("result")
@@ -64,8 +59,7 @@ def build_error(request_id: int | str | None, code: int, text: str) -> JsonObjec
 def build_error_response(discovery: str, error: AgentctlError) -> Response:
     """Return the HTTP response of an error on the endpoint.
 
-    Args:
-        discovery: parameters of challenges; empty without an identity provider.
+    `discovery` has parameters of challenges; empty without an identity provider.
     """
     code = INVALID_REQUEST if isinstance(error, BadRequest) else SERVER_ERROR
     body = build_error(None, code, error.detail)

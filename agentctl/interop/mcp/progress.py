@@ -20,11 +20,7 @@ Report = Callable[[int, str], Awaitable[None]]
 
 
 class CallProgress:
-    """The progress of the run of one call.
-
-    Args:
-        report: sends a notification; None if the client wants none.
-    """
+    """The progress of the run of one call; `report` is None if the client wants none."""
 
     def __init__(self, report: Report | None) -> None:
         self._report = report

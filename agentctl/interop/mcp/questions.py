@@ -37,11 +37,7 @@ _FIELD_KEYS = frozenset(
 
 
 class Question(NamedTuple):
-    """A question.
-
-    Attributes:
-        params: those of `elicitation/create`.
-    """
+    """A question, with the parameters of `elicitation/create`."""
 
     id: str
     params: dict[str, Any]
@@ -56,11 +52,7 @@ class PausedRun:
     run_id: str
 
     def build_questions(self, approvals: Iterable[Mapping[str, Any]]) -> list[Question] | None:
-        """Return a question for each approval; None if the user may or can not decide about all.
-
-        Args:
-            approvals: as in the event of a pause.
-        """
+        """Return a question for each approval; None if the user may or can not decide about all."""
         questions = [self._build_question(approval) for approval in approvals]
         asked = [question for question in questions if question is not None]
         return asked if asked and len(asked) == len(questions) else None
@@ -91,10 +83,9 @@ class PausedRun:
 
 
 def read_answer(question_id: str, answer: Mapping[str, Any]) -> tuple[PausedRun, Ruling]:
-    """Return the run and the ruling of an answer. All but an answer is a rejection.
+    """Return the run and the ruling of an answer, a result with `action` and `content`.
 
-    Args:
-        answer: the result of the question, with `action` and `content`.
+    All but an answer is a rejection.
 
     Raises:
         NotFound: the id is not that of a question.
@@ -125,11 +116,7 @@ def read_answer(question_id: str, answer: Mapping[str, Any]) -> tuple[PausedRun,
 
 
 def reject(question_id: str, note: str) -> tuple[PausedRun, Ruling]:
-    """Return the run, and the ruling about a question whose answer is not valid.
-
-    Raises:
-        NotFound: the id is not that of a question.
-    """
+    """Return the run, and the ruling about a question whose answer is not valid."""
     run, ruling = read_answer(question_id, {"action": "decline"})
     return run, replace(ruling, note=note)
 

@@ -27,12 +27,7 @@ _FORM = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-)([aq])([0-9a-f]{32})")
 
 @dataclass(frozen=True, slots=True)
 class McpSession:
-    """An open session.
-
-    Attributes:
-        prefix: the beginning of the ids of its runs.
-        asks: True if its client can ask its user questions (elicitation in form mode).
-    """
+    """An open session: the beginning of the ids of its runs, and if its client can ask its user."""
 
     prefix: str
     owner: str
@@ -45,11 +40,7 @@ class McpSession:
 
     @classmethod
     def read(cls, session_id: str, owner: str) -> Self:
-        """Return the session with an id.
-
-        Raises:
-            NotFound: the id is not that of a session of this caller.
-        """
+        """Return the session with an id; NotFound if it is not that of a session of this caller."""
         match = _FORM.fullmatch(session_id)
         if match is not None:
             session = cls(match[1], owner, match[2] == "a")

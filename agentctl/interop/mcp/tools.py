@@ -81,13 +81,7 @@ class RunTool:
 
 @dataclass(frozen=True, slots=True)
 class ReadTool:
-    """A tool that reads sessions.
-
-    Attributes:
-        operation: the operation that it executes.
-        read: executes the operation with checked arguments.
-        properties: JSON Schemas of the arguments.
-    """
+    """A tool that reads sessions by an operation, with the JSON Schemas of its arguments."""
 
     name: str
     operation: str
@@ -122,10 +116,7 @@ def build_tools(settings: Settings) -> dict[str, Tool]:
 
 
 def check_arguments(tool: Mapping[str, Any], values: Arguments | None) -> dict[str, Any]:
-    """Return the arguments of a call.
-
-    Args:
-        tool: the tool as JSON of the protocol.
+    """Return the arguments of a call of a tool, which is JSON of the protocol.
 
     Raises:
         ValidationFailed: one is missing, unknown or of another type.

@@ -24,12 +24,9 @@ _FIELDS = ("name", "description", "parameters")
 
 
 class RequestTools(NamedTuple):
-    """The tools of a request.
+    """The tools of a request: `client_tools` and `tool_choice` of its run.
 
-    Attributes:
-        tools: the tools of the caller (`RunRequest.client_tools`); None for none.
-        choice: `RunRequest.tool_choice`.
-        one_by_one: True hands out one call at a time: `parallel_tool_calls` is false.
+    `one_by_one` is True to hand out one call at a time: `parallel_tool_calls` is false.
     """
 
     tools: list[dict[str, Any]] | None = None
@@ -44,8 +41,7 @@ class CallResult(NamedTuple):
         approval_id: its approval; empty if the call was not handed out here.
         at: the place in the request, for errors.
         result: the result as text; None for an answer to an approval request.
-        is_approved: that answer.
-        note: its reason.
+        note: the reason of that answer.
     """
 
     approval_id: str
@@ -67,11 +63,7 @@ class CallNotFound(RefusedParameter):
 def read_tools(parameters: OpenAIParameters, *, nested: bool) -> RequestTools:
     """Return the tools of a request and their options.
 
-    Args:
-        nested: True if a tool has its name in a member `function`, as in chat completions.
-
-    Raises:
-        RefusedParameter: a tool is no function, or a value is not supported.
+    In chat completions a tool has its name in a member `function`; it is `nested`.
     """
     items = parameters.get("tools", list) or []
     tools = [_read_tool(item, f"tools[{index}]", nested) for index, item in enumerate(items)]
@@ -122,11 +114,7 @@ def _pack(approval: Mapping[str, Any]) -> str:
 
 
 def _unpack(text: object, prefix: str, at: str) -> str:
-    """Return the id of an approval.
-
-    Raises:
-        UnknownCall: it is none that was handed out.
-    """
+    """Return the id of an approval; CallNotFound if it is none that was handed out."""
     packed = check_type(text, str, at).removeprefix(prefix)
     found = "-".join((packed[:8], packed[8:12], packed[12:16], packed[16:20], packed[20:]))
     if not str(text).startswith(prefix) or not is_unique_id(found):
@@ -135,11 +123,7 @@ def _unpack(text: object, prefix: str, at: str) -> str:
 
 
 def read_call_result(call_id: object, text: str, at: str) -> CallResult:
-    """Return the result of a call.
-
-    Raises:
-        RefusedParameter: its id is no text.
-    """
+    """Return the result of a call."""
     try:
         approval_id = _unpack(call_id, _CALL, at)
     except CallNotFound:
@@ -148,21 +132,12 @@ def read_call_result(call_id: object, text: str, at: str) -> CallResult:
 
 
 def read_item_reference(item_id: object, at: str) -> str:
-    """Return the id of the approval of an output item `function_call`.
-
-    Raises:
-        UnknownCall: there can be no such item.
-    """
+    """Return the id of the approval of an output item `function_call`."""
     return _unpack(item_id, _FUNCTION_ITEM, at)
 
 
 def read_approval_response(item: Mapping[str, Any], at: str) -> CallResult:
-    """Return the answer to an approval request, an item `mcp_approval_response`.
-
-    Raises:
-        UnknownCall: there can be no such request.
-        RefusedParameter: a member has another type.
-    """
+    """Return the answer to an approval request, an item `mcp_approval_response`."""
     where = f"{at}.approval_request_id"
     approve = check_type(item.get("approve"), bool, f"{at}.approve")
     reason = item.get("reason")
@@ -176,9 +151,7 @@ def select_handed(
 ) -> list[Mapping[str, Any]]:
     """Return the approvals that a response can hand to its caller; empty if it can do nothing.
 
-    Args:
-        waiting: what the run waits for.
-        with_approvals: True if the interface has requests for approvals.
+    `with_approvals` is True if the interface has requests for approvals.
     """
     kinds = ("external", "approval") if with_approvals else ("external",)
     if any(each["policy"] != "user" or each["kind"] not in kinds for each in waiting):
@@ -228,11 +201,7 @@ def _dump_arguments(approval: Mapping[str, Any]) -> str:
 
 
 def read_arguments(text: object, at: str) -> dict[str, Any]:
-    """Return the arguments of an earlier call, a JSON text; an empty object if they are none.
-
-    Raises:
-        RefusedParameter: they are no text.
-    """
+    """Return the arguments of an earlier call, a JSON text; an empty object if they are none."""
     try:
         arguments = orjson.loads(check_type(text or "{}", str, at))
     except orjson.JSONDecodeError:

@@ -18,15 +18,7 @@ _DONE = b"data: [DONE]\n\n"
 
 
 class ChatCompletion:
-    """The form of one chat completion.
-
-    Args:
-        parameters: those of the request.
-        model: id of the component.
-
-    Raises:
-        RefusedParameter: a parameter is not valid.
-    """
+    """The form of one chat completion of a component."""
 
     rules = CHAT_RULES
     honoured = frozenset(

@@ -20,7 +20,6 @@ class AnswerEnd(NamedTuple):
         status: its final status, or PAUSED; None if the stream ended without it.
         finish_reason: `stop`, `length` or `content_filter`.
         metrics: the counters of a completed run, or of this leg.
-        error: `code` and `detail` of a failed run.
         reason: the reason of a cancel.
         waiting: the approvals that a paused run waits for.
     """
@@ -34,12 +33,9 @@ class AnswerEnd(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer of a run, or of one of its legs.
+    """The answer of a run, or of one of its legs, which are numbered from 1.
 
-    Attributes:
-        created_at: seconds since the epoch.
-        leg: the number of the leg, from 1.
-        is_queued: True if the run has not begun.
+    `created_at` is in seconds since the epoch. A run that has not begun is queued.
     """
 
     run_id: str
@@ -55,7 +51,6 @@ class LegStart(NamedTuple):
     """The place in a run from which a response begins.
 
     Attributes:
-        leg: the number of the leg, from 1.
         metrics: the counters of the legs before it.
         approval_id: an approval after whose decision the leg begins: the events before it are
             those of earlier responses. None if there are none.
@@ -74,11 +69,6 @@ class RunEvents:
     Args:
         first: the first event of the run.
         start: the place from which they are read.
-
-    Attributes:
-        run_id, session_id: ids of the run and of its session.
-        created_at: time of the first event in seconds.
-        leg: the number of the leg.
     """
 
     def __init__(self, first: StreamEvent, start: LegStart | None = None) -> None:
@@ -151,11 +141,7 @@ class RunEvents:
 
 
 def read_answer(run: Mapping[str, Any], waiting: Sequence[Mapping[str, Any]] = ()) -> Answer:
-    """Return the answer of a run record of any status.
-
-    Args:
-        waiting: the approvals that a paused run waits for.
-    """
+    """Return the answer of a run record of any status; a paused run waits for `waiting`."""
     end = None
     if run["status"] not in ("PENDING", "RUNNING"):
         end = AnswerEnd(

@@ -91,24 +91,13 @@ def build_error_response(error: AgentctlError) -> BytesResponse:
 def build_end_response(
     body: Mapping[str, Any], status: str | None, headers: Mapping[str, str]
 ) -> BytesResponse:
-    """Return the response of a run that did not complete.
-
-    Args:
-        body: the error of `describe_end`.
-        status: the status of the run.
-        headers: header fields of the response.
-    """
+    """Return the response of a run that did not complete, with the error of `describe_end`."""
     code = RUN_FAILED_STATUS if status in ("ERROR", None) else RUN_STOPPED_STATUS
     return BytesResponse(orjson.dumps(body), code, headers={**headers, **_NO_RETRY})
 
 
 def describe_end(end: AnswerEnd, paused: str = "run_paused") -> dict[str, Any]:
-    """Return the error of a run that did not complete.
-
-    Args:
-        end: the end of the run, or its pause.
-        paused: the code of a run that waits.
-    """
+    """Return the error of a run that did not complete; `paused` is the code of one that waits."""
     if end.status == "CANCELLED":
         text = f"The run was cancelled: {end.reason}" if end.reason else "The run was cancelled"
         return format_error(text, kind="run_cancelled", code="run_cancelled")

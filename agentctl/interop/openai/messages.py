@@ -41,8 +41,7 @@ class RequestMessages(NamedTuple):
 
     Attributes:
         message: the message of the run; empty if the request has results.
-        earlier: the messages before it.
-        instructions: those of them with the role system or developer.
+        instructions: the earlier ones with the role system or developer.
         results: results of calls, with which the run continues that made them.
         has_names: True if a message has a name, which has no effect.
         read_history: reads a request that ends with results as messages before a run; returns None
@@ -58,12 +57,7 @@ class RequestMessages(NamedTuple):
 
 
 def read_chat_messages(items: Sequence[object]) -> RequestMessages:
-    """Return the messages of a chat completion.
-
-    Raises:
-        RefusedParameter: a message is not supported.
-        ValidationFailed: there are none, or too many.
-    """
+    """Return the messages of a chat completion."""
     _check_count(items, "messages")
     results: list[CallResult] = []
     for index in range(len(items) - 1, -1, -1):

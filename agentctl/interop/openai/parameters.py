@@ -79,15 +79,11 @@ class OpenAIParameters:
     """The parameters of one request.
 
     Args:
-        body: the parsed body.
         rules: the rule of each parameter that is not honoured.
         ignored: the names of `openai.ignored_parameters`.
 
     Attributes:
         ignored: the parameters of the request that were ignored, in their order.
-
-    Raises:
-        RefusedParameter: the body is not an object.
     """
 
     def __init__(
@@ -101,11 +97,7 @@ class OpenAIParameters:
         self.ignored: list[str] = []
 
     def get(self, name: str, kind: type = str) -> Any:
-        """Return the value of a parameter; None if it is not given.
-
-        Raises:
-            RefusedParameter: it has another type.
-        """
+        """Return the value of a parameter; None if it is not given."""
         value = self._body.get(name)
         return None if value is None else check_type(value, kind, name)
 
@@ -118,11 +110,7 @@ class OpenAIParameters:
         self._body[name] = value
 
     def take_rest(self, honoured: frozenset[str]) -> None:
-        """Apply the rules to every parameter that is not in `honoured`.
-
-        Raises:
-            RefusedParameter: a parameter is unknown or not supported.
-        """
+        """Apply the rules to every parameter that is not in `honoured`."""
         for name, value in self._body.items():
             if name in honoured:
                 continue
@@ -146,11 +134,7 @@ class OpenAIParameters:
             self.ignored.append(name)
 
     def get_metadata(self) -> dict[str, Any] | None:
-        """Return `metadata` with `user` in it, for the metadata of the run.
-
-        Raises:
-            RefusedParameter: both name a user, and the names differ.
-        """
+        """Return `metadata` with `user` in it, for the metadata of the run."""
         metadata, user = self.get("metadata", dict), self.get("user")
         if user is None:
             return metadata  # type: ignore[no-any-return]
@@ -159,11 +143,7 @@ class OpenAIParameters:
         return {**(metadata or {}), "user": user}
 
     def get_include_usage(self) -> bool:
-        """Return `stream_options.include_usage`.
-
-        Raises:
-            RefusedParameter: another option is given, or the request is not streamed.
-        """
+        """Return `stream_options.include_usage`."""
         options = self.get("stream_options", dict) or {}
         if options and not self.get("stream", bool):
             raise RefusedParameter("stream_options needs stream = true", "stream_options")
@@ -190,9 +170,6 @@ def read_schema(format: object, param: str) -> dict[str, Any] | None:
         format: `{"type": "text"}`, `{"type": "json_object"}`, or `{"type": "json_schema", ...}`
             with `schema` in it or in its `json_schema`.
         param: the path of the parameter.
-
-    Raises:
-        RefusedParameter: another format.
     """
     if format is None:
         return None
@@ -213,12 +190,7 @@ def read_schema(format: object, param: str) -> dict[str, Any] | None:
 
 
 def read_text(content: object, at: str) -> str:
-    """Return the text of a message: a text, or the joined texts of its parts.
-
-    Raises:
-        RefusedParameter: a part is not a text.
-        ValidationFailed: the text cannot be stored.
-    """
+    """Return the text of a message: a text, or the joined texts of its parts."""
     if isinstance(content, str):
         return check_text(at, content)
     if not isinstance(content, list):

@@ -16,12 +16,9 @@ MAXIMUM_REFERENCES = 100
 
 
 async def resolve_references(call: Call, model: str, items: object) -> object:
-    """Return the input of a response with the items that it refers to.
+    """Return the input of a response of a model with the items that it refers to.
 
     The text of a run is that of its first reference: all of its legs.
-
-    Args:
-        model: id of the component that the request names.
 
     Raises:
         RefusedParameter: there are too many references, or one is to no item that the caller got

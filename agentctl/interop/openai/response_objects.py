@@ -21,15 +21,7 @@ _PREFIX = "resp_"
 
 
 class RequestFields(NamedTuple):
-    """The fields of a response that repeat its request.
-
-    Attributes:
-        model: id of the component.
-        previous: id of the previous response.
-        format: `text.format`.
-        tools: the options of its tools.
-        background: True if the response does not wait for the run.
-    """
+    """The fields of a response that repeat its request; `format` is `text.format`."""
 
     model: str
     instructions: str | None = None
@@ -132,12 +124,7 @@ def read_item_id(item_id: object) -> str | None:
 def build_stored_response(
     run: Mapping[str, Any], model: str, waiting: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return the response of a run record of any status.
-
-    Args:
-        model: id of the component.
-        waiting: what a paused run waits for.
-    """
+    """Return the response of a run record of any status; a paused run waits for `waiting`."""
     stored = {**(run["metadata"] or {})}
     user = stored.pop("user", None)
     fields = RequestFields(model, metadata=stored, user=user)

@@ -31,15 +31,7 @@ from agentctl.interop.openai.response_objects import (
 
 
 class ModelResponse:
-    """The form of one response.
-
-    Args:
-        parameters: those of the request.
-        model: id of the component.
-
-    Raises:
-        RefusedParameter: a parameter is not valid.
-    """
+    """The form of one response of a component."""
 
     rules = RESPONSE_RULES
     honoured = frozenset(
@@ -196,11 +188,7 @@ class _Encoder:
 
 
 def _read_format(parameters: OpenAIParameters) -> dict[str, Any] | None:
-    """Return `text.format`.
-
-    Raises:
-        RefusedParameter: `text` has another option.
-    """
+    """Return `text.format`; another option of `text` is refused."""
     text = parameters.get("text", dict) or {}
     for name, value in text.items():
         if name != "format" and value is not None:

@@ -116,11 +116,7 @@ async def delete_response(call: Call, principal: Principal, response_id: str) ->
 
 
 async def _find(call: Call, response_id: str) -> tuple[str, FoundTurn]:
-    """Return the run of a response and its place.
-
-    Raises:
-        ResponseNotFound: there is no such response, or the caller does not see it.
-    """
+    """Return the run of a response and its place; ResponseNotFound if the caller sees none."""
     run_id = read_response_id(response_id)
     try:
         turn = None if run_id is None else await call.operations.find_turn(run_id)
@@ -140,11 +136,7 @@ async def _read_run(call: Call, response_id: str) -> tuple[Mapping[str, Any], Fo
 
 
 def _check_query(call: Call, *known: str) -> None:
-    """Check the query: a parameter is honoured or refused.
-
-    Raises:
-        RefusedParameter: a parameter is not supported.
-    """
+    """Refuse a query with a parameter that is not honoured."""
     for name, value in parse_pairs(call.scope["query_string"]):
         if name not in known and (name, value) != ("stream", "false"):
             public = get_public_name(name)

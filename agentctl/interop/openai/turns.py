@@ -60,9 +60,7 @@ class Requested(NamedTuple):
     """A request for a turn of a component.
 
     Attributes:
-        turn: its form.
         headers: further header fields of the response.
-        is_stream: True if the response is streamed.
         key: the idempotency key; None for none.
     """
 
@@ -115,7 +113,7 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
     """Give the results of a request to the run that waits for them, and respond with what follows.
 
     Raises:
-        UnknownCall: a result is of no call that the caller sees, or of another model.
+        CallNotFound: a result is of no call that the caller sees, or of another model.
         RefusedParameter: the results are of several runs, or of another response.
         AnsweredCall: the result was given before, the call has expired, or the run has ended.
     """

@@ -40,9 +40,6 @@ _Stamp = tuple[int, int, int]
 class ForeignFile:
     """A file that is open for reading.
 
-    Args:
-        path: the file.
-
     Raises:
         errors.Unavailable: there is no such file, it cannot be read, or it is not a database.
     """

@@ -61,11 +61,7 @@ _STATED_PAGE = 50
 
 
 def build_database_entry(url: str, folder: Path) -> Database:
-    """Build the settings of a database from a URL or the path of a file.
-
-    Args:
-        url: `sqlite:///…`, `postgresql://…`, or a path.
-        folder: the folder of relative paths.
+    """Build the settings of a database from a URL or the path of a file, relative to a folder.
 
     Raises:
         errors.InvalidConfiguration: the URL is not valid.
@@ -81,16 +77,7 @@ def build_database_entry(url: str, folder: Path) -> Database:
 async def open_agentos_database(
     entry: Database, table: str | None = None
 ) -> AsyncIterator[AgentOSDatabase]:
-    """Open a database of AgentOS for reading.
-
-    Args:
-        entry: its settings.
-        table: the table of sessions; None: `agno_sessions`.
-
-    Raises:
-        errors.Unavailable: it cannot be opened.
-        errors.UsageError: it has no tables of AgentOS.
-    """
+    """Open a database of AgentOS for reading; see `open_source`."""
     async with open_source(entry, table) as (source, layout):
         yield AgentOSDatabase(AgentOSReader(source, layout))
 

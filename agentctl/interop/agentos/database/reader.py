@@ -49,7 +49,6 @@ class StoredSession:
     """A session of the database.
 
     Attributes:
-        kind: its type.
         keys: session id, component ids and user id; None without one.
         data: the decoded objects of its JSON columns; None without one.
         created_at, updated_at: microseconds UTC; None if unknown.
@@ -84,12 +83,7 @@ class StoredSession:
 
 
 class AgentOSReader:
-    """Reads one database.
-
-    Args:
-        source: the open database.
-        layout: its tables.
-    """
+    """Reads one database."""
 
     def __init__(self, source: Source, layout: Layout) -> None:
         self.source = source
@@ -111,9 +105,7 @@ class AgentOSReader:
     ) -> list[StoredSession]:
         """Return a page of the sessions that match a filter; names are not compared.
 
-        Args:
-            limit, offset: number of sessions, and of those before them.
-            filter: also has the order; sessions of the same time are ordered by their id.
+        The filter also has the order; sessions of the same time are ordered by their id.
         """
         where, values = _build_condition(filter)
         way = "DESC" if filter.page.sort_order == "desc" else "ASC"
@@ -255,11 +247,7 @@ def _decode_text(value: object) -> str | None:
 
 
 def _decode_json(name: str, value: object) -> Any:
-    """Decode a JSON column, which may be encoded several times; JSON null is None.
-
-    Raises:
-        UnreadableRow: it is not JSON.
-    """
+    """Decode a JSON column, which may be encoded several times; JSON null is None."""
     decoded = value
     for level in range(_ENCODINGS):
         if not isinstance(decoded, str | bytes):

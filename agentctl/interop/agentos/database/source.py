@@ -33,11 +33,10 @@ STATEMENT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The tables of a database.
+    """The tables of a database; None for those that it does not have.
 
     Attributes:
         schema: the schema of PostgreSQL; empty for a file.
-        sessions, runs, memories: names of tables; None: there is none.
         has_legacy_runs: True if the sessions have a column with their runs, as those of release 2.
         others: the other tables, whose content has no place in agentctl.
         place: the file or the URL.
@@ -199,12 +198,7 @@ def _choose(tables: Mapping[str, set[str]], columns: frozenset[str], default: st
 def _find_layout(
     tables: Mapping[str, set[str]], schema: str, table: str | None, place: str
 ) -> Layout:
-    """Find the tables by their columns.
-
-    Raises:
-        errors.UsageError: there are none, or the database is one of agentctl.
-        errors.NotFound: `table` is not a table of sessions.
-    """
+    """Find the tables by their columns."""
     if table is not None and table not in _tables_with(tables, _SESSION_COLUMNS):
         raise errors.NotFound(f"{place} has no table {table!r} with sessions of AgentOS")
     sessions = table or _choose(tables, _SESSION_COLUMNS, DEFAULT_SESSIONS)

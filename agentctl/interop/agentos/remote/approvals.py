@@ -42,11 +42,7 @@ class AgentOSApprovals(AgentOSRuns):
     """Operations on approvals."""
 
     async def get_approvals(self, filter: ApprovalFilter) -> Document[Any]:
-        """Return a page of approvals; the prefix of an id is searched among the newest ones.
-
-        Raises:
-            Unsupported: a filter that AgentOS does not have.
-        """
+        """Return a page of approvals; the prefix of an id is searched among the newest ones."""
         for name in ApprovalFilter.__dataclass_fields__:
             if name not in _FILTERS and getattr(filter, name) is not None:
                 raise self.build_missing_error(f"approvals by {name}")
@@ -95,10 +91,7 @@ class AgentOSApprovals(AgentOSRuns):
     ) -> Document[Any]:
         """Resolve an approval, and continue its run, which waits for that on AgentOS.
 
-        Raises:
-            Unsupported: the decision has edited arguments.
-            Conflict: the approval was decided, or the call is another one.
-            AgentctlError: the decision is stored, but the run cannot be continued by the caller.
+        If its caller cannot continue the run, the decision is stored anyway.
         """
         if ruling.arguments is not None:
             raise self.build_missing_error("approvals with edited arguments")

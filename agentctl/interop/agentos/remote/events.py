@@ -27,7 +27,6 @@ class EventReader:
     that was seen is the end of its run, so the later event is dropped.
 
     Args:
-        kind: the kind of the run.
         run_id: the run; empty until its first event.
         after: the number before that of the first event.
 
@@ -51,7 +50,6 @@ class EventReader:
 
         Raises:
             RunFailed: the run did not start.
-            InvalidResponse: the data is not a JSON object.
         """
         data = _parse(received)
         name = str(data.get("event") or received.name)
@@ -83,11 +81,7 @@ class EventReader:
 
 
 def _build_data(kind: EventKind | None, data: dict[str, Any], *, is_own: bool) -> dict[str, Any]:
-    """Return the data of an event as this server sends it.
-
-    Args:
-        is_own: True for an event of the run itself, False for one of a member.
-    """
+    """Return the data of an event, of the run itself or of a member, as this server sends it."""
     built = dict(data)
     if "content" in data:
         built["content"] = format_content(data["content"])

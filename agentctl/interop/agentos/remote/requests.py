@@ -21,12 +21,7 @@ Record = dict[str, Any]
 
 
 class AgentOSRequests(AgentOSBackend):
-    """The requests that all operations on an AgentOS server share.
-
-    Args:
-        connection: an open connection to the server.
-        server: the server.
-    """
+    """The requests that all operations on an AgentOS server share."""
 
     def __init__(self, connection: Connection, server: AgentOS) -> None:
         super().__init__(str(server), server.url)
@@ -60,14 +55,9 @@ class AgentOSRequests(AgentOSBackend):
             raise self.server.add_name(failure) from None
 
     async def read_page(self, path: str, query: Pairs, page: Page) -> tuple[list[Record], Record]:
-        """Read a page of a list, which AgentOS numbers and for which it has no cursors.
+        """Return the rows and the `meta` of a page of a list, which AgentOS numbers.
 
-        Returns:
-            The rows and the `meta` of a page of this interface. Its cursor is the number of the
-            next page.
-
-        Raises:
-            Unsupported: the cursor is one of agentctl.
+        It has no cursors, so the cursor is the number of the next page.
         """
         cursor = page.cursor
         if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):

@@ -54,8 +54,7 @@ MAXIMUM_FAILED_READS = 2
 class AgentOSRuns(AgentOSSessions):
     """Operations on runs. A run is known by its component and its session.
 
-    Attributes:
-        paused: the runs that were started here and may be paused, as AgentOS shows them, by id.
+    `paused` has the runs that were started here and may be paused, as AgentOS shows them, by id.
     """
 
     def __init__(self, connection: Connection, server: AgentOS) -> None:
@@ -65,12 +64,7 @@ class AgentOSRuns(AgentOSSessions):
     async def continue_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
     ) -> Document[Any]:
-        """Continue a run that was started here, with the decisions of its user.
-
-        Raises:
-            Unsupported: the run was not started here, so its calls are not known.
-            NotFound: it does not wait for such a call.
-        """
+        """Continue a run that was started here, so that its calls are known."""
         post, session_id = self._build_continue(kind, component_id, run_id, request, stream=False)
         record = {KINDS[kind].id_field: component_id, **await self.read_object(post)}
         self.paused[run_id] = record
@@ -142,11 +136,7 @@ class AgentOSRuns(AgentOSSessions):
     def _build_start(
         self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
     ) -> Request:
-        """Build the request that starts a run.
-
-        Raises:
-            Unsupported: the request has an idempotency key, an object as input, or tools.
-        """
+        """Build the request that starts a run; Unsupported if AgentOS lacks a part of it."""
         if request.input is not None:
             raise self.build_missing_error(
                 "an object as input of a run", "it takes a message: give --message without --input"
@@ -180,9 +170,6 @@ class AgentOSRuns(AgentOSSessions):
 
         AgentOS buffers the events of streamed background runs only. For any other run, and after
         its buffer, the record of the run is read until it has a final status.
-
-        Raises:
-            NotFound: the server has no such run, or does not know it before it ends.
         """
         session_id = self._require_session(run_id, request.session_id)
         path = _component_path(operation_ids(kind).resume_run, kind, component_id, run_id)
@@ -274,11 +261,7 @@ class AgentOSRuns(AgentOSSessions):
     async def _read_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str
     ) -> Record:
-        """Read the record of a run.
-
-        Raises:
-            NotFound: there is none, or it is stored only at its end, as that of a plain run.
-        """
+        """Read the record of a run. NotFound for a plain run, too, which is stored at its end."""
         path = _component_path(operation_ids(kind).get_run, kind, component_id, run_id)
         request = Request("GET", path, build_query(session_id=session_id))
         try:
@@ -295,9 +278,6 @@ class AgentOSRuns(AgentOSSessions):
 
         AgentOS accepts the cancel of every id with an empty answer, so only the record of the run
         shows its outcome.
-
-        Raises:
-            NotFound: the server accepted the cancel, but shows no such run.
         """
         session_id = self._require_session(run_id, request.session_id)
         before = await self._find_run(kind, component_id, run_id, session_id)

@@ -18,7 +18,6 @@ class AgentOS:
     """A recognised server.
 
     Attributes:
-        url: its URL.
         prefix: the path under which it is mounted; empty at the root of its host.
         version: the version of the package `agno`, such as `3.1.10`.
         auth_mode: `none`, `security_key` or `jwt`.
@@ -49,9 +48,7 @@ class AgentOS:
 def recognize(connection: Connection, info: Mapping[str, Any]) -> AgentOS | None:
     """Return the AgentOS server of a connection, None for any other server.
 
-    Args:
-        connection: to the server.
-        info: its answer to `/info`, which is public on every release; empty without one.
+    `info` is its answer to `/info`, which is public on every release; empty without one.
     """
     version = info.get("agno_version")
     # A server of agentctl names its own version, too.

@@ -30,12 +30,7 @@ _SAME_ENDPOINT = ("create_session", "update_session", "rename_session", "update_
 
 
 def adapt_operations(operations: Iterable[Operation], settings: Settings) -> list[Operation]:
-    """Return the operations in the interface of AgentOS, and those that only it has.
-
-    Args:
-        operations: the operations of the contract.
-        settings: the configuration.
-    """
+    """Return the operations in the interface of AgentOS, and those that only it has."""
     by_name = {operation.operation: operation for operation in operations}
     directory, bodies = Directory(settings), BuiltBodies()
     runs, sessions = RunEndpoints(directory, bodies), SessionEndpoints(directory, bodies)

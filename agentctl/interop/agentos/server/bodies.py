@@ -57,12 +57,7 @@ class BuiltBodies:
 
 
 class Endpoints:
-    """The base of endpoints.
-
-    Args:
-        directory: the configured components.
-        bodies: keeps the bodies of responses.
-    """
+    """The base of endpoints."""
 
     def __init__(self, directory: Directory, bodies: BuiltBodies) -> None:
         self._directory, self._bodies = directory, bodies

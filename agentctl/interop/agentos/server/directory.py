@@ -15,11 +15,7 @@ _DETAILS = {"is_factory": False, "is_component": False}
 
 
 class Directory:
-    """Names, models and members of the configured components.
-
-    Args:
-        settings: the configuration.
-    """
+    """Names, models and members of the configured components."""
 
     def __init__(self, settings: config.Settings) -> None:
         self._models = {model.id: model for model in settings.models}

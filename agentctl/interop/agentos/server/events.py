@@ -62,7 +62,6 @@ class EventTranslator:
     the contract has.
 
     Args:
-        directory: the configured components.
         kind: the kind of component of the root run.
         numbered: True if the data of each event has its number, `event_index`.
         after: the number of the event before the first one.

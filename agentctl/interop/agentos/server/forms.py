@@ -37,12 +37,7 @@ _TRUTH = {"yes": "true", "on": "true", "y": "true", "t": "true"} | {
 
 
 class FormBody(RequestBody):
-    """The reader of a body that may be a multipart form as well.
-
-    Args:
-        record: the typed dictionary of the body (`agentctl.server.requests`).
-        optional: True if an empty body is an empty object.
-    """
+    """The reader of a body that may be a multipart form as well."""
 
     def __init__(self, record: type, *, optional: bool = False) -> None:
         super().__init__(record, form=True, optional=optional)
@@ -50,9 +45,7 @@ class FormBody(RequestBody):
     async def read(self, call: Call) -> dict[str, Any]:
         """Return the fields of the body. Fields that neither side knows are ignored.
 
-        Raises:
-            AgentctlError: see `RequestBody.read`; or a file, or a field that this server does not
-                support and that has a value.
+        A file, or a field that this server does not support and that has a value, is refused.
         """
         given = read_content_type(call)
         media_type = given.partition(";")[0].strip().lower()
@@ -69,12 +62,7 @@ class FormBody(RequestBody):
 
 
 async def _parse_multipart(headers: Headers, content: bytes) -> list[tuple[str, str]]:
-    """Return the fields of a multipart form.
-
-    Raises:
-        BadRequest: the form is malformed, or has too many fields.
-        ValidationFailed: it has a file.
-    """
+    """Return the fields of a multipart form."""
 
     async def stream() -> AsyncGenerator[bytes]:
         yield content
@@ -99,11 +87,7 @@ async def _parse_multipart(headers: Headers, content: bytes) -> list[tuple[str, 
 
 
 def _check_pairs(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the pairs without empty unsupported ones, truth values as the contract spells them.
-
-    Raises:
-        ValidationFailed: a field that this server does not support has a value.
-    """
+    """Return the pairs without empty unsupported ones, truth values as the contract spells them."""
     checked = list[tuple[str, str]]()
     for name, text in pairs:
         if name in _REFUSED:

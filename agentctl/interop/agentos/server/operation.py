@@ -64,11 +64,7 @@ class AdaptedOperation(Operation):
         self._is_added = "route" in changes
 
     async def handle_call(self, call: Call) -> Response:
-        """Handle a call; an invalid value gets the error body of AgentOS.
-
-        Raises:
-            AgentctlError: the request is refused for another reason, or failed.
-        """
+        """Handle a call; an invalid value gets the error body of AgentOS."""
         if any(name == _INTERFACE_FIELD for name, _ in call.scope["headers"]):
             if self._is_added:
                 raise call.caller.failure or NotFound("Not found")
@@ -112,11 +108,7 @@ async def translate_portions(
 
 
 def read_repeated(call: Call, name: str) -> tuple[str, ...]:
-    """Return all values of a query parameter that can be repeated.
-
-    Raises:
-        BadRequest: there are too many parameters.
-    """
+    """Return all values of a query parameter that can be repeated."""
     pairs = parse_pairs(call.scope["query_string"])
     return tuple(text for key, text in pairs if key == name and text)
 
@@ -128,7 +120,6 @@ async def list_rows(
 
     Args:
         read: the operation of the list, for a filter with a page of the contract.
-        filter: its `page` has the number of the page.
         size: rows of a page.
 
     Raises:

@@ -78,8 +78,7 @@ def write_pause(
 ) -> Built:
     """Return the members of a paused agent or team run, or of the event of its pause.
 
-    Args:
-        approvals: pending ones, of the run and of its members.
+    `approvals` are pending ones, of the run and of its members.
     """
     waiting = list(approvals)
     return {
@@ -102,7 +101,6 @@ def write_workflow_pause(
         step: name and index of the step that waits.
         executor: kind and id of the component of the step, and its run; None if the step itself
             waits.
-        approvals: pending ones, of the run and of its members.
     """
     name, index = step
     waiting = list(approvals)
@@ -203,12 +201,7 @@ class Entry:
 
 
 def read_entries(field: str, text: str | None) -> list[Entry]:
-    """Return the calls of a form field: tool executions, requirements or step requirements.
-
-    Raises:
-        BadRequest: the text is not a JSON array of such objects.
-        TooLarge: it has too many values.
-    """
+    """Return the calls of a form field: tool executions, requirements or step requirements."""
     if not text:
         return []
     if has_too_many_values(text.encode("utf-8", "surrogatepass")):
@@ -328,11 +321,8 @@ def read_ruling(
 ) -> Ruling | None:
     """Return the ruling of a client about an approval; None if nothing is decided.
 
-    Args:
-        confirmed: True to approve, False to reject.
-        values: of the fields of an answer.
-        result: of a tool that the client executes.
-        note: the model reads the one of a rejection.
+    `confirmed` is True to approve and False to reject. The values are those of the fields of an
+    answer, the result that of a tool that the client executes.
 
     Raises:
         Conflict: the outcome of a call whose server died, about which AgentOS has no question.

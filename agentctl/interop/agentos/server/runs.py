@@ -40,7 +40,6 @@ class RunBuilder:
     """Builds the runs of a tree or of a session.
 
     Args:
-        directory: the configured components.
         runs: the records of the contract, each after its parent; background work is left out.
         state: the state of the session, None if it is not known.
         approvals: what the runs wait or waited for.
