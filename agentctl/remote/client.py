@@ -12,21 +12,12 @@ from types import TracebackType
 from typing import Any, get_origin
 
 from agentctl import errors
-from agentctl.interface.declarations import Declaration, find_declaration
+from agentctl.interface.declarations import find_declaration
 from agentctl.interface.operations import Operations
-from agentctl.interface.requests import (
-    BEFORE_FIRST_EVENT,
-    DEFAULT_LOCATOR,
-    ResumeRequest,
-    RunRequest,
-    SessionLocator,
-    StreamEvent,
-)
-from agentctl.interface.requests.approvals import ContinueRequest
-from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
+from agentctl.interface.requests import BEFORE_FIRST_EVENT, ResumeRequest, StreamEvent
+from agentctl.interface.requests.repeats import ForkRequest
 from agentctl.records.events import LAST_NAMES
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.sessions import ExportFormat
 from agentctl.remote import failures
 from agentctl.remote.address import check_credential, parse_address
 from agentctl.remote.connection import (
@@ -38,10 +29,19 @@ from agentctl.remote.connection import (
     Timeouts,
 )
 from agentctl.remote.events import EventParser
-from agentctl.remote.queries import build_request, build_run_body
+from agentctl.remote.queries import build_request
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
 
+_STREAMED: dict[str, str | None] = {
+    "stream_run": "create_run",
+    "stream_continued_run": "continue_run",
+    "stream_retried_run": "retry_run",
+    "stream_forked_run": "fork_run",
+    "resume_run": None,
+    "follow_run": None,
+}
+"""The operations with events, and the declared one with `stream`; None for itself."""
 
 RESUMES, RESUME_SECONDS = 20, 0.5
 """Number of attempts to resume a stream that ended early, and the pause before each."""
@@ -92,7 +92,14 @@ class RemoteOperations(Operations):
     ) -> None:
         await self.connection.close()
 
-    async def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
+    def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        if name in _STREAMED:
+            return self._stream(name, arguments)
+        if name == "export_session":
+            return self._export(arguments)
+        return self._fetch(name, arguments)
+
+    async def _fetch(self, name: str, arguments: Mapping[str, Any]) -> Any:
         declared = find_declaration(getattr(Operations, name), arguments.get("kind"))
         request = build_request(declared, arguments)
         if declared.record is None:
@@ -101,64 +108,20 @@ class RemoteOperations(Operations):
         shape: Shape = "array" if get_origin(declared.record) is list else "object"
         return ReceivedDocument(await self.connection.fetch(request, shape), declared.record)
 
-    def stream_run(
-        self, kind: ComponentKind, component_id: str, request: RunRequest
-    ) -> AsyncIterator[StreamEvent]:
-        arguments = {"component_id": component_id, "request": request}
-        post = build_request(find_declaration(Operations.create_run, kind), arguments)
-        post = replace(post, body=build_run_body(request, stream=True))
-        return self._follow(kind, post, BEFORE_FIRST_EVENT)
+    def _stream(self, name: str, arguments: Mapping[str, Any]) -> AsyncIterator[StreamEvent]:
+        started, kind, request = _STREAMED[name], arguments["kind"], arguments["request"]
+        declared = find_declaration(getattr(Operations, started or name), kind)
+        sent = build_request(declared, arguments)
+        if started is None:
+            source = arguments["component_id"], arguments["run_id"]
+            return self._follow(kind, sent, request.after, source)
 
-    def stream_continued_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
-    ) -> AsyncIterator[StreamEvent]:
-        arguments = {"component_id": component_id, "run_id": run_id, "request": request}
-        post = build_request(find_declaration(Operations.continue_run, kind), arguments)
-        body = {**(post.body or {}), "stream": True}
-        post = replace(post, body=body, may_have_no_events=True)
-        return self._follow(kind, post, BEFORE_FIRST_EVENT)
-
-    def stream_retried_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
-    ) -> AsyncIterator[StreamEvent]:
-        declared = find_declaration(Operations.retry_run, kind)
-        return self._stream_repeat(kind, declared, component_id, run_id, request)
-
-    def stream_forked_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
-    ) -> AsyncIterator[StreamEvent]:
-        target: ComponentKind = kind
-        if request.agent_id is not None or request.team_id is not None:
-            target = "agent" if request.agent_id is not None else "team"
-        declared = find_declaration(Operations.fork_run, kind)
-        return self._stream_repeat(target, declared, component_id, run_id, request)
-
-    def _stream_repeat(
-        self,
-        kind: ComponentKind,
-        declared: Declaration,
-        component_id: str,
-        run_id: str,
-        request: RetryRequest,
-    ) -> AsyncIterator[StreamEvent]:
-        arguments = {"component_id": component_id, "run_id": run_id, "request": request}
-        post = build_request(declared, arguments)
-        post = replace(post, body={**(post.body or {}), "stream": True})
-        return self._follow(kind, post, BEFORE_FIRST_EVENT)
-
-    def resume_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
-    ) -> AsyncIterator[StreamEvent]:
-        arguments = {"component_id": component_id, "run_id": run_id, "request": request}
-        post = build_request(find_declaration(Operations.resume_run, kind), arguments)
-        return self._follow(kind, post, request.after, (component_id, run_id))
-
-    def follow_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
-    ) -> AsyncIterator[StreamEvent]:
-        arguments = {"component_id": component_id, "run_id": run_id, "request": request}
-        get = build_request(find_declaration(Operations.follow_run, kind), arguments)
-        return self._follow(kind, get, request.after, (component_id, run_id))
+        body = {**(sent.body or {}), "stream": True}
+        sent = replace(sent, body=body, may_have_no_events=started == "continue_run")
+        if isinstance(request, ForkRequest):
+            targets = {"agent": request.agent_id, "team": request.team_id}
+            kind = next((each for each, given in targets.items() if given is not None), kind)
+        return self._follow(kind, sent, BEFORE_FIRST_EVENT)
 
     async def _follow(
         self,
@@ -223,14 +186,7 @@ class RemoteOperations(Operations):
                 elif time.monotonic() - began > self._timeouts.whole:
                     raise failures.build_slow_response_error(self.connection.address)
 
-    async def export_session(
-        self,
-        session_id: str,
-        where: SessionLocator = DEFAULT_LOCATOR,
-        *,
-        format: ExportFormat = "jsonl",
-    ) -> AsyncIterator[bytes]:
-        arguments = {"session_id": session_id, "where": where, "format": format}
+    async def _export(self, arguments: Mapping[str, Any]) -> AsyncIterator[bytes]:
         request = build_request(find_declaration(Operations.export_session, None), arguments)
         async with self.connection.open_raw(request) as response:
             chunks = response.read_chunks()

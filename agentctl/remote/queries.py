@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from agentctl.interface.declarations import Header, Path, Query, find_declared, list_request_values
-from agentctl.interface.requests import BEFORE_FIRST_EVENT, DELETION_WAIT
+from agentctl.interface.requests import BEFORE_FIRST_EVENT, DELETION_WAIT, RunRequest
 from agentctl.interface.requests.accounts import Grant
 from agentctl.interface.requests.approvals import Ruling
 from agentctl.records.ids import is_idempotency_key
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from agentctl.interface.declarations import Declaration
-    from agentctl.interface.requests import NewSession, ResumeRequest, RunRequest
-    from agentctl.interface.requests.memories import MemoryFilter, NewMemory
+    from agentctl.interface.requests import NewSession, ResumeRequest
+    from agentctl.interface.requests.approvals import ContinueRequest
+    from agentctl.interface.requests.memories import MemoryFilter
     from agentctl.interface.requests.repeats import RetryRequest
 
 Pairs = tuple[tuple[str, str], ...]
@@ -31,28 +32,21 @@ Pairs = tuple[tuple[str, str], ...]
 _SPECIAL: dict[str, Callable[..., dict[str, Any]]] = {
     # A server that is not ready responds with 503 and the record, not with an error body.
     "get_readiness": lambda: {"accepted_status": 503},
-    "create_run": lambda request, **_: {
-        "body": build_run_body(request, stream=False),
-        "headers": build_key_header(request.idempotency_key),
-        "extra_wait": 0.0 if request.background else None,
-    },
+    "create_run": lambda request, **_: _build_start(request),
     "cancel_run": lambda request, **_: {"extra_wait": request.wait},
     "create_session": lambda session: {
         "query": build_query(type=session.type, db_id=session.db_id),
-        "body": build_session_body(session),
+        "body": _build_session_body(session),
     },
     "update_session": lambda patch, **_: {"body": patch.changes},
     "delete_session": lambda cancel, **_: {"extra_wait": DELETION_WAIT if cancel else 0.0},
-    "continue_run": lambda request, **_: {
-        "body": {"stream": False, **body_of(request)},
-        "extra_wait": 0.0 if request.background else None,
-    },
-    "retry_run": lambda request, **_: _build_repeat(request),
-    "fork_run": lambda request, **_: _build_repeat(request),
+    "continue_run": lambda request, **_: _build_start(request),
+    "retry_run": lambda request, **_: _build_start(request),
+    "fork_run": lambda request, **_: _build_start(request),
     "resume_run": lambda request, **_: {"query": _build_position(request), "body": None},
     "follow_run": lambda request, **_: {"query": _build_position(request), "body": None},
     "get_memories": lambda **arguments: {"query": _build_memory_query(arguments["filter"])},
-    "create_memory": lambda memory: {"body": build_memory_body(memory)},
+    "create_memory": lambda memory: {"body": {"topics": [], **body_of(memory)}},
 }
 """Parts of requests that are not declared, by the name of the method."""
 
@@ -89,9 +83,21 @@ def build_request(declared: Declaration, arguments: Mapping[str, Any]) -> Reques
     return request if special is None else dataclasses.replace(request, **special(**arguments))
 
 
-def _build_repeat(request: RetryRequest) -> dict[str, Any]:
+def _build_start(request: RunRequest | ContinueRequest | RetryRequest) -> dict[str, Any]:
+    """Return the body with `stream`, which is true by default (docs/contract.md "Runs")."""
     body = {"stream": False, **body_of(request)}
-    return {"body": body, "extra_wait": 0.0 if request.background else None}
+    wait = 0.0 if request.background else None
+    if not isinstance(request, RunRequest):
+        return {"body": body, "extra_wait": wait}
+    headers = build_key_header(body.pop("idempotency_key", None))
+    return {"body": body, "extra_wait": wait, "headers": headers}
+
+
+def _build_session_body(session: NewSession) -> dict[str, Any]:
+    body = body_of(session)
+    if "component_id" in body:
+        body[KINDS[session.type].id_field] = body.pop("component_id")
+    return body
 
 
 def _build_position(request: ResumeRequest) -> Pairs:
@@ -117,11 +123,12 @@ def query_of(value: DataclassInstance, *, without: Collection[str] = ()) -> Pair
 
 
 def body_of(value: DataclassInstance) -> dict[str, Any]:
-    """Build a body from the fields of a request without headers; defaults are omitted."""
+    """Build a body from the fields of a request that are in it; defaults are omitted."""
     return {
         parameter.name: _body_value(item)
         for parameter, item in list_request_values(value)
-        if item != parameter.default and find_declared(parameter.annotation, Header) is None
+        if item != parameter.default
+        and find_declared(parameter.annotation, (Header, Query)) is None
     }
 
 
@@ -160,45 +167,3 @@ def build_key_header(key: str | None) -> Pairs:
     if key is None:
         return ()
     return (("idempotency-key", key if is_idempotency_key(key) else ""),)
-
-
-def build_run_body(request: RunRequest, *, stream: bool) -> dict[str, Any]:
-    """Build the body that starts a run.
-
-    It always has `stream`, which is true by default (docs/contract.md "Runs").
-    """
-    body: dict[str, Any] = {"stream": stream}
-    if request.background:
-        body["background"] = True
-    return body | _without_none(
-        message=request.message,
-        input=request.input,
-        session_id=request.session_id,
-        user_id=request.user_id,
-        metadata=request.metadata,
-        session_state=request.session_state,
-        output_schema=request.output_schema,
-        dependencies=request.dependencies,
-        client_tools=request.client_tools,
-        tool_choice=request.tool_choice,
-    )
-
-
-def build_session_body(session: NewSession) -> dict[str, Any]:
-    return _without_none(
-        session_id=session.session_id,
-        session_name=session.session_name or None,
-        session_state=session.session_state,
-        metadata=session.metadata,
-        user_id=session.user_id,
-    ) | _without_none(**{KINDS[session.type].id_field: session.component_id})
-
-
-def build_memory_body(memory: NewMemory) -> dict[str, Any]:
-    return {"memory": memory.memory, "topics": list(memory.topics)} | _without_none(
-        user_id=memory.user_id, agent_id=memory.agent_id, team_id=memory.team_id
-    )
-
-
-def _without_none(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
