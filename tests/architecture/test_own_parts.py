@@ -33,7 +33,7 @@ MOST_PATTERNS = 3
 USES: dict[str, tuple[str, ...]] = {
     "one digest of a text or a file": (
         "auth.audit_chain", "cli.commands.users", "cli.export_folder", "cli.show.answer",
-        "interop.agui.interrupts", "interop.mcp.sessions", "records.approvals",
+        "interop.agui.interrupts", "interop.mcp.handshake", "records.approvals",
         "records.retention", "runs.life.repeats", "runtime.mcp.definitions",
         "runtime.runners.replay", "service.keyed_requests", "service.session_documents",
         "store.copying.tables", "store.sqlite.backup",

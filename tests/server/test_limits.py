@@ -620,7 +620,7 @@ PROBES: dict[str, Probe] = {
         "POST /v1/chat/completions",
         {"model": "echo", "messages": [{"role": "user", "content": "x"}] * 2_049},
     ),
-    "interop.openai.references.MAXIMUM_REFERENCES": refuse(
+    "interop.openai.stored_responses.MAXIMUM_REFERENCES": refuse(
         "POST /v1/responses",
         {
             "model": "echo",

@@ -42,8 +42,7 @@ def _build_face(settings: Settings) -> OpenAIFace | None:
 
 
 def _find_route(settings: Settings, method: str, path: str) -> FaceRoute | None:
-    from agentctl.interop.openai.routes import DECISIONS, OPENAI_ROUTES, TABLE
-    from agentctl.interop.openai.settings import OpenAI
+    from agentctl.interop.openai.settings import DECISIONS, OPENAI_ROUTES, TABLE, OpenAI
 
     match = TABLE.find(method, path)
     if match is None:

@@ -17,16 +17,15 @@ from agentctl.interop.openai.failures import RefusedParameter, build_error_respo
 from agentctl.interop.openai.messages import NAME
 from agentctl.interop.openai.models import find_model, get_model, list_models
 from agentctl.interop.openai.parameters import OpenAIParameters
-from agentctl.interop.openai.references import resolve_references
 from agentctl.interop.openai.responses import ModelResponse
-from agentctl.interop.openai.routes import TABLE
-from agentctl.interop.openai.settings import OpenAI
+from agentctl.interop.openai.settings import TABLE, OpenAI
 from agentctl.interop.openai.stored_responses import (
     cancel_response,
     delete_response,
     find_continued_session,
     get_response,
     list_input_items,
+    resolve_references,
 )
 from agentctl.interop.openai.turns import SESSION_HEADER, Requested, Turn, continue_turn, start_turn
 from agentctl.records.ids import is_component_id, is_session_id

@@ -22,8 +22,7 @@ from agentctl.interop.openai.calls import CallNotFound, CallResult
 from agentctl.interop.openai.chat import ChatCompletion
 from agentctl.interop.openai.events import Answer, LegStart, RunEvents, read_answer
 from agentctl.interop.openai.failures import RefusedParameter, build_end_response, describe_end
-from agentctl.interop.openai.response_objects import read_response_id
-from agentctl.interop.openai.responses import ModelResponse
+from agentctl.interop.openai.responses import ModelResponse, read_response_id
 from agentctl.records.approvals import ApprovalRecord
 from agentctl.records.events import END_STATUSES, EventKind, find_event_kind, parse_event
 from agentctl.records.kinds import ComponentKind

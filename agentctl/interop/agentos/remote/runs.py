@@ -27,9 +27,8 @@ from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.agentos.backend import build_runs_page, view_run
 from agentctl.interop.agentos.mapping import read_run
 from agentctl.interop.agentos.remote.events import EventReader, read_events
-from agentctl.interop.agentos.remote.requests import Record, build_json_fields
 from agentctl.interop.agentos.remote.server import AgentOS
-from agentctl.interop.agentos.remote.sessions import AgentOSSessions
+from agentctl.interop.agentos.remote.sessions import AgentOSSessions, Record, build_json_fields
 from agentctl.interop.agentos.waiting import FIELDS, apply_decisions, find_returned
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
