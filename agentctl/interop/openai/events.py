@@ -98,30 +98,26 @@ class RunEvents:
             elif self._awaited is not None:
                 continue
             elif kind is EventKind.CONTENT:
-                yield self._read_text(parsed.text)
+                text = parsed.text
+                if self._is_separated:
+                    # The texts of two answers of a run are separated; this one is the first here.
+                    text, self._is_separated = text.removeprefix("\n\n"), False
+                yield text
             else:
                 self._ended = True
                 status = "PAUSED" if kind is EventKind.PAUSED else parsed.end_status
-                yield self._build_end(status, parsed.data)
+                data = parsed.data
+                yield AnswerEnd(
+                    status,
+                    _to_finish_reason(data.get("finish_reason")),
+                    _subtract_metrics(data.get("metrics"), self._start.metrics),
+                    data.get("error"),
+                    data.get("reason"),
+                    data.get("approvals") or (),
+                )
         if not portion and not self._ended:
             self._ended = True
             yield AnswerEnd(None)
-
-    def _read_text(self, text: str) -> str:
-        if self._is_separated:
-            # The texts of two answers of a run are separated, and this is the first of a response.
-            text, self._is_separated = text.removeprefix("\n\n"), False
-        return text
-
-    def _build_end(self, status: str | None, data: Mapping[str, Any]) -> AnswerEnd:
-        return AnswerEnd(
-            status,
-            to_finish_reason(data.get("finish_reason")),
-            subtract_metrics(data.get("metrics"), self._start.metrics),
-            data.get("error"),
-            data.get("reason"),
-            data.get("approvals") or (),
-        )
 
     async def collect(
         self, first: list[StreamEvent], rest: AsyncIterable[list[StreamEvent]]
@@ -140,13 +136,26 @@ class RunEvents:
         return Answer(self.run_id, self.session_id, self.created_at, text, end, self.leg)
 
 
+def format_leg_id(prefix: str, answer: Answer | RunEvents) -> str:
+    """Return the id of a part of an answer: each leg of a run has its own."""
+    return f"{prefix}{answer.run_id}" + (f"_{answer.leg}" if answer.leg > 1 else "")
+
+
+def read_leg_id(prefix: str, leg_id: object) -> str | None:
+    """Return the id of the run of an answer; None for another id."""
+    if not isinstance(leg_id, str) or not leg_id.startswith(prefix):
+        return None
+    return leg_id.removeprefix(prefix).partition("_")[0]
+
+
 def read_answer(run: Mapping[str, Any], waiting: Sequence[Mapping[str, Any]] = ()) -> Answer:
     """Return the answer of a run record of any status; a paused run waits for `waiting`."""
     end = None
     if run["status"] not in ("PENDING", "RUNNING"):
+        answers = [message for message in run["messages"] if message["role"] == "assistant"]
         end = AnswerEnd(
             run["status"],
-            find_finish_reason(run),
+            _to_finish_reason(answers[-1].get("finish_reason") if answers else None),
             run["metrics"],
             run["error"],
             run["cancel_reason"],
@@ -158,7 +167,7 @@ def read_answer(run: Mapping[str, Any], waiting: Sequence[Mapping[str, Any]] = (
     return Answer(run["run_id"], run["session_id"], created_at, text, end, is_queued=is_queued)
 
 
-def subtract_metrics(
+def _subtract_metrics(
     metrics: Mapping[str, Any] | None, before: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
     """Return the counters of a leg: those of its run without those of the legs before."""
@@ -170,12 +179,6 @@ def subtract_metrics(
     }
 
 
-def to_finish_reason(reason: str | None) -> str:
+def _to_finish_reason(reason: str | None) -> str:
     """Return OpenAI's finish reason for that of an answer (docs/contract.md "Run record")."""
     return _FINISH_REASONS.get(reason or "", "stop")
-
-
-def find_finish_reason(run: Mapping[str, Any]) -> str:
-    """Return OpenAI's finish reason of a run record: that of its last answer."""
-    answers = [message for message in run["messages"] if message["role"] == "assistant"]
-    return to_finish_reason(answers[-1].get("finish_reason") if answers else None)

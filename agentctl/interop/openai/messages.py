@@ -58,34 +58,43 @@ class RequestMessages(NamedTuple):
 
 def read_chat_messages(items: Sequence[object]) -> RequestMessages:
     """Return the messages of a chat completion."""
-    _check_count(items, "messages")
-    results: list[CallResult] = []
-    for index in range(len(items) - 1, -1, -1):
-        item, at = items[index], f"messages[{index}]"
-        if not isinstance(item, dict) or item.get("role") != "tool":
-            break
+
+    def read(item: Mapping[str, Any], at: str) -> CallResult | None:
+        if item.get("role") != "tool":
+            return None
         text = read_text(item.get("content"), f"{at}.content")
-        results.insert(0, read_call_result(item.get("tool_call_id"), text, f"{at}.tool_call_id"))
-    return _build(items, "messages", results)
+        return read_call_result(item.get("tool_call_id"), text, f"{at}.tool_call_id")
+
+    return _read_request(items, "messages", read)
 
 
 def read_input_items(items: Sequence[object]) -> RequestMessages:
-    """Return the messages of a response; errors as those of `read_chat_messages`."""
-    _check_count(items, "input")
+    """Return the messages of a response."""
+
+    def read(item: Mapping[str, Any], at: str) -> CallResult | None:
+        if not is_result(item):
+            return None
+        if item["type"] == "mcp_approval_response":
+            return read_approval_response(item, at)
+        text = read_text(item.get("output"), f"{at}.output")
+        return read_call_result(item.get("call_id"), text, f"{at}.call_id")
+
+    return _read_request(items, "input", read)
+
+
+def _read_request(
+    items: Sequence[object], at: str, read: Callable[[Mapping[str, Any], str], CallResult | None]
+) -> RequestMessages:
+    """Return the results at the end of a request, or without them its messages."""
+    if not 0 < len(items) <= MAXIMUM_MESSAGES:
+        raise ValidationFailed(f"{at} must have 1 to {MAXIMUM_MESSAGES} messages")
     results: list[CallResult] = []
     for index in range(len(items) - 1, -1, -1):
-        item, at = items[index], f"input[{index}]"
-        if not isinstance(item, dict) or not is_result(item):
+        item = items[index]
+        result = read(item, f"{at}[{index}]") if isinstance(item, dict) else None
+        if result is None:
             break
-        if item["type"] == "mcp_approval_response":
-            results.insert(0, read_approval_response(item, at))
-        else:
-            text = read_text(item.get("output"), f"{at}.output")
-            results.insert(0, read_call_result(item.get("call_id"), text, f"{at}.call_id"))
-    return _build(items, "input", results)
-
-
-def _build(items: Sequence[object], at: str, results: list[CallResult]) -> RequestMessages:
+        results.insert(0, result)
     if results:
         # The run has the messages before them.
         read_history = partial(_read_history, items, at)
@@ -208,8 +217,3 @@ class _Reader:
                 "tool", read_text(content, where), call_id=known, tool_name=self._tool_names[known]
             )
         )
-
-
-def _check_count(items: Sequence[object], at: str) -> None:
-    if not 0 < len(items) <= MAXIMUM_MESSAGES:
-        raise ValidationFailed(f"{at} must have 1 to {MAXIMUM_MESSAGES} messages")

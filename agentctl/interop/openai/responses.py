@@ -9,7 +9,7 @@ import orjson
 
 from agentctl.interface.requests import EarlierMessage, StreamEvent
 from agentctl.interop.openai.calls import RequestTools, build_call_items, read_tools, select_handed
-from agentctl.interop.openai.events import Answer, AnswerEnd, RunEvents, read_answer
+from agentctl.interop.openai.events import Answer, AnswerEnd, RunEvents, format_leg_id, read_answer
 from agentctl.interop.openai.failures import RefusedParameter, describe_end
 from agentctl.interop.openai.messages import read_input_items
 from agentctl.interop.openai.parameters import (
@@ -27,7 +27,9 @@ STATUSES = {"stop": "completed", "length": "incomplete", "content_filter": "inco
 """The status of a response by the finish reason of its run."""
 
 _INCOMPLETE_REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-_PREFIX = "resp_"
+RESPONSE_ID = "resp_"
+ITEM_ID = "msg_"
+"""The beginnings of the ids of a response, and of its output item with the text."""
 
 
 class RequestFields(NamedTuple):
@@ -43,18 +45,6 @@ class RequestFields(NamedTuple):
     background: bool = False
 
 
-def read_response_id(response_id: str) -> str | None:
-    """Return the id of the run of a response; None for an id that is none of a response."""
-    if not response_id.startswith(_PREFIX):
-        return None
-    return response_id.removeprefix(_PREFIX).partition("_")[0]
-
-
-def format_response_id(run_id: str, leg: int) -> str:
-    """Return the id of a response: each leg of a run is one."""
-    return f"{_PREFIX}{run_id}" if leg == 1 else f"{_PREFIX}{run_id}_{leg}"
-
-
 def select_items(end: AnswerEnd, tools: RequestTools) -> list[dict[str, Any]]:
     """Return the items that hand out what a run waits for; empty if the response cannot."""
     handed = select_handed(end.waiting, one_by_one=tools.one_by_one, with_approvals=True)
@@ -67,24 +57,23 @@ def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
     status = "queued" if answer.is_queued else "in_progress"
     error, incomplete, output = None, None, list[dict[str, Any]]()
     items = [] if end is None else select_items(end, fields.tools)
+    item_status = "completed"
     if end is not None and end.status == "COMPLETED":
-        status = STATUSES[end.finish_reason]
+        item_status = status = STATUSES[end.finish_reason]
         if status == "incomplete":
             incomplete = {"reason": _INCOMPLETE_REASONS[end.finish_reason]}
-        output = [build_item(format_item_id(answer), status, [build_part(text)])]
     elif items:
         status = "completed"
-        if text:
-            output = [build_item(format_item_id(answer), status, [build_part(text)])]
-        output += items
     elif end is not None:
-        status = "cancelled" if end.status == "CANCELLED" else "failed"
+        status, item_status = "cancelled" if end.status == "CANCELLED" else "failed", "incomplete"
         failure = describe_end(end, PAUSED_CODE)["error"]
         error = {"code": failure["code"], "message": failure["message"]}
-        if text:
-            output = [build_item(format_item_id(answer), "incomplete", [build_part(text)])]
+    if end is not None and (text or end.status == "COMPLETED"):
+        output = [build_item(format_leg_id(ITEM_ID, answer), item_status, [build_part(text)])]
+    output += [] if end is None or end.status == "COMPLETED" else items
+    choice = fields.tools.choice
     return {
-        "id": format_response_id(answer.run_id, answer.leg),
+        "id": format_leg_id(RESPONSE_ID, answer),
         "object": "response",
         "created_at": answer.created_at,
         "status": status,
@@ -101,7 +90,9 @@ def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
         "store": True,
         "temperature": None,
         "text": {"format": fields.format or {"type": "text"}},
-        "tool_choice": _build_choice(fields.tools.choice),
+        "tool_choice": choice or "auto"
+        if choice in (None, REQUIRED)
+        else {"type": "function", "name": choice},
         "tools": [
             {"type": "function", "strict": None, "parameters": None, "description": None, **tool}
             for tool in fields.tools.tools or ()
@@ -111,24 +102,6 @@ def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
         "usage": _build_usage((end and end.metrics) or {}),
         "user": fields.user,
     }
-
-
-def _build_choice(choice: str | None) -> str | dict[str, str]:
-    if choice in (None, REQUIRED):
-        return choice or "auto"
-    return {"type": "function", "name": str(choice)}
-
-
-def format_item_id(answer: Answer | RunEvents) -> str:
-    """Return the id of the output item with the text."""
-    return f"msg_{answer.run_id}" if answer.leg == 1 else f"msg_{answer.run_id}_{answer.leg}"
-
-
-def read_item_id(item_id: object) -> str | None:
-    """Return the id of the run of an output item with text; None for any other id."""
-    if not isinstance(item_id, str) or not item_id.startswith("msg_"):
-        return None
-    return item_id.removeprefix("msg_").partition("_")[0]
 
 
 def build_stored_response(
@@ -272,7 +245,7 @@ class _Encoder:
         self._events = events
         self._texts: list[str] = []
         self._number = -1
-        self._item_id = format_item_id(events)
+        self._item_id = format_leg_id(ITEM_ID, events)
         self._place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
         self._has_message = False
 

@@ -16,14 +16,15 @@ from agentctl.auth.principal import Principal
 from agentctl.errors import Conflict, NotFound
 from agentctl.interface.requests import CancelRequest, SessionLocator
 from agentctl.interop.openai.calls import build_call_items, read_item_reference
+from agentctl.interop.openai.events import read_leg_id
 from agentctl.interop.openai.failures import RefusedParameter, ResponseNotFound
 from agentctl.interop.openai.messages import is_result
 from agentctl.interop.openai.parameters import get_public_name
 from agentctl.interop.openai.responses import (
+    ITEM_ID,
+    RESPONSE_ID,
     build_input_items,
     build_stored_response,
-    read_item_id,
-    read_response_id,
 )
 from agentctl.records.runs import FoundTurn
 from agentctl.server.answers import json_response
@@ -41,7 +42,12 @@ async def find_continued_session(call: Call, response_id: str) -> str:
         RefusedParameter: there is no such response, its session has gone on after it, or it waits
             for the results of its calls.
     """
-    run_id, turn = await find_previous(call, response_id)
+    try:
+        run_id, turn = await _find(call, response_id)
+    except ResponseNotFound as error:
+        raise RefusedParameter(
+            error.detail, "previous_response_id", "previous_response_not_found"
+        ) from None
     if not turn.is_newest:
         raise RefusedParameter(
             "This response is not the newest of its conversation: continue the newest, or the"
@@ -56,22 +62,6 @@ async def find_continued_session(call: Call, response_id: str) -> str:
             "tool_results_missing",
         )
     return turn.session_id
-
-
-async def find_previous(call: Call, response_id: str) -> tuple[str, FoundTurn]:
-    """Return the run of `previous_response_id` and its place.
-
-    Raises:
-        RefusedParameter: there is no such response, or the caller does not see it.
-    """
-    try:
-        return await _find(call, response_id)
-    except ResponseNotFound:
-        raise RefusedParameter(
-            "There is no response with this id",
-            "previous_response_id",
-            "previous_response_not_found",
-        ) from None
 
 
 async def get_response(call: Call, principal: Principal, response_id: str) -> Response:
@@ -125,7 +115,7 @@ async def delete_response(call: Call, principal: Principal, response_id: str) ->
 
 async def _find(call: Call, response_id: str) -> tuple[str, FoundTurn]:
     """Return the run of a response and its place; ResponseNotFound if the caller sees none."""
-    run_id = read_response_id(response_id)
+    run_id = read_leg_id(RESPONSE_ID, response_id)
     try:
         turn = None if run_id is None else await call.operations.find_turn(run_id)
     except NotFound:
@@ -164,7 +154,11 @@ async def resolve_references(call: Call, model: str, items: object) -> object:
     # The run that gets a result has the items before it.
     if not isinstance(items, list) or not items or is_result(items[-1]):
         return items
-    places = [index for index, item in enumerate(items) if _is_reference(item)]
+    places = [
+        index
+        for index, item in enumerate(items)
+        if isinstance(item, dict) and item.get("type") == "item_reference"
+    ]
     if len(places) > MAXIMUM_REFERENCES:
         raise RefusedParameter(f"input has more than {MAXIMUM_REFERENCES} references", "input")
     resolved: list[Any] = [*items]
@@ -178,15 +172,11 @@ async def resolve_references(call: Call, model: str, items: object) -> object:
     return [item for item in resolved if item is not None]
 
 
-def _is_reference(item: object) -> bool:
-    return isinstance(item, dict) and item.get("type") == "item_reference"
-
-
 async def _resolve(
     call: Call, model: str, item_id: object, at: str, seen: set[str]
 ) -> dict[str, Any] | None:
     operations = call.operations
-    run_id, asked = read_item_id(item_id), None
+    run_id, asked = read_leg_id(ITEM_ID, item_id), None
     if run_id is None:
         asked = await operations.find_asked(read_item_reference(item_id, at))
         run_id = asked["root_run_id"]

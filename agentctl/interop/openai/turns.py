@@ -20,9 +20,9 @@ from agentctl.interface.requests import (
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling, build_ruling
 from agentctl.interop.openai.calls import CallNotFound, CallResult
 from agentctl.interop.openai.chat import ChatCompletion
-from agentctl.interop.openai.events import Answer, LegStart, RunEvents, read_answer
+from agentctl.interop.openai.events import Answer, LegStart, RunEvents, read_answer, read_leg_id
 from agentctl.interop.openai.failures import RefusedParameter, build_end_response, describe_end
-from agentctl.interop.openai.responses import ModelResponse, read_response_id
+from agentctl.interop.openai.responses import RESPONSE_ID, ModelResponse
 from agentctl.records.approvals import ApprovalRecord
 from agentctl.records.events import END_STATUSES, EventKind, find_event_kind, parse_event
 from agentctl.records.kinds import ComponentKind
@@ -146,7 +146,8 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
         if continued.after == BEFORE_FIRST_EVENT:
             # A repeated request: the run has gone on with the results before.
             start = start._replace(metrics=None, approval_id=results[0].approval_id)
-        keeps = turn.background or requested.key is not None or _detaches(call)
+        on_disconnect = call.caller.app_state.settings.server.on_disconnect
+        keeps = turn.background or requested.key is not None or on_disconnect == "detach"
         following = operations.follow_continuation(continued)
         events = following if keeps else _cancel_when_left(call, run_id, found, following)
 
@@ -154,10 +155,6 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
     if requested.is_stream:
         return await _stream(call, requested, expanded, start)
     return _respond(requested, await cancel_on_disconnect(call.receive, _collect(expanded, start)))
-
-
-def _detaches(call: Call) -> bool:
-    return call.caller.app_state.settings.server.on_disconnect == "detach"
 
 
 async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
@@ -180,7 +177,7 @@ async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
         raise CallNotFound(results[0].at) from None
     if (found.kind, found.component_id) != (requested.kind, requested.model):
         raise CallNotFound(results[0].at)
-    if turn.previous is not None and read_response_id(turn.previous) != run_id:
+    if turn.previous is not None and read_leg_id(RESPONSE_ID, turn.previous) != run_id:
         raise RefusedParameter(
             "The results are not those of the calls of this response", "previous_response_id"
         )
