@@ -15,7 +15,6 @@ from agentctl.interface.requests import (
     Page,
     RunFilter,
     RunView,
-    SessionFilter,
     SessionLocator,
     SessionRunsQuery,
 )
@@ -126,48 +125,27 @@ def is_match(run: Record, filter: RunFilter) -> bool:
     """Return True if a run record matches a filter; its session and user are not compared."""
     kinds = KINDS.values() if filter.component_type is None else (KINDS[filter.component_type],)
     ids = [run.get(names.id_field) for names in kinds]
-    created = parse_rfc3339(run["created_at"]) if run["created_at"] else 0
-    finished = parse_rfc3339(run["finished_at"]) if run["finished_at"] else 0
+    models = [message["model"] for message in run["messages"] if message.get("model")]
     return (
         (filter.component_type is None or any(ids))
         and filter.component_id in (None, *ids)
         and filter.status in (None, run["status"])
         and not (filter.live and run["status"] in FINAL_STATUSES)
         and (not filter.at_work or bool(describe_run(run)["warning"]))
-        and (filter.finished_after is None or finished >= filter.finished_after)
-        and (filter.finished_before is None or 0 < finished < filter.finished_before)
+        and is_between(run["created_at"], filter.created_after, filter.created_before)
+        and is_between(run["finished_at"], filter.finished_after, filter.finished_before)
+        and bool(run["finished_at"] or filter.finished_before is None)
         and is_text_match(run, filter.metadata, filter.tag, filter.error)
         and filter.error_code in (None, (run["error"] or {}).get("code"))
-        and filter.model in (None, _find_model(run))
+        and filter.model in (None, models[0] if models else None)
         and not (filter.parent == "none" and run["parent_run_id"])
-        and (filter.created_after is None or created >= filter.created_after)
-        and (filter.created_before is None or created < filter.created_before)
     )
 
 
-def is_session_match(session: Record, last_run: Record | None, filter: SessionFilter) -> bool:
-    """Return True if a session, a summary with `metadata`, matches `SESSION_FILTERS`.
-
-    `last_run` is its newest run without a parent.
-    """
-    created, updated = (
-        parse_rfc3339(session[name]) if session[name] else 0
-        for name in ("created_at", "updated_at")
-    )
-    record = {"metadata": session["metadata"], "error": last_run and last_run["error"]}
-    return (
-        filter.status in (None, session["last_status"])
-        and (filter.created_after is None or created >= filter.created_after)
-        and (filter.created_before is None or created < filter.created_before)
-        and (filter.updated_after is None or updated >= filter.updated_after)
-        and (filter.updated_before is None or updated < filter.updated_before)
-        and is_text_match(record, filter.metadata, filter.tag, filter.error)
-    )
-
-
-def _find_model(run: Record) -> str | None:
-    answers = (message.get("model") for message in run["messages"])
-    return next((model for model in answers if model), None)
+def is_between(time: str | None, after: int | None, before: int | None) -> bool:
+    """Return True for a time within bounds; without one it is before all others."""
+    moment = parse_rfc3339(time) if time else 0
+    return (after is None or moment >= after) and (before is None or moment < before)
 
 
 def select_runs(runs: Sequence[Built], query: SessionRunsQuery) -> list[Record]:

@@ -206,7 +206,10 @@ class Exchange:
             async for portion in portions:
                 events: list[AguiEvent] = []
                 if not root_id:
-                    root_id = stream.root_id or _read_run_id(portion[0])
+                    first = portion[0]
+                    root_id = (
+                        stream.root_id or parse_event(first.name, first.data, first.seq).run_id
+                    )
                     events += stream.start(root_id, await self._read_state(thread_id, root_id))
                 was_over = stream.is_over
                 for sent in portion:
@@ -233,8 +236,3 @@ class Exchange:
         """Return the state of the session; None if the caller may not read sessions."""
         read = partial(self.call.operations.read_state, self.kind, self.component_id, session_id)
         return await read_after_change(read, run_id)
-
-
-def _read_run_id(first: StreamEvent) -> str:
-    """Return the run whose stream begins with an event."""
-    return parse_event(first.name, first.data, first.seq).run_id

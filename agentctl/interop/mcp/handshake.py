@@ -117,7 +117,8 @@ class HandshakeServer:
 
     async def respond(self, call: Call, send: Send) -> None:
         """Respond to a request of an identified caller."""
-        session = _find_session(call)
+        session_id = call.headers.get(SESSION_HEADER)
+        session = None if session_id is None else McpSession.read(session_id, call.caller.owner)
         if call.method == "DELETE":
             if session is None:
                 raise NotFound("Session not found")
@@ -272,11 +273,6 @@ class _Stream:
 
     async def _send_part(self, body: bytes) -> None:
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-def _find_session(call: Call) -> McpSession | None:
-    session_id = call.headers.get(SESSION_HEADER)
-    return None if session_id is None else McpSession.read(session_id, call.caller.owner)
 
 
 def _can_ask(capabilities: JsonObject) -> bool:

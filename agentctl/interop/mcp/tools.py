@@ -166,30 +166,16 @@ def _build_schema(properties: Mapping[str, Any], *required: str) -> dict[str, An
     }
 
 
-async def _list_sessions(operations: ServiceOperations, arguments: Arguments) -> Document[Any]:
-    page = Page(arguments.get("limit", _DEFAULT_LIMIT), cursor=arguments.get("cursor"))
-    return await operations.get_sessions(SessionFilter(page=page))
-
-
-async def _get_session(operations: ServiceOperations, arguments: Arguments) -> Document[Any]:
-    return await operations.get_session_by_id(arguments["session_id"])
-
-
-async def _list_session_runs(operations: ServiceOperations, arguments: Arguments) -> Document[Any]:
-    query = SessionRunsQuery(limit=arguments.get("limit", _DEFAULT_LIMIT))
-    return await operations.get_session_runs(arguments["session_id"], query)
-
-
-async def _get_session_run(operations: ServiceOperations, arguments: Arguments) -> Document[Any]:
-    return await operations.get_session_run(arguments["session_id"], arguments["run_id"])
-
-
 READ_TOOLS = (
     ReadTool(
         "list_sessions",
         "get_sessions",
         "List the sessions, newest first, as one page of JSON",
-        _list_sessions,
+        lambda operations, arguments: operations.get_sessions(
+            SessionFilter(
+                page=Page(arguments.get("limit", _DEFAULT_LIMIT), cursor=arguments.get("cursor"))
+            )
+        ),
         {
             "limit": _LIMIT,
             "cursor": {**_TEXT, "description": "meta.next_cursor of the previous page"},
@@ -199,7 +185,7 @@ READ_TOOLS = (
         "get_session",
         "get_session_by_id",
         "Get a session with its history as JSON",
-        _get_session,
+        lambda operations, arguments: operations.get_session_by_id(arguments["session_id"]),
         {"session_id": _SESSION},
         ("session_id",),
     ),
@@ -207,7 +193,9 @@ READ_TOOLS = (
         "list_session_runs",
         "get_session_runs",
         "List the runs of a session, oldest first, as JSON",
-        _list_session_runs,
+        lambda operations, arguments: operations.get_session_runs(
+            arguments["session_id"], SessionRunsQuery(limit=arguments.get("limit", _DEFAULT_LIMIT))
+        ),
         {"session_id": _SESSION, "limit": _LIMIT},
         ("session_id",),
     ),
@@ -215,7 +203,9 @@ READ_TOOLS = (
         "get_session_run",
         "get_session_run",
         "Get a run of a session as JSON",
-        _get_session_run,
+        lambda operations, arguments: operations.get_session_run(
+            arguments["session_id"], arguments["run_id"]
+        ),
         {"session_id": _SESSION, "run_id": {**_TEXT, "description": "Id of the run"}},
         ("session_id", "run_id"),
     ),

@@ -14,6 +14,7 @@ empty `-wal` unless both exist. So the way to open a file depends on its side fi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -38,7 +39,7 @@ _Stamp = tuple[int, int, int]
 
 
 class ForeignFile:
-    """A file that is open for reading.
+    """A `Source`: a file that is open for reading, on threads, one at a time.
 
     Raises:
         errors.Unavailable: there is no such file, it cannot be read, or it is not a database.
@@ -49,6 +50,7 @@ class ForeignFile:
         self._real = path.resolve()
         self._copy: Path | None = None
         self._stamp: _Stamp | None = None
+        self._lock = asyncio.Lock()
         try:
             with path.open("rb") as file:
                 header = file.read(len(_MAGIC))
@@ -66,12 +68,16 @@ class ForeignFile:
         except apsw.Error:
             raise _build_unreadable_error(path) from None
 
-    def read(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+    async def read(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT.
 
         Raises:
             errors.Unavailable: the file cannot be read, or changes all the time.
         """
+        async with self._lock:
+            return await asyncio.to_thread(self._read, sql, parameters)
+
+    def _read(self, sql: str, parameters: Sequence[object]) -> list[tuple[Any, ...]]:
         try:
             for _ in range(ATTEMPTS):
                 rows = self._connection.execute(sql, tuple(parameters)).fetchall()

@@ -24,7 +24,7 @@ from agentctl.interface.requests import (
     SessionLocator,
     SessionRunsQuery,
 )
-from agentctl.interface.requests.list_filters import check_text_filters
+from agentctl.interface.requests.list_filters import check_text_filters, is_text_match
 from agentctl.interface.requests.memories import MemoryFilter
 from agentctl.interop.agentos.backend import (
     SESSION_FILTERS,
@@ -33,8 +33,8 @@ from agentctl.interop.agentos.backend import (
     build_page,
     build_runs_page,
     check_session,
+    is_between,
     is_match,
-    is_session_match,
     read_page_number,
     select_runs,
     view_run,
@@ -108,11 +108,11 @@ class AgentOSDatabase(AgentOSBackend):
         total = await self.reader.count_sessions(filter)
         offset = (number - 1) * page.limit
         sessions = await self.reader.list_sessions(page.limit, offset, filter)
-        records = [await self._summarize(session) for session in sessions]
+        records = [
+            build_session_record(session, await self.reader.list_runs(session))
+            for session in sessions
+        ]
         return build_document({"data": records, "meta": build_meta(page, number, total)})
-
-    async def _summarize(self, session: StoredSession) -> Record:
-        return build_session_record(session, await self.reader.list_runs(session))
 
     async def get_session_by_id(
         self,
@@ -235,8 +235,14 @@ class AgentOSDatabase(AgentOSBackend):
 def _is_match(
     session: StoredSession, row: Record, runs: list[Record], filter: SessionFilter
 ) -> bool:
-    if not row["session_name"].lower().startswith((filter.session_name or "").lower()):
-        return False
-    top_level = [run for run in runs if not run["parent_run_id"]]
-    whole = row | {"metadata": session.data.get("metadata")}
-    return is_session_match(whole, top_level[-1] if top_level else None, filter)
+    """Return True if a session matches its name, and the filters of `SESSION_FILTERS`."""
+    last_run = next((run for run in reversed(runs) if not run["parent_run_id"]), None)
+    error = last_run and last_run["error"]
+    texts = {"metadata": session.data.get("metadata"), "error": error}
+    return (
+        row["session_name"].lower().startswith((filter.session_name or "").lower())
+        and filter.status in (None, row["last_status"])
+        and is_between(row["created_at"], filter.created_after, filter.created_before)
+        and is_between(row["updated_at"], filter.updated_after, filter.updated_before)
+        and is_text_match(texts, filter.metadata, filter.tag, filter.error)
+    )

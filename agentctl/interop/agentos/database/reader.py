@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -26,6 +26,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.times import format_rfc3339
 
 Record = dict[str, Any]
+T = TypeVar("T")
 
 MAXIMUM_NAME = 60
 """Characters of the name of a session that was derived from its first message."""
@@ -140,13 +141,13 @@ class AgentOSReader:
         problems = []
         for name, value in zip(_DATA, row[len(_KEYS) :], strict=False):
             try:
-                session.data[name] = _decode_object(name, value)
+                session.data[name] = _decode(name, value, dict)
             except UnreadableRow as failure:
                 session.data[name] = None
                 problems.append(str(failure))
         if self.layout.has_legacy_runs:
             try:
-                session.legacy_runs = _decode_array("runs", row[len(_KEYS) + len(_DATA)])
+                session.legacy_runs = _decode("runs", row[len(_KEYS) + len(_DATA)], list) or []
             except UnreadableRow as failure:
                 problems.append(str(failure))
         if keys["session_type"] not in KINDS and not any(
@@ -175,7 +176,7 @@ class AgentOSReader:
             for encoded_id, encoded in rows:
                 run_id = _decode_text(encoded_id) or ""
                 try:
-                    data = _decode_object("run_data", encoded) or {}
+                    data = _decode("run_data", encoded, dict) or {}
                     runs.append(read_run({"run_id": run_id, **data}, session.session_id))
                 except UnreadableRow as failure:
                     runs.append(_build_unreadable_run(run_id, session, str(failure)))
@@ -233,7 +234,7 @@ def _parse_memory(row: Record) -> Record:
         memory = _decode_json("memory", row["memory"])
         # Memories of early releases are objects with the text.
         built["memory"] = memory.get("memory") if isinstance(memory, dict) else memory
-        built["topics"] = _decode_array("topics", row["topics"])
+        built["topics"] = _decode("topics", row["topics"], list) or []
     except UnreadableRow as failure:
         problem = str(failure)
     built |= {name: row[name] for name in _TIMES}
@@ -261,18 +262,12 @@ def _decode_json(name: str, value: object) -> Any:
     return decoded
 
 
-def _decode_object(name: str, value: object) -> Record | None:
+def _decode(name: str, value: object, kind: type[T]) -> T | None:
     decoded = _decode_json(name, value)
-    if decoded is not None and not isinstance(decoded, dict):
-        raise UnreadableRow(f"{name} is not an object")
+    if decoded is not None and not isinstance(decoded, kind):
+        noun = "an object" if kind is dict else "an array"
+        raise UnreadableRow(f"{name} is not {noun}")
     return decoded
-
-
-def _decode_array(name: str, value: object) -> list[Any]:
-    decoded = _decode_json(name, value)
-    if decoded is not None and not isinstance(decoded, list):
-        raise UnreadableRow(f"{name} is not an array")
-    return decoded or []
 
 
 def build_session_record(session: StoredSession, runs: Sequence[Record]) -> Record:

@@ -72,20 +72,6 @@ class Source(Protocol):
         ...
 
 
-class _FileSource:
-    """A SQLite file, read on threads, one at a time."""
-
-    def __init__(self, entry: Database) -> None:
-        from agentctl.interop.agentos.database.file import ForeignFile
-
-        self.file = ForeignFile(sqlite_path(entry.url))
-        self._lock = asyncio.Lock()
-
-    async def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        async with self._lock:
-            return await asyncio.to_thread(self.file.read, sql, parameters)
-
-
 class _ServerSource:
     """A PostgreSQL database, in a transaction that cannot write."""
 
@@ -120,11 +106,17 @@ async def open_source(
     """
     place = display_url(entry.url)
     if is_sqlite_url(entry.url):
-        source = await asyncio.to_thread(_FileSource, entry)
+        from agentctl.interop.agentos.database.file import ForeignFile
+
+        source = await asyncio.to_thread(ForeignFile, sqlite_path(entry.url))
         try:
-            yield source, _find_layout(await _read_file_tables(source), "", table, place)
+            rows = await source.read(
+                "SELECT m.name, c.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c"
+                " WHERE m.type = 'table'"
+            )
+            yield source, _find_layout(_group(rows), "", table, place)
         finally:
-            await asyncio.to_thread(source.file.close)
+            await asyncio.to_thread(source.close)
         return
     from agentctl.store.postgres.connection import build_connect_arguments, connect
     from agentctl.store.postgres.failures import to_public_error
@@ -146,14 +138,6 @@ async def open_source(
             yield server, _find_layout(tables, schema, table, place)
     finally:
         await connection.close()
-
-
-async def _read_file_tables(source: Source) -> dict[str, set[str]]:
-    rows = await source.read(
-        "SELECT m.name, c.name FROM sqlite_schema AS m, pragma_table_info(m.name) AS c"
-        " WHERE m.type = 'table'"
-    )
-    return _group(rows)
 
 
 async def _read_server_tables(

@@ -185,11 +185,8 @@ class AgentOSRuns(AgentOSSessions):
         if not reader.ended:
             await self._wait_for_end(kind, component_id, run_id, session_id)
 
-    def follow_run(
-        self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
-    ) -> AsyncIterator[StreamEvent]:
-        """Do the same as `resume_run`: AgentOS has no other operation for the events of a run."""
-        return self.resume_run(kind, component_id, run_id, request)
+    # AgentOS has no other operation for the events of a run.
+    follow_run = resume_run
 
     async def _stream(self, request: Request, reader: EventReader) -> AsyncGenerator[StreamEvent]:
         try:

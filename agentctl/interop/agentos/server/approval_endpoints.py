@@ -13,7 +13,7 @@ from agentctl.interface.declarations import Path, Query
 from agentctl.interface.requests import Page, PageNumber, UserId
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interop.agentos.server.bodies import Endpoints
-from agentctl.interop.agentos.server.operation import list_rows
+from agentctl.interop.agentos.server.operation import build_page, list_rows
 from agentctl.interop.agentos.server.pauses import (
     read_ruling,
     write_approval_type,
@@ -83,14 +83,7 @@ class ApprovalEndpoints(Endpoints):
             )
             rows, total = await list_rows(call.operations.get_approvals, selected, limit)
 
-        meta = {
-            "page": page,
-            "limit": limit,
-            "total_pages": -(-total // limit),
-            "total_count": total,
-            "search_time_ms": 0.0,
-        }
-        return json_response({"data": [self._write(row) for row in rows], "meta": meta})
+        return json_response(build_page([self._write(row) for row in rows], total, page, limit))
 
     async def count_approvals(self, call: Call, user_id: UserId = None) -> Response:
         """Handle `GET /approvals/count`."""

@@ -113,6 +113,18 @@ def read_repeated(call: Call, name: str) -> tuple[str, ...]:
     return tuple(text for key, text in pairs if key == name and text)
 
 
+def build_page(rows: list[Any], total: int, page: int, size: int) -> dict[str, Any]:
+    """Return a page of a list."""
+    meta = {
+        "page": page,
+        "limit": size,
+        "total_pages": -(-total // size),
+        "total_count": total,
+        "search_time_ms": 0.0,
+    }
+    return {"data": rows, "meta": meta}
+
+
 async def list_rows(
     read: Callable[[Any], Awaitable[Document[Any]]], filter: Any, size: int
 ) -> tuple[list[Any], int]:

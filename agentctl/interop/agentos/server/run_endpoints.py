@@ -108,13 +108,10 @@ class RunEndpoints(Endpoints):
         request = build_run_request(body, idempotency_key)
         if body.get("stream", True):
             native = operations.stream_run_portions(kind, component_id, request)
-            translator = EventTranslator(
-                self._directory,
-                kind,
-                numbered=request.background,
-                content_only=body.get("stream_events") is False,
+            content_only = body.get("stream_events") is False
+            events = self._translate(
+                kind, native, numbered=request.background, content_only=content_only
             )
-            events = translate_portions(native, translator.translate)
             return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
         document = await cancel_on_disconnect(
             call.receive, operations.create_run(kind, component_id, request)
@@ -125,6 +122,12 @@ class RunEndpoints(Endpoints):
         return json_response(
             self._build(run, await operations.read_details(kind, component_id, run))
         )
+
+    def _translate(
+        self, kind: ComponentKind, events: AsyncGenerator[Portion], **options: Any
+    ) -> AsyncGenerator[Portion]:
+        translator = EventTranslator(self._directory, kind, **options)
+        return translate_portions(events, translator.translate)
 
     def _build(self, run: RunRecord, details: RunDetails) -> dict[str, Any]:
         runs = [run, *details.descendants]
@@ -217,8 +220,8 @@ class RunEndpoints(Endpoints):
         after = body.get("last_event_index")
         request = ResumeRequest(named, BEFORE_FIRST_EVENT if after is None else after)
         native = await operations.open_resumed_stream(kind, component_id, run_id, request)
-        translator = EventTranslator(self._directory, kind, numbered=True, after=request.after)
-        return EventStreamResponse(None, translate_portions(native, translator.translate))
+        events = self._translate(kind, native, numbered=True, after=request.after)
+        return EventStreamResponse(None, events)
 
     async def continue_run(
         self,
@@ -266,11 +269,11 @@ class RunEndpoints(Endpoints):
         if streams and continued is None:
             return await self._stream_last_event(kind, call, component_id, run_id)
         if streams and continued is not None:
-            translator = EventTranslator(
-                self._directory, kind, numbered=request.background, after=continued.after
+            native = operations.follow_continuation(continued)
+            events = self._translate(
+                kind, native, numbered=request.background, after=continued.after
             )
-            events = operations.follow_continuation(continued)
-            return EventStreamResponse(None, translate_portions(events, translator.translate))
+            return EventStreamResponse(None, events)
 
         run = (
             await operations.read_continuation(kind, component_id, run_id, request, continued)
@@ -286,8 +289,7 @@ class RunEndpoints(Endpoints):
         session_id = await call.operations.find_run_session(kind, component_id, run_id)
         request = ResumeRequest(session_id, BEFORE_FIRST_EVENT)
         native = await call.operations.open_resumed_stream(kind, component_id, run_id, request)
-        translator = EventTranslator(self._directory, kind)
-        return translate_portions(native, translator.translate)
+        return self._translate(kind, native)
 
     async def _stream_next_legs(
         self, kind: ComponentKind, call: Call, component_id: str, run_id: str

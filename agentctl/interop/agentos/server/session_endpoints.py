@@ -28,7 +28,7 @@ from agentctl.interface.requests import (
     SortOrder,
 )
 from agentctl.interop.agentos.server.bodies import Endpoints
-from agentctl.interop.agentos.server.operation import Seconds, list_rows, read_repeated
+from agentctl.interop.agentos.server.operation import Seconds, build_page, list_rows, read_repeated
 from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
 from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
 from agentctl.interop.agentos.values import write_counters
@@ -166,15 +166,8 @@ class SessionEndpoints(Endpoints):
 def _build_session_page(
     sessions: Sequence[Mapping[str, Any]], total: int, page: int, size: int
 ) -> dict[str, Any]:
-    meta = {
-        "page": page,
-        "limit": size,
-        "total_pages": -(-total // size),
-        "total_count": total,
-        "search_time_ms": 0.0,
-    }
     items = [
         {**item, "metrics": write_counters({"total_tokens": item["total_tokens"]})}
         for item in sessions
     ]
-    return {"data": items, "meta": meta}
+    return build_page(items, total, page, size)
