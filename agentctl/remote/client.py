@@ -189,9 +189,10 @@ class RemoteOperations(Operations):
     async def _export(self, arguments: Mapping[str, Any]) -> AsyncIterator[bytes]:
         request = build_request(find_declaration(Operations.export_session, None), arguments)
         async with self.connection.open_raw(request) as response:
-            chunks = response.read_chunks()
-            if response.response.status_code != 200:
-                response.check_status(b"".join([chunk async for chunk in chunks]))
+            chunks = self.connection.read_chunks(response)
+            if response.status_code != 200:
+                body = b"".join([chunk async for chunk in chunks])
+                self.connection.check_status(response, body)
             async for chunk in chunks:
                 yield chunk
 

@@ -138,31 +138,6 @@ def fill_template(template: str, **ids: str) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RawResponse:
-    """A response as the server sent it, without its body."""
-
-    connection: Connection
-    response: httpx2.Response
-
-    async def read_chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives."""
-        async for chunk in self.connection.read_chunks(self.response):
-            yield chunk
-
-    def check_status(self, body: bytes) -> None:
-        """Raise the error that the status, from 300, and the body of a response describe."""
-        import httpx2
-
-        whole = httpx2.Response(
-            self.response.status_code,
-            headers={**self.response.headers, "content-length": str(len(body))},
-            content=body,
-            request=self.response.request,
-        )
-        self.connection.refuse_unless_ok(whole)
-
-
 class Connection:
     """An HTTP client for one address. It follows no redirects, so the token stays there."""
 
@@ -196,13 +171,24 @@ class Connection:
         return response.content
 
     @contextlib.asynccontextmanager
-    async def open_raw(self, request: Request) -> AsyncIterator[RawResponse]:
+    async def open_raw(self, request: Request) -> AsyncIterator[httpx2.Response]:
         """Send a request and yield its response, with any status and content type; see `fetch`."""
         wait = None if request.extra_wait is None else self._timeouts.read + request.extra_wait
         async with self._open(request, "*/*", wait) as response:
             if _is_encoded(response):
                 raise failures.build_encoded_response_error()
-            yield RawResponse(self, response)
+            yield response
+
+    def check_status(self, response: httpx2.Response, body: bytes) -> None:
+        """Raise the error that the status, from 300, and the body of a raw response describe."""
+        import httpx2
+
+        headers = {**response.headers, "content-length": str(len(body))}
+        self._refuse_unless_ok(
+            httpx2.Response(
+                response.status_code, headers=headers, content=body, request=response.request
+            )
+        )
 
     async def send(self, request: Request) -> None:
         """Send a request whose response has no body (204); see `fetch`."""
@@ -228,7 +214,7 @@ class Connection:
         async with self._open(request, "text/event-stream", wait) as response:
             if response.status_code != 200 or _media_type(response) != "text/event-stream":
                 complete = await self._read_to_end(response)
-                self.refuse_unless_ok(complete)
+                self._refuse_unless_ok(complete)
                 if request.may_have_no_events and _media_type(response) == "application/json":
                     yield _yield_nothing()
                     return
@@ -242,7 +228,7 @@ class Connection:
         async with self._open(request, "application/json", wait) as incoming:
             response = await self._read_to_end(incoming)
         if response.status_code != request.accepted_status or failures.has_error_body(response):
-            self.refuse_unless_ok(response)
+            self._refuse_unless_ok(response)
         return response
 
     @contextlib.asynccontextmanager
@@ -343,7 +329,7 @@ class Connection:
         except TimeoutError:
             raise failures.build_slow_response_error(self.address) from None
 
-    def refuse_unless_ok(self, response: httpx2.Response) -> None:
+    def _refuse_unless_ok(self, response: httpx2.Response) -> None:
         """Raise the error of a complete response, unless it is a success."""
         if response.status_code >= 400:
             with_token = self._token is not None

@@ -51,18 +51,18 @@ async def call_api(
     if connection is None:
         raise UsageError("`api` needs a server", hint="select one with --url or --context")
     request = _build_request(method, path, query, body)
-    async with connection.open_raw(request) as received:
-        content_type = received.response.headers.get("content-type", "none")
+    async with connection.open_raw(request) as response:
+        content_type = response.headers.get("content-type", "none")
         note_detail(f"content type: {content_type}")
         beginning, last = b"", b"\n"
-        async for chunk in received.read_chunks():
+        async for chunk in connection.read_chunks(response):
             write_bytes(chunk)
             last = chunk[-1:] or last
             if len(beginning) < _KEPT_ERROR_BYTES:
                 beginning += chunk
         if last != b"\n" and current_io().out_is_terminal:
             write_bytes(b"\n")
-        received.check_status(beginning)
+        connection.check_status(response, beginning)
 
 
 def _build_request(method: str, path: str, query: list[str] | None, body: str | None) -> Request:

@@ -21,20 +21,6 @@ class ChatCompletion:
     """The form of one chat completion of a component."""
 
     rules = CHAT_RULES
-    honoured = frozenset(
-        {
-            "messages",
-            "metadata",
-            "model",
-            "parallel_tool_calls",
-            "response_format",
-            "stream",
-            "stream_options",
-            "tool_choice",
-            "tools",
-            "user",
-        }
-    )
     paused_code = "run_paused"
     conversation: str | None = None
     previous: str | None = None

@@ -98,7 +98,7 @@ async def _run(
 ) -> Response:
     is_stream = bool(parameters.get("stream", bool))
     metadata = parameters.get_metadata()
-    parameters.take_rest(turn.honoured)
+    parameters.take_rest()
     if turn.messages.has_names:
         parameters.ignored.append(NAME)
     ignored = {IGNORED_HEADER: ", ".join(parameters.ignored)} if parameters.ignored else {}

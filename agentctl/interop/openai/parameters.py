@@ -94,25 +94,27 @@ class OpenAIParameters:
         self._body = {name: value for name, value in body.items() if value is not None}
         self._rules = rules
         self._ignorable = ignored
+        self._honoured: set[str] = set()
         self.ignored: list[str] = []
 
     def get(self, name: str, kind: type = str) -> Any:
-        """Return the value of a parameter; None if it is not given."""
-        value = self._body.get(name)
+        """Return the value of a parameter, which is honoured then; None if it is not given."""
+        value = self.get_any(name)
         return None if value is None else check_type(value, kind, name)
 
     def get_any(self, name: str) -> Any:
-        """Return the value of a parameter of any type; None if it is not given."""
+        """Return the value of a parameter of any type; see `get`."""
+        self._honoured.add(name)
         return self._body.get(name)
 
     def replace(self, name: str, value: Any) -> None:
         """Replace the value of a parameter."""
         self._body[name] = value
 
-    def take_rest(self, honoured: frozenset[str]) -> None:
-        """Apply the rules to every parameter that is not in `honoured`."""
+    def take_rest(self) -> None:
+        """Apply the rules to every parameter that was not read."""
         for name, value in self._body.items():
-            if name in honoured:
+            if name in self._honoured:
                 continue
             if name in _HINTS:
                 check_type(value, str, name)

@@ -165,24 +165,6 @@ class ModelResponse:
     """The form of one response of a component."""
 
     rules = RESPONSE_RULES
-    honoured = frozenset(
-        {
-            "background",
-            "conversation",
-            "input",
-            "instructions",
-            "metadata",
-            "model",
-            "parallel_tool_calls",
-            "previous_response_id",
-            "stream",
-            "stream_options",
-            "text",
-            "tool_choice",
-            "tools",
-            "user",
-        }
-    )
     paused_code = PAUSED_CODE
 
     def __init__(self, parameters: OpenAIParameters, model: str) -> None:

@@ -12,7 +12,7 @@ from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
 from agentctl.interop.agentos.mapping import read_account, read_component, read_memory
 from agentctl.interop.agentos.remote.runs import AgentOSRuns
 from agentctl.interop.agentos.remote.server import list_faults
-from agentctl.interop.agentos.remote.sessions import Record
+from agentctl.interop.agentos.remote.sessions import Record, omit_type, view_session
 from agentctl.interop.agentos.routes import AGENTOS_ROUTES
 from agentctl.interop.agentos.values import (
     Built,
@@ -57,6 +57,7 @@ _SAME_REQUESTS: Mapping[str, Callable[..., Record]] = {
     "get_component": lambda record, kind, **_: read_component(kind, record),
     "get_memory": lambda record, **_: read_memory(record),
     "create_service_account": lambda record, **_: read_account(record, now()),
+    "rename_session": lambda record, view, **_: view_session(record, view),
 }
 """Operations with the requests of this interface: builds the record from that of AgentOS."""
 
@@ -72,7 +73,10 @@ class AgentOSOperations(AgentOSRuns):
         return self._execute(name, arguments) if known else super().execute(name, arguments)
 
     async def _execute(self, name: str, arguments: Mapping[str, Any]) -> Document[Any]:
-        record = await self.read_object(self.build(name, **arguments))
+        sent = {**arguments}
+        if "where" in sent:
+            sent |= {"where": omit_type(sent["where"]), "view": "full"}
+        record = await self.read_object(self.build(name, **sent))
         return build_document(_SAME_REQUESTS[name](record, **arguments))
 
     async def get_models(self) -> Document[Any]:

@@ -160,12 +160,12 @@ class AgentOSSessions(AgentOSRequests):
         *,
         view: SessionView = "full",
     ) -> Document[Any]:
-        return build_document(_view(await self._read_session(session_id, where), view))
+        return build_document(view_session(await self._read_session(session_id, where), view))
 
     async def _read_session(self, session_id: str, where: SessionLocator) -> Record:
         # With the wrong `type` AgentOS parses a session as another kind.
         request = self.build(
-            "get_session_by_id", session_id=session_id, where=_omit_type(where), view="full"
+            "get_session_by_id", session_id=session_id, where=omit_type(where), view="full"
         )
         session = await self.read_object(request)
         check_session(where, find_session_kind(session), where.user_id)
@@ -189,27 +189,10 @@ class AgentOSSessions(AgentOSRequests):
             "update_session",
             session_id=session_id,
             patch=patch,
-            where=_omit_type(where),
+            where=omit_type(where),
             view="full",
         )
-        return build_document(_view(await self.read_object(request), view))
-
-    async def rename_session(
-        self,
-        session_id: str,
-        session_name: str,
-        where: SessionLocator = DEFAULT_LOCATOR,
-        *,
-        view: SessionView = "full",
-    ) -> Document[Any]:
-        request = self.build(
-            "rename_session",
-            session_id=session_id,
-            session_name=session_name,
-            where=_omit_type(where),  # With the wrong one AgentOS 2.7 deletes the runs.
-            view="full",
-        )
-        return build_document(_view(await self.read_object(request), view))
+        return build_document(view_session(await self.read_object(request), view))
 
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
@@ -220,7 +203,7 @@ class AgentOSSessions(AgentOSRequests):
             )
         # AgentOS answers 204 for a session that does not exist, or of another user.
         await self._require_sessions((session_id,), where)
-        where = _omit_type(where)
+        where = omit_type(where)
         await self.send(
             self.build("delete_session", session_id=session_id, where=where, cancel=False)
         )
@@ -344,9 +327,11 @@ class AgentOSSessions(AgentOSRequests):
         await self.send(self.build("revoke_service_account", account_id=account_id))
 
 
-def _view(session: Record, view: SessionView) -> Record:
+def view_session(session: Record, view: SessionView) -> Record:
+    """Return a session in a view, for which AgentOS has no parameter."""
     return session if view == "full" else read_session_head(session)
 
 
-def _omit_type(where: SessionLocator) -> SessionLocator:
+def omit_type(where: SessionLocator) -> SessionLocator:
+    """Return a locator without the type: with the wrong one AgentOS 2.7 deletes runs."""
     return replace(where, type=None)
