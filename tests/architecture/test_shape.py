@@ -22,7 +22,6 @@ SHORT = {
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
     "agentctl.interop.agui.settings": "the table of one face, which is registered",
     "agentctl.interop.mcp.settings": "the table of one face, which is registered",
-    "agentctl.interop.openai.settings": "the table of one face, which is registered",
     "agentctl.config.known_secrets": "used by the configuration and by `runtime`",
     "agentctl.records.budgets": "one record per resource",
     "agentctl.store.repositories.causes": "one topic of the store",
