@@ -10,10 +10,10 @@ import ast
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tests.architecture.prose import REPOSITORY
-from tests.architecture.sources import modules, part
+from tests.architecture.sources import Module, modules, part
 
 MAXIMUM_COMPLEX = 10
 """Functions with a complexity above that of `pyproject.toml` (`noqa: C901`)."""
@@ -42,19 +42,19 @@ def find_complex_functions() -> list[str]:
     ]
 
 
-def count_casts() -> int:
-    """Return the number of calls of `cast`."""
+def count_casts(source: Iterable[Module]) -> int:
+    """Return the number of calls of `cast` in modules."""
     return sum(
         isinstance(node, ast.Call) and ast.unparse(node.func) in ("cast", "typing.cast")
-        for module in modules()
+        for module in source
         for node in ast.walk(module.tree)
     )
 
 
-def find_same_names() -> dict[str, list[str]]:
+def find_same_names(source: Iterable[Module]) -> dict[str, list[str]]:
     """Return the names of public classes that two or more modules define, with these modules."""
     found: dict[str, list[str]] = defaultdict(list)
-    for module in modules():
+    for module in source:
         for node in module.tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(module.name)
@@ -83,9 +83,9 @@ def find_problems() -> Iterator[str]:
     if len(complex_functions := find_complex_functions()) > MAXIMUM_COMPLEX:
         names = ", ".join(complex_functions)
         yield f"{len(complex_functions)} functions are too complex ({names}): {MAXIMUM_COMPLEX} may"
-    if (casts := count_casts()) > MAXIMUM_CASTS:
+    if (casts := count_casts(modules())) > MAXIMUM_CASTS:
         yield f"{casts} calls of cast, at most {MAXIMUM_CASTS} are allowed"
-    same = find_same_names()
+    same = find_same_names(modules())
     yield from (
         f"the class {name} has two meanings: {', '.join(same[name])}"
         for name in sorted(same.keys() - SAME_NAMES.keys())

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.architecture.budgets import count_casts, find_same_names
 from tests.architecture.prose import REPOSITORY
 from tests.architecture.sources import Module, cycles, load_modules
 from tests.architecture.test_shape import SHORTEST_FILE
@@ -36,6 +37,9 @@ RUN_FIELDS = {
 
 COPIED_FIELDS = 5
 """A class with this many `RUN_FIELDS` copies the run."""
+
+NAMED_FIELDS = ("cancel_reason", "holding", "paused_at", "reasoning_content", "stopped_at")
+"""Fields of a run whose modules are counted."""
 
 BY_HAND = [f"files to change for {change}" for change in ("an event", "a filter", "an operation")]
 """Measured by hand: make the change in a throwaway branch and count its files."""
@@ -141,6 +145,39 @@ def _list_fields(record: ast.ClassDef) -> Iterator[str]:
             yield part.attr
 
 
+def list_modules_with_one_importer(modules: list[Module]) -> list[str]:
+    """Return the names of the modules that one other module of the package imports."""
+    names = {module.name for module in modules if not module.is_package}
+    importers: dict[str, set[str]] = {name: set() for name in names}
+    for module in modules:
+        for item in module.imports:
+            for name in (item.name, item.name.rpartition(".")[0]):
+                if name in names and name != module.name:
+                    importers[name].add(module.name)
+    return sorted(name for name, found in importers.items() if len(found) == 1)
+
+
+def count_complex_functions(root: Path) -> int:
+    """Return the number of functions with a complexity above 10, with those that are excepted."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--ignore-noqa", "--exit-zero"]
+    options = ["--select", "C901", "--output-format", "concise", "agentctl"]
+    done = subprocess.run(
+        [*command, *options], cwd=root, capture_output=True, text=True, check=True
+    )
+    return sum(" C901 " in line for line in done.stdout.splitlines())
+
+
+def count_words(root: Path) -> int:
+    """Return the words of the pages, without the changelog and those that are generated."""
+    pages = {*root.glob("*.md"), *(root / "docs").rglob("*.md")} - {root / "CHANGELOG.md"}
+    generated = root / "docs/reference"
+    return sum(
+        len(page.read_text(encoding="utf-8").split())
+        for page in pages
+        if generated not in page.parents
+    )
+
+
 def count_test_cases(root: Path) -> int:
     """Return the number of test cases that pytest collects."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
@@ -178,7 +215,17 @@ def table(root: Path) -> Iterator[tuple[str, object]]:
         "classes that copy a run",
         [f"{module.name}.{name}" for module in modules for name in copies_of_the_run(module)],
     )
+    yield "modules with one importer", list_modules_with_one_importer(modules)
+    yield "functions with a complexity above 10", count_complex_functions(root)
+    yield "calls of `cast`", count_casts(modules)
+    yield "names of classes with two meanings", list(find_same_names(modules))
+    for field in NAMED_FIELDS:
+        yield (
+            f"modules that name the field `{field}`",
+            [module.name for module in modules if re.search(rf"\b{field}\b", module.text)],
+        )
     yield from ((name, "by hand") for name in BY_HAND)
+    yield "words of pages that are not generated", count_words(root)
     yield (
         "lines of tests",
         sum(len(path.read_text().splitlines()) for path in (root / "tests").rglob("*.py")),
