@@ -16,7 +16,7 @@ from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord
 from agentctl.records.validation import check_text
-from agentctl.runs.log.replay import read_stored_spans
+from agentctl.runs.log.fold import read_stored_spans
 from agentctl.runs.states import is_settled
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.records import SESSION_TABLE

@@ -13,7 +13,6 @@ LONGEST_FUNCTION = 80
 
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
-    "agentctl.runs.log.checkpoints": "what admission, legs and recovery have in common",
     "agentctl.runs.life.tracing": "an interface",
     "agentctl.config.search": "a table of the configuration",
     "agentctl.cli.databases": "what commands of several groups use",

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from agentctl.runs.life.admission import AdmittedRun, admit_durable_member
 from agentctl.runs.life.finish import store_end
 from agentctl.runs.life.live import Continuation, LiveRun
-from agentctl.runs.log.checkpoints import write_start_checkpoint
+from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.states import Ending
 from agentctl.runs.workers.recovery import recover_runs

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import orjson
-
 from agentctl.records.ids import new_id
-from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs.desk.waiting import append_event
 from agentctl.runs.log import event_format
-from agentctl.runs.log.checkpoints import find_arguments
 from agentctl.runs.log.event_format import LOST_SEQ_STEP, describe
+from agentctl.runs.log.fold import StoredLog, load_log
 from agentctl.runs.log.results import to_json
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, events, run_reads, steps
@@ -78,11 +75,10 @@ def ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
         return []
 
     state = yield from run_reads.get_state(run_id)
-    checkpoint = yield from approvals.load_checkpoint(run_id)
+    log = yield from load_log(run_id)
     assert state is not None
-    assert checkpoint is not None
-    arguments = find_arguments(checkpoint, (yield from steps.list_of_run(run_id)))
-    spec = RunSpec.from_json(orjson.loads(checkpoint.body)["spec"])
+    assert log is not None
+    arguments, spec = log.find_arguments(), log.spec
 
     at = now()
     asked = [
@@ -121,7 +117,7 @@ def append_pause_event(root_id: str, asked: Sequence[ApprovalRow]) -> Steps[None
     checkpoint = yield from approvals.load_checkpoint(root_id)
     if run is None or last < 0 or checkpoint is None:
         return
-    name = orjson.loads(checkpoint.body)["component_name"]
+    name = StoredLog(checkpoint).body["component_name"]
     described = [describe(row) for row in asked]
     event = event_format.format_paused(event_format.identify_run(run, name), described, now())
     yield from append_event(run, last + LOST_SEQ_STEP, event)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import orjson
+from collections.abc import Mapping
+from typing import Any
 
 from agentctl.records.times import now
 from agentctl.runs.log import event_format
 from agentctl.runs.log.event_rows import encode_event
-from agentctl.runs.log.replay import find_root_id
-from agentctl.runs.log.results import build_run_end, build_unfinished_transcript, store_question
+from agentctl.runs.log.fold import fold_row, load_log
+from agentctl.runs.log.results import build_run_end, store_question
 from agentctl.runs.states import Ending, is_final
-from agentctl.runtime.journal import rebuild
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs, steps
-from agentctl.store.repositories.run_rows import RunEnd, RunRow, RunState
+from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.webhooks.facts import publish_run
 
 QUEUE_TIMEOUT = Ending.failed("QUEUE_TIMEOUT", "The run waited too long in the queue")
@@ -48,41 +48,75 @@ def end_waiting_run(run_id: str, ending: Ending) -> Steps[bool]:
     at = max(now(), state.queued_at or 0)
     yield from cancel_waiting_members(run_id, at)
 
-    checkpoint = yield from approvals.load_checkpoint(run_id)
-    body = None
-    if checkpoint is not None:
-        journal = yield from steps.list_of_run(run_id)
-        body = rebuild(orjson.loads(checkpoint.body), journal, ends=True)
-
+    log = yield from load_log(run_id)
+    body: Mapping[str, Any] = {} if log is None else log.fold(ends=True)
     row = yield from run_reads.get_for_update(run_id)
     assert row is not None
-    if body is None:
-        transcript = build_unfinished_transcript(row, row.content or "")
+    if log is None:
+        transcript = fold_row(row)
     else:
         transcript = Transcript.from_json(body["transcript"])
         if not transcript.messages and row.component_type != "workflow":
             transcript.add_user(row.input)
     transcript.close_open_calls(at)
-    transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
-
-    if row.parent_run_id is None and (last := (yield from events.get_last_seq(run_id))) >= 0:
-        identity = event_format.identify_run(row, (body or {}).get("component_name"))
-        event = event_format.format_end(identity, ending, transcript, at)
-        yield from append_event(row, last + 1, event)
-
-    previous = (body or {}).get("previous_instructions")
-    end: RunEnd = build_run_end(
-        row,
-        row.attempt,
-        ending,
-        transcript,
-        previous_instructions=previous,
-        finished_at=at,
-        stopped_at=at,
+    return (
+        yield from write_end(
+            row,
+            ending,
+            transcript,
+            at,
+            stopped_at=at,
+            component_name=body.get("component_name"),
+            seq_step=None if row.parent_run_id is not None else 1,
+            previous_instructions=body.get("previous_instructions"),
+        )
     )
 
-    ended = yield from runs.finish(end)
-    yield from close_approvals(run_id, ending.actor or "system", at)
+
+@unit
+def write_end(
+    run: RunRow,
+    ending: Ending,
+    transcript: Transcript,
+    at: int,
+    *,
+    stopped_at: int | None,
+    component_name: str | None,
+    seq_step: int | None,
+    previous_instructions: str | None = None,
+    lost: bool = False,
+) -> Steps[bool]:
+    """Write the end of a run that no process executes, and its last event for its followers.
+
+    Args:
+        transcript: without open calls.
+        at: time of the end in microseconds.
+        stopped_at: None if its work may continue.
+        component_name: the name in its earlier events: it may not be configured here.
+        seq_step: the distance of the number of the event to that of the one before it; None for a
+            run whose events are part of the stream of another one.
+        lost: True if its worker died. The reason of `ending` replaces that of the request then.
+
+    Returns:
+        False if it has ended meanwhile.
+    """
+    transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
+    if seq_step is not None and (last := (yield from events.get_last_seq(run.run_id))) >= 0:
+        identity = event_format.identify_run(run, component_name)
+        event = event_format.format_end(identity, ending, transcript, at)
+        yield from append_event(run, last + seq_step, event)
+    end = build_run_end(
+        run,
+        run.attempt,
+        ending,
+        transcript,
+        previous_instructions=previous_instructions,
+        finished_at=at,
+        stopped_at=stopped_at,
+        cancel_reason=ending.reason if lost else None,
+    )
+    ended = yield from runs.finish(end, lost=lost)
+    yield from close_approvals(run.run_id, ending.actor or "system", at)
     return ended is not None
 
 
@@ -120,7 +154,7 @@ def cancel_run(
 
     if before.queue_turn is not None:
         yield from queue.lock_session(before.session_id)
-    root_id = yield from find_root_id(before)
+    root_id = yield from run_reads.find_root_id(before)
     yield from run_reads.lock_state(root_id)
     before = yield from run_reads.lock_state(run_id)
     if before is None:

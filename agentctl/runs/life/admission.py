@@ -16,7 +16,7 @@ from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
 from agentctl.runs.desk.queue import check_queue, enqueue
-from agentctl.runs.log.checkpoints import write_start_checkpoint
+from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.components.records import build_session_data

@@ -21,14 +21,12 @@ from agentctl.records.times import now
 from agentctl.runs.desk.waiting import lock_queue
 from agentctl.runs.life.live import Continuation, LiveRun
 from agentctl.runs.log import event_format
-from agentctl.runs.log.checkpoints import PAUSE, START
 from agentctl.runs.log.event_format import describe
-from agentctl.runs.log.replay import find_root_id
+from agentctl.runs.log.fold import PAUSE, START, StoredLog, load_log
 from agentctl.runs.log.results import to_json
 from agentctl.runs.log.stream import EventBatch
 from agentctl.runs.states import Pause, is_final, is_settled
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
-from agentctl.runtime.journal import rebuild
 from agentctl.runtime.pauses import Ask, Decided, Leg
 from agentctl.runtime.transcript.session_state import StateChanges
 from agentctl.runtime.transcript.transcript import Transcript
@@ -41,11 +39,9 @@ from agentctl.store.repositories import (
     run_reads,
     runs,
     sessions,
-    steps,
 )
 from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
 from agentctl.store.repositories.run_rows import RunPause, RunState
-from agentctl.store.repositories.steps import StepRow
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
 
@@ -211,17 +207,15 @@ class ClaimedLeg:
         has_effects: True if the leg before it was lost after it had begun calls that cannot be
             repeated: the run has to end.
         lets_begin: True if the claim lets another run of the session begin.
-        steps: the journal of a durable run.
     """
 
     state: RunState
-    checkpoint: Checkpoint
+    log: StoredLog
     rows: Sequence[ApprovalRow]
     session_state: str | None
     last_event: int
     has_effects: bool = False
     lets_begin: bool = False
-    steps: Sequence[StepRow] = ()
 
     def has_expired_call(self, spec: RunSpec) -> bool:
         """Return True if the caller of the run did not give the result of a tool of its request."""
@@ -264,7 +258,7 @@ def _begin(state: RunState, at: int) -> Steps[bool]:
     if state.attempt > 1 or state.queued_at is None:
         return lets_begin
     checkpoint = yield from approvals.load_checkpoint(state.run_id)
-    body = orjson.loads(checkpoint.body) if checkpoint is not None else {}
+    body = {} if checkpoint is None else StoredLog(checkpoint).body
     if body and not body["is_first"] and (text := body["spec"]["session_state"]):
         yield from sessions.merge_state(state.session_id, orjson.loads(text))
     return lets_begin
@@ -278,7 +272,7 @@ def claim_member(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
     worker must execute its root run, without a cancel of it.
     """
     state = yield from run_reads.get_state(run_id)
-    root_id = run_id if state is None else (yield from find_root_id(state))
+    root_id = run_id if state is None else (yield from run_reads.find_root_id(state))
     root = yield from run_reads.lock_state(root_id)
     if root is None or (root.status, root.owner) != ("RUNNING", worker_id):
         return None
@@ -297,24 +291,23 @@ def claim_member(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
 @unit
 def _load_leg(run_id: str, *, has_effects: bool = False) -> Steps[ClaimedLeg | None]:
     state = yield from run_reads.get_state(run_id)
-    checkpoint = yield from approvals.load_checkpoint(run_id)
-    if state is None or checkpoint is None:
+    log = yield from load_log(run_id)
+    if state is None or log is None:
         return None
     rows = yield from approvals.list_of_run(run_id)
-    journal = yield from steps.list_of_run(run_id)
     session_state = yield from sessions.get_state(state.session_id)
     last = yield from events.get_last_seq(run_id)
-    return ClaimedLeg(state, checkpoint, rows, session_state, last, has_effects, steps=journal)
+    return ClaimedLeg(state, log, rows, session_state, last, has_effects)
 
 
 def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
     """Return the specification and the start of a claimed leg."""
-    body = rebuild(orjson.loads(claimed.checkpoint.body), claimed.steps)
+    body, checkpoint = claimed.log.fold(), claimed.log.checkpoint
     attempt, state = claimed.state.attempt, body["state"]
     # A worker that died may have delivered events of its leg that were never stored.
-    was_lost = attempt - claimed.checkpoint.attempt > 1
+    was_lost = attempt - checkpoint.attempt > 1
     last_event = claimed.last_event
-    if claimed.checkpoint.kind != START:
+    if checkpoint.kind != START:
         # The events of a run that recorded none are built from its row.
         last_event = max(last_event, event_format.UNRECORDED_EVENTS - 1)
     spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
@@ -331,7 +324,7 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
         leg=leg,
         transcript=Transcript.from_json(body["transcript"]),
         first_event=last_event + (LOST_EVENTS if was_lost else 1),
-        steps=claimed.steps,
+        steps=claimed.log.steps,
         first_step=body.get("next_step", 0),
         session_changes=None if changes is None else StateChanges(**changes),
         changed_at=changed_at,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import orjson
 
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import replace_unstorable
-from agentctl.records.times import whole_seconds
+from agentctl.runs.log.fold import begin_transcript
 from agentctl.runs.states import Ending
 from agentctl.runtime.transcript.history import build_chat_history
 from agentctl.runtime.transcript.transcript import Transcript
@@ -82,40 +79,10 @@ def _encode_history(
     return to_json(build_chat_history(transcript.messages, previous_instructions))
 
 
-def build_unfinished_transcript(
-    run: RunRow,
-    content: str,
-    answers: Sequence[Mapping[str, Any]] = (),
-    kept: Sequence[Mapping[str, Any]] = (),
-) -> Transcript:
-    """Build the transcript of a run that no process finished: its message and known content.
-
-    So the session continues from there and its history shows the message. The usage is unknown.
-    Workflows have no messages.
-
-    Args:
-        answers: its known answers and results; empty if only the content is known.
-        kept: the messages of its origin with which it began. After the result of a tool it has no
-            own message.
-    """
-    transcript = Transcript()
-    if run.component_type != "workflow":
-        transcript.add_kept(kept)
-        if not kept or kept[-1]["role"] != "tool":
-            asked = {"role": "user", "content": run.input}
-            transcript.add_kept([{**asked, "created_at": whole_seconds(run.created_at)}])
-        if answers:
-            transcript.add_kept(answers)
-        elif content:
-            transcript.add_answer(content)
-    transcript.replace_content(content)
-    return transcript
-
-
 @unit
 def store_question(run: RunRow) -> Steps[None]:
     """Store the message of a run that ended before it started."""
-    transcript = build_unfinished_transcript(run, "")
+    transcript = begin_transcript(run)
     history = _encode_history(run, transcript)
     yield from runs.store_question(run.run_id, history, to_json(transcript.messages))
 

@@ -9,7 +9,7 @@ the run goes on from there. If a call was executing, no one knows whether it hap
 again, and a person is asked (`runs/desk/lost_calls.py`). A run that may be repeated begins again
 from its start checkpoint.
 
-The results of an ended run come from the stored events (`runs/log/replay.py`).
+The results of an ended run come from the stored events (`runs/log/fold.py`).
 """
 
 from __future__ import annotations
@@ -28,23 +28,20 @@ from agentctl.runs.desk.lost_calls import (
     ask_about_lost_steps,
 )
 from agentctl.runs.desk.waiting import (
-    append_event,
     cancel_waiting_members,
     cancel_waiting_run,
     close_approvals,
     release_if_decided,
+    write_end,
 )
-from agentctl.runs.log import event_format
-from agentctl.runs.log.checkpoints import is_durable
 from agentctl.runs.log.event_format import LOST_SEQ_STEP
-from agentctl.runs.log.replay import find_root_id, replay_stored_events
-from agentctl.runs.log.results import build_run_end, build_unfinished_transcript
+from agentctl.runs.log.fold import StoredLog, begin_transcript, fold_events
 from agentctl.runs.states import AlreadyFinished, Ending, is_final
 from agentctl.runtime.transcript.history import mark_kept
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox
-from agentctl.store.repositories import approvals, events, integrity, run_reads, runs, steps
+from agentctl.store.repositories import approvals, integrity, run_reads, runs, steps
 from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
@@ -173,40 +170,28 @@ def _write_end(
     if run is None or is_final(run.status) or run.owner != owner:
         # Ended meanwhile, or returned to its checkpoint.
         return None
-    root_id = yield from find_root_id(run)
-
-    replayed = yield from replay_stored_events(run, root_id)
-    replayed.close_open_calls()
+    root_id = yield from run_reads.find_root_id(run)
+    began_with = begin_transcript(run, (yield from _read_kept(run)))
+    fold = yield from fold_events(run, root_id, began_with)
     ending = WORKER_LOST
     if run.cancel_requested_at is not None:
         reason = f"{run.cancel_reason}; the worker was lost" if run.cancel_reason else None
         ending = Ending.cancelled(run.cancel_requested_by or "system", reason or WORKER_LOST_REASON)
 
     at = now()
-    replayed.transcript.close_open_calls(at)
-    kept = yield from _read_kept(run)
-    transcript = build_unfinished_transcript(
-        run, replayed.content, replayed.transcript.messages, kept
-    )
-    transcript.tools.extend(replayed.tools)
-    transcript.spans = replayed.spans
-    transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
-
-    if root_id == run.run_id:
-        yield from _append_end_event(run, replayed.component_name, ending, transcript)
-    end = build_run_end(
+    transcript = fold.end(at)
+    has_ended = yield from write_end(
         run,
-        run.attempt,
         ending,
         transcript,
-        finished_at=at,
+        at,
         stopped_at=None if may_still_run else at,
-        cancel_reason=ending.reason,
+        component_name=fold.component_name,
+        seq_step=LOST_SEQ_STEP if root_id == run.run_id else None,
+        lost=True,
     )
-
-    if (yield from runs.finish(end, lost=True)) is None:
+    if not has_ended:
         raise AlreadyFinished
-    yield from close_approvals(run_id, ending.actor or "system", at)
     yield from cancel_waiting_members(run_id, at)
     yield from publish_run(outbox, run_id)
     return LostRun(run, ending, transcript)
@@ -221,7 +206,7 @@ def settle_inconsistent(outbox: Outbox, run_id: str) -> Steps[bool]:
     state = yield from run_reads.get_state(run_id)
     if state is None:
         return False
-    root_id = yield from find_root_id(state)
+    root_id = yield from run_reads.find_root_id(state)
     yield from run_reads.lock_state(root_id)
     state = yield from run_reads.lock_state(run_id)
     found = yield from integrity.find_inconsistent(1, now(), run_id)
@@ -259,7 +244,7 @@ def return_tree(outbox: Outbox, root_id: str, owner: str | None) -> Steps[bool]:
         return False
     if root.cancel_requested_at is not None:
         return False
-    durable = is_durable(checkpoint)
+    durable = StoredLog(checkpoint).is_durable
     if root.attempt == 1 and not durable:
         return False
 
@@ -317,19 +302,3 @@ def return_member(member: RunState) -> Steps[None]:
     yield from runs.return_leg(member.run_id, member.attempt, "PAUSED")
     if member.cancel_requested_at is not None:
         yield from cancel_waiting_run(member.run_id, "system", None, now())
-
-
-@unit
-def _append_end_event(
-    run: RunRow, component_name: str | None, ending: Ending, transcript: Transcript
-) -> Steps[None]:
-    """Store the last event of a run whose events are stored, for its followers.
-
-    The name of the component is that of the earlier events: it may not be configured here.
-    """
-    last = yield from events.get_last_seq(run.run_id)
-    if last < 0:
-        return
-    identity = event_format.identify_run(run, component_name)
-    event = event_format.format_end(identity, ending, transcript)
-    yield from append_event(run, last + LOST_SEQ_STEP, event)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from agentctl.runtime.journal import dump_outcome, load_outcome, rebuild
+from agentctl.runs.log.fold import fold_steps
+from agentctl.runtime.journal import dump_outcome, load_outcome
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.transcript.transcript import Transcript
 
@@ -68,7 +69,7 @@ def test_result_of_a_call_is_stored_whole(field: str) -> None:
 
 
 def test_run_without_steps_has_the_values_of_its_checkpoint() -> None:
-    rebuilt = rebuild(start(summary="short"), [])
+    rebuilt = fold_steps(start(summary="short"), [])
     assert (rebuilt["state"], rebuilt["summary"], rebuilt["is_first"]) == (None, "short", False)
     assert rebuilt["session_changes"] is None
     assert read(rebuilt).messages == []
@@ -82,7 +83,7 @@ def test_results_of_the_last_answer_are_known() -> None:
         step(3, "tool", "failed", "b", **outcome("of b")),
         step(4, "tool", "started", "c"),
     ]
-    rebuilt = rebuild(start(), steps)
+    rebuilt = fold_steps(start(), steps)
     state = rebuilt["state"]
     assert (rebuilt["is_first"], rebuilt["summary"]) == (True, "long")
     assert {call: each["text"] for call, each in state["known"].items()} == {"b": "of b"}
@@ -105,7 +106,7 @@ def test_end_of_a_run_has_the_results_of_its_last_calls() -> None:
         step(1, "tool", "done", "a", **outcome("of a", arguments={"n": 1})),
         step(4, "tool", "started", "c"),
     ]
-    rebuilt = rebuild(start(), steps, ends=True)
+    rebuilt = fold_steps(start(), steps, ends=True)
     transcript = read(rebuilt)
     assert "known" not in rebuilt["state"]
     found = [
@@ -122,9 +123,9 @@ def test_end_of_a_run_has_the_results_of_its_last_calls() -> None:
 def test_steps_before_the_checkpoint_are_part_of_it() -> None:
     steps = [step(seq, "tool", "done", f"c{seq}", **outcome("x")) for seq in range(4)]
     state = {"conversation": {"waiting": {}}, "messages": [], "calls": [], "results": {}}
-    later = rebuild(start(state=state, next_step=2), steps)
+    later = fold_steps(start(state=state, next_step=2), steps)
     assert list(later["state"]["known"]) == ["c2", "c3"]
-    assert list(rebuild(start(state=state), steps)["state"]["known"]) == ["c0", "c1", "c2", "c3"]
+    assert list(fold_steps(start(state=state), steps)["state"]["known"]) == ["c0", "c1", "c2", "c3"]
 
 
 def test_calls_after_the_state_of_a_graph_are_known() -> None:
@@ -133,7 +134,7 @@ def test_calls_after_the_state_of_a_graph_are_known() -> None:
     replaced = step(0, "answer", "done", graph={"thread": 1}, whole=whole.to_json(), after=2)
     calls = [step(seq, "tool", "done", f"c{seq}", **outcome("x")) for seq in (1, 2, 3)]
     working = step(4, "tool", "started", "c4")
-    rebuilt = rebuild(start(), [replaced, *calls, working])
+    rebuilt = fold_steps(start(), [replaced, *calls, working])
     assert rebuilt["state"]["thread"] == 1
     assert list(rebuilt["state"]["known"]) == ["c2", "c3"]
     assert [each["content"] for each in read(rebuilt).messages] == ["hello"]
@@ -145,14 +146,14 @@ def test_members_that_work_are_waited_for() -> None:
         step(1, "member", "started", "a", run_id="ra", member="x"),
         step(2, "member", "done", "b", **outcome("of b", run_id="rb", member="y")),
     ]
-    state = rebuild(start(), steps)["state"]
+    state = fold_steps(start(), steps)["state"]
     waiting = state["conversation"]["waiting"]
     assert list(waiting) == ["a"]
     assert (waiting["a"]["has_begun"], waiting["a"]["state"]) == (True, "ra")
     assert list(state["known"]) == ["b"]
     # An answer that follows has all results: nothing waits any more.
     steps[1] = step(1, "member", "done", "a", **outcome("of a", run_id="ra", member="x"))
-    state = rebuild(start(), [*steps, answer(3, "two")])["state"]
+    state = fold_steps(start(), [*steps, answer(3, "two")])["state"]
     assert state["conversation"]["waiting"] == {}
 
 
@@ -163,15 +164,15 @@ def test_messages_of_a_library_are_added_or_replaced() -> None:
 
     ended = step(2, "tool", "done", "a", **outcome("of a", arguments={"n": 1}))
     steps = [native(0, "one", replaced=False), native(1, "two", replaced=False), ended]
-    rebuilt = rebuild(start(), steps)
+    rebuilt = fold_steps(start(), steps)
     assert rebuilt["state"] == {
         "messages": ["one", "two"], "first_message": 0, "usage": 1, "metadata": {}, "calls": {},
         "known": rebuilt["state"]["known"],
     }  # fmt: skip
     assert rebuilt["state"]["known"]["a"]["text"] == "of a"
-    rebuilt = rebuild(start(), steps, ends=True)
+    rebuilt = fold_steps(start(), steps, ends=True)
     assert [each["tool_args"] for each in read(rebuilt).tools] == [{"n": 1}]
-    rebuilt = rebuild(start(), [*steps, native(3, "three", replaced=True)])
+    rebuilt = fold_steps(start(), [*steps, native(3, "three", replaced=True)])
     assert rebuilt["state"]["messages"] == ["three"]
 
 
@@ -189,7 +190,7 @@ def test_steps_of_a_function_are_its_log() -> None:
         log(4, "failed", "failed", text="it was not sent"),
     ]
     before = {"calls": [{"call_id": "before"}, {"call_id": "own"}], "output": ["x"]}
-    rebuilt = rebuild(start(state=before), steps)
+    rebuilt = fold_steps(start(state=before), steps)
     assert rebuilt["is_first"] is True
     assert rebuilt["state"] == {
         "calls": [
@@ -202,7 +203,7 @@ def test_steps_of_a_function_are_its_log() -> None:
         ],
         "output": ["x"],
     }
-    assert rebuild(start(), steps[:1])["state"]["output"] == []
+    assert fold_steps(start(), steps[:1])["state"]["output"] == []
 
 
 @pytest.mark.parametrize("is_open", [False, True])
@@ -217,7 +218,7 @@ def test_steps_of_a_workflow_are_its_spans(is_open: bool) -> None:
             1, "member", "failed", "step-1", **outcome("no", failed=True, run_id="r1", member="y")
         ),
     ]
-    rebuilt = rebuild(start("workflow", transcript=known.to_json()), steps)
+    rebuilt = fold_steps(start("workflow", transcript=known.to_json()), steps)
     assert rebuilt["state"] == {"step": 2, "input": "no", "run_id": None}
     transcript = read(rebuilt)
     assert transcript.content == "no"
@@ -233,10 +234,10 @@ def test_steps_of_a_workflow_are_its_spans(is_open: bool) -> None:
 def test_open_step_of_a_workflow_names_its_run() -> None:
     ended = step(0, "member", "done", "step-0", **outcome("one", run_id="r0", member="x"))
     working = step(1, "member", "started", "step-1", run_id="r1", member="y")
-    rebuilt = rebuild(start("workflow"), [ended, working])
+    rebuilt = fold_steps(start("workflow"), [ended, working])
     assert rebuilt["state"] == {"step": 1, "input": "one", "run_id": "r1"}
-    assert rebuild(start("workflow"), [])["state"] is None
-    only = rebuild(start("workflow"), [working])["state"]
+    assert fold_steps(start("workflow"), [])["state"] is None
+    only = fold_steps(start("workflow"), [working])["state"]
     assert only == {"step": 1, "input": None, "run_id": "r1"}
 
 
@@ -250,4 +251,4 @@ def test_latest_changes_of_the_session_state_are_kept(kind: str) -> None:
         step(3, "member", "done", "step-1", **outcome("x", run_id="s", member="m")),
         step(4, "member", "started", "step-2", run_id="t", session_state=first),
     ]
-    assert rebuild(start(kind), steps)["session_changes"] == {**CHANGES, "at": 21}
+    assert fold_steps(start(kind), steps)["session_changes"] == {**CHANGES, "at": 21}
