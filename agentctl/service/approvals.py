@@ -316,7 +316,7 @@ class ApprovalOperations(OperationFamily):
     ) -> None:
         # Otherwise the next sweep of a serving process does it.
         with contextlib.suppress(errors.Unavailable):
-            await self.hosting.engine.continue_run(database, run_id, dependencies=dependencies)
+            await self.hosting.engine.claims.claim(database, run_id, dependencies=dependencies)
 
     async def continue_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest

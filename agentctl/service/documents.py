@@ -22,7 +22,7 @@ from agentctl.records.text import cut_text
 from agentctl.records.times import now
 from agentctl.records.trace_context import parse_run_trace
 from agentctl.runs.life.cancel import CancelResult
-from agentctl.runs.log.fold import read_stored_items
+from agentctl.runs.log.fold import find_root_id, read_stored_items
 from agentctl.runs.states import is_final, is_settled
 from agentctl.service.json_texts import (
     JsonText,
@@ -293,7 +293,7 @@ def _read_run_items(
         run = orjson.loads(build_run_document(row, related[row.run_id], member_ids, None, spans))
         items = build_items(run, own, cut)
         if not is_settled(row.status):
-            root_id = yield from run_reads.find_root_id(row)
+            root_id = yield from find_root_id(row)
             if root_id not in readers:
                 readers[root_id] = yield from read_stored_items(root_id)
             so_far = readers[root_id].runs.get(row.run_id)

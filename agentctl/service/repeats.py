@@ -32,6 +32,7 @@ from agentctl.runs.life.repeats import (
     plan_retry,
 )
 from agentctl.runs.life.supervision import HISTORY_BYTES
+from agentctl.runs.log.fold import find_root_id
 from agentctl.runs.states import is_final
 from agentctl.runtime.component import Component
 from agentctl.runtime.transcript.history import complete_history, mark_kept
@@ -185,7 +186,7 @@ class RepeatOperations(RunOperations):
             raise errors.NotFound("Run not found")
         row = stored.row
         if row.parent_run_id is not None:
-            root = await database.read(run_reads.find_root_id(row))
+            root = await database.read(find_root_id(row))
             raise errors.Conflict(f"The run is part of run {root}: {verb} that one")
         if not is_final(row.status):
             raise errors.Conflict(f"The run has not ended: it is {row.status}")

@@ -72,7 +72,7 @@ async def test_approved_call_of_a_restored_paused_run_is_asked_about(
         assert count_payments() == before
         await decide(service, asked, verb, **fields)
         hosting = service.hosting
-        await hosting.engine.continue_run(hosting.databases.system, run["run_id"])
+        await hosting.engine.claims.claim(hosting.databases.system, run["run_id"])
         await wait_for_completion(service, run)
         record = (await command(service).get_run(run["run_id"])).value
     assert record["content"] == f"Results: {result}, paid"

@@ -166,7 +166,7 @@ async def execute_and_kill(process: Process, run_id: str, number: int, *, after:
 
 async def decide_and_continue(process: Process, run_id: str) -> None:
     await decide(process.service, run_id, "approve")
-    await process.service.hosting.engine.continue_run(database_of(process.service), run_id)
+    await process.service.hosting.engine.claims.claim(database_of(process.service), run_id)
 
 
 async def is_completed(process: Process, run_id: str) -> bool:

@@ -124,7 +124,7 @@ async def test_approved_call_is_made_once_in_the_next_leg(
         assert not service.hosting.engine.live_runs()
         assert await decide(service, run["run_id"], "approve")
         assert payer.ledger == []
-        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+        await service.hosting.engine.claims.claim(database_of(service), run["run_id"])
         ended = await wait_for_status(service, run["run_id"], "COMPLETED")
         assert payer.ledger == [{"amount": 10, "to": "bob"}]
         assert ended["content"] == "I pay. Result: paid"
@@ -142,7 +142,7 @@ async def test_edited_call_is_made_with_the_edited_arguments(
     async with open_service(deployment) as service:
         run = await start(service)
         await decide(service, run["run_id"], "approve", arguments={"amount": 5, "to": "bob"})
-        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+        await service.hosting.engine.claims.claim(database_of(service), run["run_id"])
         await wait_for_status(service, run["run_id"], "COMPLETED")
         assert payer.ledger == [{"amount": 5, "to": "bob"}]
 
@@ -151,7 +151,7 @@ async def test_rejected_call_is_not_made(deployment: Deployment, payer: Payer) -
     async with open_service(deployment) as service:
         run = await start(service)
         await decide(service, run["run_id"], "reject", note="too much")
-        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+        await service.hosting.engine.claims.claim(database_of(service), run["run_id"])
         ended = await wait_for_status(service, run["run_id"], "COMPLETED")
         assert payer.ledger == []
         assert ended["content"] == "I pay. Result: The call was rejected: too much"
@@ -167,7 +167,7 @@ async def test_expired_approval_counts_as_rejected(deployment: Deployment, payer
         released = await expire_approvals(database_of(service), counters.count_decision)
         assert released == [run["run_id"]]
         assert counters.decided["expired"] == 1
-        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+        await service.hosting.engine.claims.claim(database_of(service), run["run_id"])
         ended = await wait_for_status(service, run["run_id"], "COMPLETED")
         assert payer.ledger == []
         assert "no one decided in time" in ended["content"]
@@ -194,7 +194,7 @@ async def test_two_claims_of_a_leg_execute_it_once(deployment: Deployment, payer
         await decide(first, run["run_id"], "approve")
         claims = await asyncio.gather(
             *(
-                service.hosting.engine.continue_run(database_of(service), run["run_id"])
+                service.hosting.engine.claims.claim(database_of(service), run["run_id"])
                 for service in (first, second) * 5
             )
         )
@@ -217,7 +217,7 @@ async def test_claimed_leg_executes_after_a_failed_read(
     async with open_service(deployment) as service:
         run = await start(service)
         await decide(service, run["run_id"], "approve")
-        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+        await service.hosting.engine.claims.claim(database_of(service), run["run_id"])
         await wait_for_status(service, run["run_id"], "COMPLETED")
     assert payer.ledger == [{"amount": 10, "to": "bob"}]
 
@@ -231,7 +231,7 @@ async def test_events_of_all_legs_are_one_stream(deployment: Deployment, payer: 
         page = await admin(service).get_runs(RunFilter())
         run_id = page.value["data"][0]["run_id"]
         await decide(service, run_id, "approve")
-        await service.hosting.engine.continue_run(database_of(service), run_id)
+        await service.hosting.engine.claims.claim(database_of(service), run_id)
         await wait_for_status(service, run_id, "COMPLETED")
         assert [name for _, name in names] == ["RunStarted", "RunContent", "RunPaused"]
         stored = await database_of(service).read(events.list_after(run_id, -1))
@@ -259,7 +259,7 @@ async def test_lost_leg_goes_on_from_its_checkpoint_twice(
             await lose_leg(service, run["run_id"])
             assert await recover_runs(database, "gone") == []
             assert (await admin(service).get_run(run["run_id"])).value["status"] == "PENDING"
-        await service.hosting.engine.continue_run(database, run["run_id"])
+        await service.hosting.engine.claims.claim(database, run["run_id"])
         await wait_for_status(service, run["run_id"], "COMPLETED")
         assert len(payer.ledger) == 1
 
@@ -310,7 +310,7 @@ async def test_lost_call_is_unknown_until_a_person_says_what_happened(
         record = (await admin(service).get_run(run["run_id"])).value
         assert record["status"] == "PAUSED"
         assert await decide(service, run["run_id"], verb, **fields)
-        await service.hosting.engine.continue_run(database, run["run_id"])
+        await service.hosting.engine.claims.claim(database, run["run_id"])
         ended = await wait_for_status(service, run["run_id"], "COMPLETED")
         assert len(payer.ledger) == paid
         assert ended["content"] == f"I pay. {content}"
@@ -351,7 +351,7 @@ async def test_lost_call_after_other_effects_ends_the_run_once_it_is_reported(
         await lose_call(service, run["run_id"], has_effects=True)
         assert (await admin(service).get_run(run["run_id"])).value["status"] == "PAUSED"
         assert await decide(service, run["run_id"], "retry")
-        await service.hosting.engine.continue_run(database, run["run_id"])
+        await service.hosting.engine.claims.claim(database, run["run_id"])
         record = await wait_for_status(service, run["run_id"], "COMPLETED", "ERROR")
         assert record["error"]["code"] == "WORKER_LOST"
         assert payer.ledger == []
@@ -362,7 +362,7 @@ async def test_worker_of_a_leg_has_a_row(deployment: Deployment, payer: Payer) -
         run = await start(first)
         await decide(first, run["run_id"], "approve")
         payer.before_pay.clear()
-        assert await second.hosting.engine.continue_run(database_of(second), run["run_id"])
+        assert await second.hosting.engine.claims.claim(database_of(second), run["run_id"])
         state = await database_of(second).read(run_reads.get_state(run["run_id"]))
         assert state is not None
         assert state.owner == second.hosting.engine.worker_id
@@ -377,7 +377,7 @@ async def test_cancel_while_the_approved_call_works(deployment: Deployment, paye
         payer.before_pay.clear()
         run = await start(service)
         await decide(service, run["run_id"], "approve")
-        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+        await service.hosting.engine.claims.claim(database_of(service), run["run_id"])
 
         async def is_executing() -> bool:
             return (await approval_of(service, run["run_id"])).execution == "executing"

@@ -320,7 +320,7 @@ async def test_member_pauses_and_goes_on_with_its_run(deployment: Deployment, ho
         member = await get(service, member_id)
         assert (run["status"], member["status"]) == ("PAUSED", "PAUSED")
         assert await decide(service, run["run_id"], "approve")
-        await service.hosting.engine.continue_run(database_of(service), run["run_id"])
+        await service.hosting.engine.claims.claim(database_of(service), run["run_id"])
         await wait_for_status(service, run["run_id"], "COMPLETED")
         member = await get(service, member_id)
         below = await get(service, member["member_runs"][0])

@@ -8,8 +8,8 @@ from contextlib import aclosing
 import pytest
 
 from agentctl.interface.requests import RunRequest
-from agentctl.runs.life import starts
-from agentctl.runs.life.starts import CROWD, Starts
+from agentctl.runs.life import supervision
+from agentctl.runs.life.supervision import CROWD, Starts
 from tests.deployment import Deployment
 from tests.service.callers import open_service, user
 
@@ -58,7 +58,7 @@ async def test_callers_that_take_no_event_do_not_delay_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     crowd = begin_crowd()
-    monkeypatch.setattr(starts, "LIMIT_SECONDS", -1.0)
+    monkeypatch.setattr(supervision, "START_LIMIT_SECONDS", -1.0)
     with pytest.raises(StopIteration):
         crowd.wait_for_earlier().send(None)
 
@@ -66,8 +66,8 @@ async def test_callers_that_take_no_event_do_not_delay_work(
 async def test_every_stream_has_its_first_event_before_work_begins(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(starts, "CROWD", 1)
-    monkeypatch.setattr(starts, "LIMIT_SECONDS", 60.0)
+    monkeypatch.setattr(supervision, "CROWD", 1)
+    monkeypatch.setattr(supervision, "START_LIMIT_SECONDS", 60.0)
     async with open_service(deployment) as service:
         request = RunRequest("hello")
         first = user(service).stream_run_portions("agent", "echo", request)

@@ -8,7 +8,7 @@ import orjson
 
 from agentctl.interface.requests import RunView, StreamEvent
 from agentctl.records.kinds import ComponentKind
-from agentctl.runs.follow.item_stream import stream_items
+from agentctl.runs.follow.follow import stream_items
 from agentctl.service.service import ServiceOperations
 from tests.deployment import Deployment
 from tests.loops import wait_until

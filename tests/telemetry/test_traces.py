@@ -304,7 +304,7 @@ async def test_later_legs_are_traces_with_a_link(
         decision = Ruling("approve", asked["arguments_hash"])
         await operations.decide_approval("agent", "gated", asked["approval_id"], decision)
         database = service.hosting.databases["main"]
-        await service.hosting.engine.continue_run(database, paused["run_id"])
+        await service.hosting.engine.claims.claim(database, paused["run_id"])
         await wait_until(lambda: len(_list_runs(collector)) == 2)
         record: Any = (await operations.get_run(paused["run_id"])).value
     first, later = sorted(_list_runs(collector), key=lambda span: span.start)

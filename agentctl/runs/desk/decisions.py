@@ -60,7 +60,6 @@ def check_approver(row: ApprovalRow, names: Set[str], *, own: bool) -> None:
     """Check that a caller who decides about approvals may decide about this one.
 
     Args:
-        names: the names of the caller.
         own: True if an approver may decide about its runs, too (`approvals.own`).
 
     Raises:
@@ -161,11 +160,7 @@ def _check_fields(row: ApprovalRow, ruling: Ruling) -> None:
 
 
 async def _check_schema(name: str, value: Any, schema: str | None) -> None:
-    """Check a value against the stored JSON Schema of an approval.
-
-    Raises:
-        ValidationFailed: the value does not match; names the place.
-    """
+    """Check a value against the stored JSON Schema of an approval."""
     if schema is None:
         return
     if (problem := await find_schema_problem(orjson.loads(schema), value)) is not None:

@@ -27,11 +27,7 @@ OUTCOME_QUESTION = (
 
 @unit
 def ask_about_lost_calls(rows: list[ApprovalRow]) -> Steps[list[ApprovalRow]]:
-    """Mark the calls that were executing, and ask what happened to those that must not be repeated.
-
-    Returns:
-        The new questions.
-    """
+    """Mark the calls that were executing, and ask about those that must not be repeated."""
     at, asked = now(), list[ApprovalRow]()
     executing = [row for row in rows if row.execution == "executing"]
     for row in executing:
@@ -65,11 +61,7 @@ def build_outcome_question(row: ApprovalRow, question: str, at: int) -> Approval
 
 @unit
 def ask_about_lost_steps(run_id: str, root_id: str) -> Steps[list[ApprovalRow]]:
-    """Ask what happened to the calls of a durable run that had begun, and must not be repeated.
-
-    Returns:
-        The new questions.
-    """
+    """Ask what happened to the calls of a durable run that had begun, and must not be repeated."""
     doubtful = yield from steps.mark_unknown(run_id)
     if not doubtful:
         return []

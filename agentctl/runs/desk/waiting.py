@@ -1,14 +1,22 @@
-"""Runs that wait before or between two legs, while nothing of them executes: how they end."""
+"""Runs that wait before or between two legs, while nothing of them executes.
+
+A run waits for a decision between two legs, or in the queue of its session before the first one
+(docs/queue.md, docs/decisions/0098). When it has its turn (`store/repositories/queue.py`), any
+server begins it from its checkpoint.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from agentctl import errors
+from agentctl.config.settings import Limits
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs.log import event_format
-from agentctl.runs.log.event_rows import encode_event
-from agentctl.runs.log.fold import fold_row, load_log
+from agentctl.runs.log.event_rows import RunIdentity, encode_event
+from agentctl.runs.log.fold import find_root_id, fold_row, load_log
 from agentctl.runs.log.results import build_run_end, store_question
 from agentctl.runs.states import Ending, is_final
 from agentctl.runtime.transcript.transcript import Transcript
@@ -22,12 +30,48 @@ QUEUE_TIMEOUT = Ending.failed("QUEUE_TIMEOUT", "The run waited too long in the q
 
 
 @unit
-def lock_queue(run_id: str) -> Steps[None]:
+def check_queue(spec: RunSpec, limits: Limits) -> Steps[None]:
+    """Check that a run may wait in the queue of its session, whose row is locked.
+
+    Raises:
+        Conflict: the request has dependencies: another process may begin the run, and they are
+            never stored.
+        TooManyRequests: the queue is full.
+    """
+    if spec.dependencies is not None:
+        raise errors.Conflict(
+            "The run would have to wait, and dependencies are not stored",
+            hint="send the request without dependencies, or when the session is idle",
+        )
+    maximum = limits.queue_per_session
+    if (yield from queue.count_in_session(spec.session_id, maximum)) >= maximum:
+        raise errors.TooManyRequests("Too many runs wait in the queue of the session")
+    if (yield from queue.count(limits.queued_runs)) >= limits.queued_runs:
+        raise errors.TooManyRequests("Too many runs wait in the queue")
+
+
+@unit
+def enqueue(spec: RunSpec, component_name: str, at: int) -> Steps[bool]:
+    """Store the first event of a new run that waits, and let it begin if it may.
+
+    Returns:
+        True if a server may claim a run of the session now.
+    """
+    places = yield from queue.list_positions([spec.run_id])
+    identity = RunIdentity(
+        spec.run_id, spec.session_id, None, spec.component_type, spec.component_id, component_name
+    )
+    event, data = event_format.format_queued(identity, places[spec.run_id], at)
+    yield from events.append_batch(spec.run_id, 1, 0, 0, encode_event(event, data))
+    return (yield from queue.add(spec.session_id, at))
+
+
+@unit
+def lock_queue(state: RunState | None) -> Steps[None]:
     """Lock the session of a run that waits for its turn, before the row of the run.
 
     The end of another run locks this session, and then the row of the run that begins next.
     """
-    state = yield from run_reads.get_state(run_id)
     if state is not None and state.queue_turn is not None:
         yield from queue.lock_session(state.session_id)
 
@@ -90,7 +134,6 @@ def write_end(
 
     Args:
         transcript: without open calls.
-        at: time of the end in microseconds.
         stopped_at: None if its work may continue.
         component_name: the name in its earlier events: it may not be configured here.
         seq_step: the distance of the number of the event to that of the one before it; None for a
@@ -123,7 +166,7 @@ def write_end(
 @unit
 def end_overdue_run(outbox: Outbox, run_id: str, before: int) -> Steps[bool]:
     """End a run that has waited in the queue since a time as ERROR; False if it has begun."""
-    yield from lock_queue(run_id)
+    yield from lock_queue((yield from run_reads.get_state(run_id)))
     state = yield from run_reads.get_state(run_id)
     if state is None or state.queue_turn is None or (state.queued_at or before + 1) > before:
         return False
@@ -139,9 +182,10 @@ def cancel_run(
 ) -> Steps[tuple[RunState, RunState] | None]:
     """Record the cancel of a run, and end it at once if nothing executes it.
 
-    Its row is locked before its state is read, after that of its session if it is queued, and after
-    that of its root run, as for a decision. So it cannot pause between the read and the request,
-    which no process would carry out then.
+    A run that has ended is read without a lock. The state of any other is read again when its row
+    is locked, after that of its session if it is queued, and after that of its root run, as for a
+    decision. So it cannot pause between that read and the request, which no process would carry out
+    then.
 
     Returns:
         The state before the request and after it; None if there is no such run.
@@ -152,9 +196,8 @@ def cancel_run(
     if is_final(before.status):
         return before, before
 
-    if before.queue_turn is not None:
-        yield from queue.lock_session(before.session_id)
-    root_id = yield from run_reads.find_root_id(before)
+    yield from lock_queue(before)
+    root_id = yield from find_root_id(before)
     yield from run_reads.lock_state(root_id)
     before = yield from run_reads.lock_state(run_id)
     if before is None:
@@ -186,8 +229,10 @@ def append_event(run: RunRow, seq: int, event: tuple[str, bytes]) -> Work[bool]:
 
 @unit
 def cancel_waiting_run(run_id: str, actor: str, reason: str | None, at: int) -> Steps[bool]:
-    """Record the cancel of a run that waits, and end it at once."""
-    yield from lock_queue(run_id)
+    """Record the cancel of a run that waits, and end it at once.
+
+    Its row is locked, and that of its session if it waits for its turn.
+    """
     yield from runs.request_cancel(run_id, at, actor, reason, claimed=True)
     state = yield from run_reads.get_state(run_id)
     if state is None:

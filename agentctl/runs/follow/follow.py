@@ -14,9 +14,13 @@ import logging
 from collections.abc import AsyncGenerator
 from typing import Any, TypeVar
 
+import orjson
+
 from agentctl import errors
 from agentctl.interface.requests import StreamEvent
+from agentctl.records.events import parse_event
 from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.run_reader import RunChange, RunReader
 from agentctl.runs.life.changes import DatabaseChanges
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.life.live import LiveRun
@@ -41,6 +45,9 @@ BATCHES_PER_READ = 4
 
 PORTION_BYTES = 65_536
 """Maximum size of the events of one portion from memory, unless a single event is larger."""
+
+ITEMS_EVENT = "ItemsChanged"
+"""The name of an event with changes of items."""
 
 CHANGE_WAIT_SECONDS = 0.5
 """Interval of the checks for a shutdown of this process while a follower waits for a change."""
@@ -292,3 +299,36 @@ def _build_events_from_row(run_id: str) -> Steps[list[StreamEvent]]:
         asked = [describe(row) for row in rows if row.status == "pending"]
     stored = format_stored_run(run, name or run.component_id, asked)
     return [StreamEvent(*event) for event in stored]
+
+
+async def stream_items(
+    portions: AsyncGenerator[list[StreamEvent]], after: int | None
+) -> AsyncGenerator[list[StreamEvent]]:
+    """Yield an event with the changes that each event of a run causes.
+
+    Args:
+        portions: the events of the run from the first one on, which this generator closes.
+        after: the number of the last event that the client has; None for none.
+    """
+    reader = RunReader()
+    async with contextlib.aclosing(portions):
+        async for portion in portions:
+            changed: list[StreamEvent] = []
+            for event in portion:
+                changes = reader.apply(parse_event(event.name, event.data, event.seq))
+                if changes and (after is None or event.seq > after):
+                    data = {"changes": [_build_change(reader, change) for change in changes]}
+                    changed.append(StreamEvent(event.seq, ITEMS_EVENT, orjson.dumps(data)))
+            if changed:
+                yield changed
+
+
+def _build_change(reader: RunReader, change: RunChange) -> dict[str, Any]:
+    run = reader.runs[change.run_id]
+    built: dict[str, Any] = {"run_id": change.run_id}
+    if change.position is None:
+        return {**built, "run": run.record}
+    built["position"] = change.position
+    if change.added is not None:
+        return {**built, "added": change.added}
+    return {**built, "item": run.items[change.position]}

@@ -65,13 +65,9 @@ async def delete_expired(
     """Clean up the open databases once.
 
     Args:
-        ages: the ages of the configuration.
         guard: by a clock that it doubts, only stale lock files are deleted; None to trust it.
         seconds: maximum time for the rows of each kind; later cleanups delete the rest.
         deleted: receives the numbers of deleted rows by their kind.
-
-    Raises:
-        Unavailable: a database does not answer.
     """
     counts = Counter[str]() if deleted is None else deleted
     # By the time that was trusted: the clock may have been set since.

@@ -51,7 +51,6 @@ class Lane:
     Attributes:
         seconds: the pause between two passes, and before the first one.
         steady: True if the pause is shorter by the time of the pass before it.
-        jobs: in the order of their runs.
         within: opens a context for each pass.
         woken: ends a pause when it is set; None for nothing.
         rest: seconds after a pass that was woken in which `woken` causes no other one.
@@ -69,7 +68,6 @@ class Jobs:
     """The jobs of this process.
 
     Attributes:
-        lease: the lease of the sweep, which one of the jobs asks for.
         times: durations of the runs in this process, by job and end.
     """
 

@@ -40,9 +40,6 @@ async def settle(database: Database) -> Settled:
     """End live runs, ask about approved calls of paused runs, and hold deliveries.
 
     No process works with the database. After an interruption another call does the rest.
-
-    Raises:
-        Unavailable: the database does not answer.
     """
     unknown = 0
     for root_id in await database.read(approvals.list_paused_with_doubt(), size="large"):

@@ -42,7 +42,6 @@ class Ages:
 
     Attributes:
         audit: age of audit entries; None for no limit.
-        table: the table `[retention]`.
         components: days since the last use of a session, by kind and id of the components that
             have their own.
     """
@@ -180,7 +179,6 @@ def append_cleanup_entry(
 
     Args:
         operation: such as `records.audit.EXPIRE_SESSIONS`.
-        count: number of deleted rows.
     """
     entry = audit.NewAuditEntry(
         at=now(),

@@ -13,23 +13,14 @@ KEEP_HOURS = 32 * 24
 
 
 class UsageSums:
-    """The sums of the open databases.
-
-    Args:
-        databases: the databases.
-        prices: the prices of the models.
-    """
+    """The sums of the open databases."""
 
     def __init__(self, databases: Databases, prices: Prices) -> None:
         self._databases = databases
         self._prices = prices
 
     async def add_ended_runs(self) -> None:
-        """Add all runs that have ended to the sums.
-
-        Raises:
-            Unavailable: a database does not answer.
-        """
+        """Add all runs that have ended to the sums."""
         for database in self._databases.get_open().values():
             if not await database.read(usage.has_waiting()):
                 continue
@@ -37,11 +28,7 @@ class UsageSums:
                 pass
 
     async def count_earlier_runs(self, seconds: float) -> None:
-        """Count ended runs that a server of an earlier version has not counted, for some time.
-
-        Raises:
-            Unavailable: a database does not answer.
-        """
+        """Count ended runs that a server of an earlier version has not counted, for some time."""
         clock = asyncio.get_running_loop().time
         end = clock() + seconds
         for database in self._databases.get_open().values():

@@ -15,7 +15,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
-from agentctl.runs.desk.queue import check_queue, enqueue
+from agentctl.runs.desk.waiting import check_queue, enqueue
 from agentctl.runs.log.fold import write_start_checkpoint
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
@@ -94,7 +94,6 @@ class AdmittedRun:
     Attributes:
         spec: the specification, with the user of the row: the owner of its session.
         session_state: the state of the session as JSON at the admission of a root run, or None.
-        is_first: True if the session was created with the run.
         has_start: True if the run has a start checkpoint.
         is_queued: True if it waits in the queue: no process executes it yet.
         may_begin: True if it waits, and any server may begin it now.
@@ -122,11 +121,8 @@ def admit_run(
     Raises:
         NotFound: the session is not visible to the caller.
         Conflict: the session is of another kind, or it is busy and the component rejects that.
-        IdempotentReplay: the request was made before.
         QuotaExceeded: the owner of the session has as much as the quotas allow.
-        TooManyRequests: the queue is full.
         TooLarge: the state of the session would be too large.
-        ValidationFailed: its idempotency key was used for another request.
     """
     new = _build_session(submission, catalog, is_full)
     admission = _admit_run(submission, catalog, worker_id, new, is_full)
@@ -316,7 +312,6 @@ def admit_durable_member(
         step: stores the begin in the journal of the parent (`RunJournal.begin_member`).
 
     Raises:
-        NotFound: the session was deleted meanwhile.
         RunLost: this process does not execute the parent any more.
     """
     if not (yield from step):

@@ -43,7 +43,6 @@ class SummaryPlan:
 
     Attributes:
         prompt: the summary so far and the turns after it.
-        last_run_id: the last run in it.
         covered: the number of that run in its session.
     """
 
@@ -58,7 +57,6 @@ class StoredSummary:
 
     Attributes:
         text: the summary; empty for none.
-        covered: the number of the last run that it covers.
     """
 
     text: str = ""

@@ -93,7 +93,6 @@ class Budgets:
 
         Raises:
             BudgetExceeded: a budget is used up, or has no price for a model of the component.
-            Unavailable: the database does not answer.
         """
         charge = Charge(user_id, component)
         for budget in self._find(charge):
@@ -112,7 +111,6 @@ class Budgets:
 
         Raises:
             ExecutionError: a budget is used up, or has no price for a model of the component.
-            Unavailable: the database does not answer for too long.
         """
         await self._check(run, all_budgets=True)
 
@@ -121,7 +119,6 @@ class Budgets:
 
         Raises:
             ExecutionError: a budget that stops runs is used up, or a price is not known.
-            Unavailable: the database does not answer for too long.
         """
         await self._check(run, all_budgets=False)
 
@@ -241,11 +238,7 @@ class Budgets:
         return [self._databases[each] for each in ids]
 
     async def read_scope(self, database: Database, scope: UsageScope) -> Used:
-        """Read what the runs of a scope have used.
-
-        Raises:
-            Unavailable: the database does not answer.
-        """
+        """Read what the runs of a scope have used."""
 
         def work(cost_of: CostOf) -> Work[Used]:
             return live_usage.read_used(scope, cost_of)

@@ -49,11 +49,7 @@ _rate_limited = RateLimitedLog(logging.getLogger("agentctl.runs"))
 
 
 class DatabaseChanges:
-    """Change notifications for all databases of a service.
-
-    Attributes:
-        hub: the reader of the runs of other processes.
-    """
+    """Change notifications for all databases of a service."""
 
     def __init__(self) -> None:
         self._pollers: dict[str, _Poller] = {}
@@ -66,7 +62,6 @@ class DatabaseChanges:
 
         Args:
             topic: `run_topic` or `worker_topic`; writes that do not concern it may be left out.
-            notify: see `Database.watch`.
         """
         if database.id not in self._pollers:
             self._pollers[database.id] = _Poller()
@@ -82,21 +77,13 @@ class ChangeTracker:
         self._seen = version()
 
     def has_changed(self) -> bool:
-        """Return True if the database has changed since the last check.
-
-        Raises:
-            Unavailable: the database does not answer.
-        """
+        """Return True if the database has changed since the last check."""
         version = self._version()
         changed, self._seen = version != self._seen, version
         return changed
 
     async def wait_for_change(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for a change; return False if there was none.
-
-        Raises:
-            Unavailable: the database does not answer.
-        """
+        """Wait up to `timeout` seconds for a change; return False if there was none."""
         with self._poller.polling(self._version) as waiters, contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while True:
@@ -108,12 +95,7 @@ class ChangeTracker:
 
 
 class _Waiters:
-    """The callers that wait for the same changes.
-
-    Attributes:
-        seen: the last number of the changes.
-        changed: set with the next change.
-    """
+    """The callers that wait for the same changes."""
 
     def __init__(self, seen: int) -> None:
         self.count = 0

@@ -13,7 +13,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from typing import Protocol, cast
+from typing import cast
 
 from agentctl import errors
 from agentctl.records.kinds import ComponentKind
@@ -23,8 +23,7 @@ from agentctl.records.times import now
 from agentctl.runs.desk.decisions import EXPIRY
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run
 from agentctl.runs.life import legs
-from agentctl.runs.life.counters import RunCounters
-from agentctl.runs.life.live import Continuation, LiveRun
+from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.supervision import DATABASE_UNAVAILABLE
 from agentctl.runs.states import WORKER_LOST, Ending
 from agentctl.runs.workers.worker import Worker
@@ -63,40 +62,8 @@ _REVOKED = Ending.cancelled(
 _rate_limited = RateLimitedLog(logging.getLogger("agentctl.runs"))
 
 
-class ClaimHost(Protocol):
-    """The engine, as the claims use it."""
-
-    counters: RunCounters
-
-    @property
-    def free_slots(self) -> int:
-        """Number of root runs that this process would start now."""
-        ...
-
-    def holding_slot(self) -> contextlib.AbstractContextManager[None]:
-        """Hold a slot for a run that is about to start."""
-        ...
-
-    def build_run(
-        self,
-        spec: RunSpec,
-        component: Component,
-        parent: LiveRun | None = None,
-        continuation: Continuation | None = None,
-    ) -> LiveRun:
-        """Build a run that this process executes."""
-        ...
-
-    def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
-        """Start the work of a claimed leg."""
-        ...
-
-
 class LegClaims:
     """Claims legs for an engine.
-
-    Args:
-        run_tasks: group for tasks that need the databases.
 
     Attributes:
         is_serving: True if this process claims what others have admitted. A local command does not:
@@ -105,7 +72,7 @@ class LegClaims:
 
     def __init__(
         self,
-        host: ClaimHost,
+        host: legs.LegHost,
         databases: Databases,
         catalog: Catalog,
         worker: Worker,
@@ -164,11 +131,7 @@ class LegClaims:
             await asyncio.sleep(ATTEND_SECONDS)
 
     async def end_overdue(self, database: Database) -> None:
-        """End the runs that have waited in the queue for too long.
-
-        Raises:
-            Unavailable: the database does not answer.
-        """
+        """End the runs that have waited in the queue for too long."""
         limit = QUEUE_SECONDS * 1_000_000
         before = now() - limit
         if overdue := await database.read(queue.list_overdue(before)):
@@ -180,11 +143,7 @@ class LegClaims:
             database.outbox.wake()
 
     async def advance_stalled(self, database: Database) -> None:
-        """Give forgotten turns to queued runs, and carry out forgotten cancels.
-
-        Raises:
-            Unavailable: the database does not answer.
-        """
+        """Give forgotten turns to queued runs, and carry out forgotten cancels."""
         for session_id in await database.read(queue.list_stalled(), size="large"):
             if await database.write(queue.advance_stalled(session_id, now())):
                 self.wake(database)
@@ -197,9 +156,6 @@ class LegClaims:
         """Claim what waits in the open databases.
 
         The system database is asked only if a new heartbeat has shown that a run waits there.
-
-        Raises:
-            Unavailable: a database does not answer.
         """
         earlier, latest = self._seen, self._worker.heartbeat
         self._seen = latest
@@ -209,11 +165,7 @@ class LegClaims:
                 await self.claim_waiting(database)
 
     async def claim_waiting(self, database: Database) -> None:
-        """Claim the legs of a database that wait, oldest first, as many as this process has slots.
-
-        Raises:
-            Unavailable: the database does not answer.
-        """
+        """Claim the legs that wait in a database, oldest first, for as many slots as are free."""
         last: NextLeg | None = None
         limit = min(max(self._host.free_slots, 0) + SPARE_LEGS, LEGS_PER_READ)
         while True:
@@ -257,9 +209,6 @@ class LegClaims:
         Returns:
             The run; None if another process has it, nothing is decided, it is not its turn, its
             component is not configured here, or this process takes no more runs.
-
-        Raises:
-            Unavailable: the database does not answer.
         """
         if self._host.free_slots <= 0:
             self._waiting[database.id] = database
@@ -290,7 +239,7 @@ class LegClaims:
                 spec, continuation = legs.build_continuation(claimed)
                 spec = replace(spec, dependencies=dependencies)
                 self._count_wait(claimed)
-                run = self._host.build_run(spec, component, None, continuation)
+                run = LiveRun(spec, component, continuation=continuation, **self._host.shared)
                 if (ending := await self._check_leg(spec, claimed)) is not None:
                     run.stop(ending)
                 self._host.execute_leg(run, claimed)

@@ -38,10 +38,9 @@ from agentctl.runs.life.background import (
 from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.claims import LegClaims
 from agentctl.runs.life.counters import RunCounters
-from agentctl.runs.life.live import Continuation, LiveRun, ReportedRun
+from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.members import Members
-from agentctl.runs.life.starts import Starts
-from agentctl.runs.life.supervision import Supervision
+from agentctl.runs.life.supervision import Starts, Supervision
 from agentctl.runs.life.tracing import RunTracer
 from agentctl.runs.states import CLIENT_DISCONNECTED, WORKER_LOST, Ending, Pause
 from agentctl.runs.workers.worker import Worker
@@ -94,10 +93,7 @@ class Engine:
     Attributes:
         closing: set when the process shuts down and waiting callers have to return.
         draining: True if new runs are refused because the process shuts down.
-        counters: counts of the runs since the process started.
-        model_counters: counts of further attempts of their model calls.
-        claims: claims the legs and the queued runs that any server may execute.
-        tracer: exports the spans of the runs; None without traces.
+        shared: see `legs.LegHost`.
     """
 
     def __init__(
@@ -128,7 +124,7 @@ class Engine:
         self._run_tasks = Tasks()
         self._search_tasks = Tasks()
         self._members = Members(self, self._run_tasks, settings.limits)
-        self._shared: dict[str, Any] = {
+        self.shared: dict[str, Any] = {
             "databases": databases,
             "limits": settings.limits,
             "members": self._members,
@@ -214,7 +210,7 @@ class Engine:
 
         if self.tracer is not None:
             submission = replace(submission, spec=self.tracer.place(submission.spec))
-        run = self.build_run(submission.spec, submission.component)
+        run = LiveRun(submission.spec, submission.component, **self.shared)
         _add_log_context(run)
 
         self._starting += 1
@@ -241,26 +237,6 @@ class Engine:
                 self._starts.end(run.run_id)
         return run
 
-    def build_run(
-        self,
-        spec: RunSpec,
-        component: Component,
-        parent: LiveRun | None = None,
-        continuation: Continuation | None = None,
-    ) -> LiveRun:
-        """Build a run that this process executes."""
-        return LiveRun(spec, component, parent, continuation=continuation, **self._shared)
-
-    def build_reported(
-        self,
-        spec: RunSpec,
-        component: Component,
-        parent: LiveRun,
-        continuation: Continuation | None = None,
-    ) -> ReportedRun:
-        """Build the run of a member that a library executes."""
-        return ReportedRun(spec, component, parent, continuation=continuation, **self._shared)
-
     def complete_start(self, run: LiveRun) -> None:
         """Report that the caller of a streamed run has its first event, or has left."""
         self._starts.end(run.run_id)
@@ -269,12 +245,6 @@ class Engine:
         """Start the work of a claimed leg."""
         session_state = claimed.session_state
         self._execute(run, claimed.state.owner or "", AdmittedRun(run.spec, session_state))
-
-    async def continue_run(
-        self, database: Database, run_id: str, *, dependencies: str | None = None
-    ) -> LiveRun | None:
-        """Claim the next leg of a root run and start its work (`LegClaims.claim`)."""
-        return await self.claims.claim(database, run_id, dependencies=dependencies)
 
     async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> AdmittedRun:
         """Commit the row of a run and start its work, unless it waits in the queue."""
@@ -376,7 +346,7 @@ class Engine:
         if isinstance(ended, Pause) and ended.continues and run.parent is None:
             # Everything was decided while the run was still at work.
             with contextlib.suppress(errors.AgentctlError):
-                await self.continue_run(run.database, run.run_id)
+                await self.claims.claim(run.database, run.run_id)
         if not requires_background_work(run) or ended.status != "COMPLETED":
             return
         # After the response: background work never delays it.
@@ -391,7 +361,7 @@ class Engine:
         if self.tracer is not None:
             base = parse_run_trace(spec.trace)
             spec = self.tracer.place(spec, base.own if base is not None else None)
-        run = self.build_run(spec, component)
+        run = LiveRun(spec, component, **self.shared)
         await self.start(run, partial(admit_background_run, spec))
         return run
 

@@ -1,4 +1,8 @@
-"""The end of a run: its final status, its results and its last events, in one transaction."""
+"""The end of a leg: the final status of a run with its results, its pause, or its hand-over.
+
+Each is one transaction with the last events, which is repeated until the database accepts it. A
+process that ends hands its durable runs over to others (docs/decisions/0099).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
-from typing import cast
+from typing import Literal, cast
 
 from agentctl.config.settings import Approvals
 from agentctl.records.runs import FinalStatus
@@ -20,7 +24,8 @@ from agentctl.runs.life.legs import prepare_pause, write_pause
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.log import event_format
 from agentctl.runs.log.results import build_run_end, to_json
-from agentctl.runs.states import AlreadyFinished, Ending, LegEnd, Pause, is_final
+from agentctl.runs.states import AlreadyFinished, Ending, HandOver, LegEnd, Pause, is_final
+from agentctl.runs.workers.recovery import return_member, return_tree
 from agentctl.runtime.bounds import convert
 from agentctl.runtime.failures import DETAILS
 from agentctl.store.database import Steps, Work, single_unit, unit
@@ -39,6 +44,8 @@ _STATE_REJECTED = Ending.failed(
 
 RETRY_SECONDS = (0.1, 0.5, 1.0, 2.0)
 """Pauses between attempts to store an end while the database is unavailable; the last repeats."""
+
+HandOverOutcome = Literal["handed over", "cancelled", "ended"]
 
 _log = logging.getLogger("agentctl.runs")
 
@@ -140,6 +147,34 @@ async def store_pause(
         return run.requested_end or Ending.cancelled("system", None)
     run.database.outbox.wake()
     return replace(pause, event=prepared.event, continues=outcome == "continues")
+
+
+async def store_hand_over(
+    run: LiveRun, ending: HandOver, on_unavailable: Callable[[], None]
+) -> LegEnd:
+    """Store that a root run goes on in another process, and retry until the database accepts it.
+
+    Returns:
+        The hand-over; or the ending that the run has instead, which the caller stores.
+    """
+    if run.parent is not None:
+        # Its row is that of a run which waits for the next leg of its root.
+        return ending
+    run.stream.seal()
+    if run.recorder is not None:
+        await run.recorder.end()
+    outcome = await retry_while_unavailable(
+        lambda: run.database.write(_write_hand_over(run, lost=ending.lost)),
+        seconds=math.inf,
+        pauses=RETRY_SECONDS,
+        on_unavailable=on_unavailable,
+    )
+    run.stream.abandon()
+    if outcome == "handed over":
+        run.database.outbox.wake()
+        _log.info("run %s was handed over", run.run_id)
+        return ending
+    return run.requested_end or Ending.cancelled("system", None)
 
 
 async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:
@@ -277,3 +312,41 @@ async def _build_live_end(run: LiveRun, ending: Ending) -> RunEnd:
 def _encode_holding(run: LiveRun) -> str | None:
     names = run.transcript.unstopped.names
     return to_json(names) if names else None
+
+
+@unit
+def _write_hand_over(run: LiveRun, *, lost: bool) -> Steps[HandOverOutcome]:
+    state = yield from run_reads.lock_state(run.run_id)
+    if state is None or is_final(state.status):
+        return "ended"
+    if state.attempt != run.attempt:
+        # An earlier attempt of this write may have been committed, or the run was recovered.
+        return "handed over"
+    if state.cancel_requested_at is not None:
+        yield from _return_members(run.run_id)
+        return "cancelled"
+    if run.recorder is not None and (batch := run.stream.unstored_batch()) is not None:
+        yield from events.append_batch(
+            run.run_id, run.attempt, batch.first, batch.last, batch.lines
+        )
+    if lost:
+        # As after the death of this process: a call under way is in doubt.
+        returned = yield from return_tree(run.database.outbox, run.run_id, state.owner)
+        if not returned:
+            yield from _return_members(run.run_id)
+        return "handed over" if returned else "ended"
+    yield from approvals.renew_checkpoint(run.run_id, run.attempt)
+    yield from _return_members(run.run_id)
+    yield from runs.return_leg(run.run_id, run.attempt, "PENDING")
+    return "handed over"
+
+
+@unit
+def _return_members(root_id: str) -> Steps[None]:
+    """Let the members whose legs have ended wait: for the next leg of the root, or for its end."""
+    for member_id in (yield from approvals.list_checkpoints_below(root_id)):
+        member = yield from run_reads.lock_state(member_id)
+        if member is not None and member.status == "RUNNING":
+            # Its claim raises the attempt once more.
+            yield from approvals.renew_checkpoint(member_id, member.attempt + 1)
+            yield from return_member(member)

@@ -6,9 +6,10 @@ with it. Every transition is one transaction (docs/decisions/0079).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
-from typing import Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 import orjson
 
@@ -19,10 +20,12 @@ from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs.desk.waiting import lock_queue
+from agentctl.runs.life.admission import AdmittedRun
+from agentctl.runs.life.counters import RunCounters
 from agentctl.runs.life.live import Continuation, LiveRun
 from agentctl.runs.log import event_format
 from agentctl.runs.log.event_format import describe
-from agentctl.runs.log.fold import PAUSE, START, StoredLog, load_log
+from agentctl.runs.log.fold import PAUSE, START, StoredLog, find_root_id, load_log
 from agentctl.runs.log.results import to_json
 from agentctl.runs.log.stream import EventBatch
 from agentctl.runs.states import Pause, is_final, is_settled
@@ -30,7 +33,7 @@ from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.pauses import Ask, Decided, Leg
 from agentctl.runtime.transcript.session_state import StateChanges
 from agentctl.runtime.transcript.transcript import Transcript
-from agentctl.store.database import Steps, unit
+from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import (
     accounts,
     approvals,
@@ -223,6 +226,33 @@ class ClaimedLeg:
         return any(row.status == "expired" and row.tool_name in tools for row in self.rows)
 
 
+class LegHost(Protocol):
+    """The engine of this process, as members and claims start runs with it.
+
+    Attributes:
+        shared: arguments of `LiveRun` that all runs of the process have in common.
+        free_slots: number of root runs that the process would start now.
+    """
+
+    counters: RunCounters
+    shared: dict[str, Any]
+
+    @property
+    def free_slots(self) -> int: ...
+
+    def holding_slot(self) -> AbstractContextManager[None]:
+        """Hold a slot for a run that is about to start."""
+        ...
+
+    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> AdmittedRun:
+        """Commit the row of a run and start its work."""
+        ...
+
+    def execute_leg(self, run: LiveRun, claimed: ClaimedLeg) -> None:
+        """Start the work of a claimed leg."""
+        ...
+
+
 @unit
 def claim_leg(
     run_id: str, worker_id: str, *, is_repeated: bool = False
@@ -236,7 +266,7 @@ def claim_leg(
         is_repeated: True if the outcome of an attempt of the same claim is unknown: a leg that the
             worker has was claimed by that attempt.
     """
-    yield from lock_queue(run_id)
+    yield from lock_queue((yield from run_reads.get_state(run_id)))
     state = yield from run_reads.lock_state(run_id)
     if state is None or state.parent_run_id is not None:
         return None
@@ -272,7 +302,7 @@ def claim_member(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
     worker must execute its root run, without a cancel of it.
     """
     state = yield from run_reads.get_state(run_id)
-    root_id = run_id if state is None else (yield from run_reads.find_root_id(state))
+    root_id = run_id if state is None else (yield from find_root_id(state))
     root = yield from run_reads.lock_state(root_id)
     if root is None or (root.status, root.owner) != ("RUNNING", worker_id):
         return None

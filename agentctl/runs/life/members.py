@@ -2,15 +2,24 @@
 
 A library of agents executes its members itself, inside the run of their parent. Their runs are
 reported: they have rows, events and ends like those of other members, but execute nothing.
+
+A leader may call 128 members at once, and each of them may be a team that does the same. Without a
+bound one root run would become thousands of live runs. So a member waits for a slot before its row
+is written: of its root (`limits.members_per_run`) and of the process
+(`limits.concurrent_members`). Members that wait for their own members keep their slots. So that
+this is never a deadlock, each run can always execute one child without a slot: the child takes the
+place of its parent, which waits for it (docs/decisions/0039).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from agentctl.config.settings import Limits
 from agentctl.errors import OutcomeUnknown
@@ -18,60 +27,22 @@ from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.trace_context import build_child_trace
 from agentctl.runs.life import legs
-from agentctl.runs.life.admission import AdmittedRun, RunLost, admit_child_run, admit_durable_member
-from agentctl.runs.life.live import Continuation, LiveRun, ReportedRun
-from agentctl.runs.life.member_slots import MemberSlots
+from agentctl.runs.life.admission import RunLost, admit_child_run, admit_durable_member
+from agentctl.runs.life.live import LiveRun, ReportedRun
 from agentctl.runs.states import Ending, Pause
 from agentctl.runtime.component import Component
 from agentctl.runtime.context import MemberResult, MemberStatus
 from agentctl.runtime.transcript.spans import SPAN_STATUSES, Span
-from agentctl.store.database import Work
 from agentctl.work.run_scope import CurrentCall, outside_run
 from agentctl.work.tasks import Tasks, retry_while_unavailable
 
 R = TypeVar("R", bound=LiveRun)
 
 
-class MemberHost(Protocol):
-    """The engine, as the runs of members use it."""
-
-    def build_run(
-        self,
-        spec: RunSpec,
-        component: Component,
-        parent: LiveRun | None = None,
-        continuation: Continuation | None = None,
-    ) -> LiveRun:
-        """Build a run that this process executes."""
-        ...
-
-    def build_reported(
-        self,
-        spec: RunSpec,
-        component: Component,
-        parent: LiveRun,
-        continuation: Continuation | None = None,
-    ) -> ReportedRun:
-        """Build the run of a member that a library executes."""
-        ...
-
-    async def start(self, run: LiveRun, admit: Callable[[str], Work[AdmittedRun]]) -> AdmittedRun:
-        """Commit the row of a run and start its work."""
-        ...
-
-    def execute_leg(self, run: LiveRun, claimed: legs.ClaimedLeg) -> None:
-        """Start the work of a claimed leg."""
-        ...
-
-
 class Members:
-    """Starts the runs of members and steps of this process.
+    """Starts the runs of members and steps of this process."""
 
-    Args:
-        run_tasks: group for tasks that need the databases.
-    """
-
-    def __init__(self, host: MemberHost, run_tasks: Tasks, limits: Limits) -> None:
+    def __init__(self, host: legs.LegHost, run_tasks: Tasks, limits: Limits) -> None:
         self._host = host
         self._run_tasks = run_tasks
         self._slots = MemberSlots(limits)
@@ -113,7 +84,7 @@ class Members:
             parent.checkpoint()
             span = parent.transcript.spans.start_member(spec.run_id, component.id)
             spec = _trace_member(parent, spec, span)
-            run = self._host.build_run(spec, component, parent)
+            run = LiveRun(spec, component, parent, **self._host.shared)
             return await self._wait(run, span, self._start(run, parent, call))
 
     async def _start(self, run: LiveRun, parent: LiveRun, call: CurrentCall) -> None:
@@ -159,7 +130,7 @@ class Members:
         span = parent.transcript.spans.find_open(run_id)
         async with self._slots.hold(parent):
             parent.checkpoint()
-            run = await self._claim(parent, component, run_id, self._host.build_run)
+            run = await self._claim(parent, component, run_id, LiveRun)
             if run is not None:
                 span = span or parent.transcript.spans.start_member(run_id, component.id)
                 return await self._wait(run, span)
@@ -176,7 +147,7 @@ class Members:
         parent: LiveRun,
         component: Component,
         run_id: str,
-        build: Callable[[RunSpec, Component, LiveRun, Continuation], R],
+        kind: type[R],
         begin: Callable[[R], None] = lambda run: None,
     ) -> R | None:
         """Claim the paused run of a member and start its work; None if it does not wait.
@@ -191,7 +162,7 @@ class Members:
             if claimed is None:
                 return None
             spec, continuation = legs.build_continuation(claimed)
-            run = build(spec, component, parent, continuation)
+            run = kind(spec, component, parent, continuation=continuation, **self._host.shared)
             if not is_wanted:
                 run.stop(_end_below(parent))
             self._host.execute_leg(run, claimed)
@@ -238,7 +209,7 @@ class Members:
         spans = parent.transcript.spans
         span = spans.start_member(spec.run_id, component.id, parent_id=call_id)
         spec = _trace_member(parent, spec, span)
-        run = self._host.build_reported(spec, component, parent)
+        run = ReportedRun(spec, component, parent, **self._host.shared)
         start = self._start_reported(run, parent)
         with outside_run():
             run.wait_for_result(self._run_tasks.start(self._wait(run, span, start)))
@@ -262,8 +233,102 @@ class Members:
             run.wait_for_result(self._run_tasks.start(self._wait(run, span)))
 
         with outside_run():
-            build = self._host.build_reported
-            return await self._claim(parent, component, run_id, build, wait)
+            return await self._claim(parent, component, run_id, ReportedRun, wait)
+
+
+class _Slot(NamedTuple):
+    """A slot of a member's run.
+
+    Attributes:
+        root: the root run, if the slot counts for the limits; None for the place of the parent.
+    """
+
+    parent: LiveRun
+    root: LiveRun | None
+
+
+class MemberSlots:
+    """The slots of the members' runs of a process."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._per_run = limits.members_per_run
+        self._free = limits.concurrent_members
+        self._used: Counter[LiveRun] = Counter()
+        self._lending: set[LiveRun] = set()
+        # By parent, in the order in which the parents get their turns.
+        self._queues: dict[LiveRun, deque[asyncio.Future[_Slot]]] = {}
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    @contextlib.asynccontextmanager
+    async def hold(self, parent: LiveRun) -> AsyncIterator[None]:
+        """Wait for a slot for a child of `parent`, and hold it while the block lasts.
+
+        The wait can be cancelled at any time.
+        """
+        slot = self._try_take(parent) or await self._wait(parent)
+        try:
+            yield
+        finally:
+            self._release(slot)
+
+    def _try_take(self, parent: LiveRun) -> _Slot | None:
+        root = parent.root
+        if parent not in self._lending:
+            self._lending.add(parent)
+            return _Slot(parent, None)
+        if self._free > 0 and self._used[root] < self._per_run:
+            self._free -= 1
+            self._used[root] += 1
+            return _Slot(parent, root)
+        return None
+
+    async def _wait(self, parent: LiveRun) -> _Slot:
+        granted: asyncio.Future[_Slot] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(parent, deque()).append(granted)
+        try:
+            return await granted
+        except asyncio.CancelledError:
+            if granted.cancelled():
+                self._forget(parent, granted)
+            else:
+                # Granted and cancelled in one step of the event loop.
+                self._release(granted.result())
+            raise
+
+    def _forget(self, parent: LiveRun, waiting: asyncio.Future[_Slot]) -> None:
+        queue = self._queues[parent]
+        queue.remove(waiting)
+        if not queue:
+            del self._queues[parent]
+
+    def _release(self, slot: _Slot) -> None:
+        if slot.root is None:
+            self._lending.discard(slot.parent)
+            self._grant(slot.parent)
+            return
+        self._free += 1
+        self._used[slot.root] -= 1
+        if not self._used[slot.root]:
+            del self._used[slot.root]
+        for parent in list(self._queues):
+            if self._grant(parent):
+                return
+
+    def _grant(self, parent: LiveRun) -> bool:
+        queue = self._queues.get(parent, ())
+        waiting = next((future for future in queue if not future.done()), None)
+        slot = self._try_take(parent) if waiting is not None else None
+        if waiting is None or slot is None:
+            return False
+        self._forget(parent, waiting)
+        if parent in self._queues:
+            # The next free slot is for a child of another parent.
+            self._queues[parent] = self._queues.pop(parent)
+        waiting.set_result(slot)
+        return True
 
 
 def _end_below(parent: LiveRun) -> Ending:

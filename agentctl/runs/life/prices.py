@@ -69,7 +69,6 @@ class Prices:
         """Execute a unit that needs costs, and again if it needs a price that must be looked up.
 
         Args:
-            work: returns the unit.
             execute: `Database.read` or `Database.write`.
         """
         while True:

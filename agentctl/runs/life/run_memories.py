@@ -24,8 +24,6 @@ class RunMemories:
 
     Args:
         database: the system database, which has the memories.
-        run: the run, whose agent or team remembers.
-        quotas: bounds for the memories of the user.
     """
 
     def __init__(self, database: Database, user_id: str, run: RunSpec, *, quotas: Quotas) -> None:

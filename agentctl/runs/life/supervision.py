@@ -4,13 +4,19 @@ The supervisor never waits for the work without a limit. The component is a sepa
 a stop request and the time limit are the three reasons to end the run; the first one counts. A task
 that does not end within `GRACE_SECONDS` of its cancellation is abandoned, and its further events
 are ignored. The final status is stored once and published afterwards.
+
+When very many runs start at once, each caller would wait for the model calls of the runs before its
+own. So the work of a run waits until the starts that began before it are complete (`Starts`): all
+callers have their first event, or the row of a run without events, before the first model call. The
+row is committed before that, and a cancel ends this wait as it ends work (docs/decisions/0051).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from collections import OrderedDict, deque
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -22,10 +28,8 @@ from agentctl.records.times import now
 from agentctl.runs.life.background import StoredSummary, parse_summary
 from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.counters import RunCounters
-from agentctl.runs.life.finish import store_end, store_pause
-from agentctl.runs.life.handover import store_hand_over
+from agentctl.runs.life.finish import store_end, store_hand_over, store_pause
 from agentctl.runs.life.live import LiveRun, ReportedRun
-from agentctl.runs.life.starts import Starts
 from agentctl.runs.life.tracing import RunTracer
 from agentctl.runs.log import event_format
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending, HandOver, LegEnd, Pause
@@ -51,6 +55,12 @@ HISTORY_BYTES = 4_194_304
 """Maximum size of the earlier messages that a model receives: some million tokens. Their conversion
 is a step of the event loop."""
 
+CROWD = 32
+"""Number of incomplete starts up to which work begins at once: they delay each other little."""
+
+START_LIMIT_SECONDS = 5.0
+"""Maximum wait of work, and the time after which an incomplete start no longer counts."""
+
 _INTERRUPTED = Ending.failed("INTERNAL", "The run was interrupted inside the server")
 _FAILED = Ending.failed("INTERNAL", "The run failed inside the server")
 DATABASE_UNAVAILABLE = Ending.failed("INTERNAL", "The database was unavailable for too long")
@@ -59,14 +69,49 @@ _log = logging.getLogger("agentctl.runs")
 _rate_limited = RateLimitedLog(_log)
 
 
+class _Start(NamedTuple):
+    number: int
+    began: float
+
+
+class Starts:
+    """The incomplete starts of a process, by the ids of their runs, in order."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, _Start] = OrderedDict()
+        self._number = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def begin(self, run_id: str) -> None:
+        self._number += 1
+        self._open[run_id] = _Start(self._number, asyncio.get_running_loop().time())
+
+    def end(self, run_id: str) -> None:
+        """Complete a start. Work that waits for no other start continues."""
+        if self._open.pop(run_id, None) is None:
+            return
+        oldest = next(iter(self._open.values())).number if self._open else self._number + 1
+        while self._waiting and self._waiting[0][0] < oldest:
+            _, turn = self._waiting.popleft()
+            turn.set_result(None)
+
+    async def wait_for_earlier(self) -> None:
+        """Wait until the starts that are incomplete now are complete, if they are many."""
+        latest = asyncio.get_running_loop().time() - START_LIMIT_SECONDS
+        while self._open and next(iter(self._open.values())).began < latest:
+            self._open.popitem(last=False)
+        if len(self._open) <= CROWD:
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((self._number, turn))
+        await asyncio.wait({turn}, timeout=START_LIMIT_SECONDS)
+
+
 class Supervision:
     """Executes the runs of an engine, one call of `supervise` for each.
 
     Args:
         run_tasks: group for tasks that need the databases; the closing engine waits for them.
-        counters: counts the stored endings.
-        starts: the starts before which the work of a run does not begin.
-        tracer: exports the spans of the runs; None without traces.
     """
 
     def __init__(

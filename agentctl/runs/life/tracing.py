@@ -44,11 +44,7 @@ class RunTracer(Protocol):
         ...
 
     def end_leg(self, run: LiveRun, ending: LegEnd, calls: Sequence[Span]) -> None:
-        """Export the spans of a leg that has ended.
-
-        Args:
-            calls: its parts that have ended.
-        """
+        """Export the spans of a leg that has ended."""
         ...
 
     def end_lost(self, lost: LostRun) -> None:

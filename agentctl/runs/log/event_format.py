@@ -48,11 +48,7 @@ def identify_run(run: RunRow, component_name: str | None) -> RunIdentity:
 def format_started(
     run: RunIdentity, origin: Origin | None = None, at: int | None = None
 ) -> tuple[str, bytes]:
-    """Return name and data of `RunStarted`, `TeamRunStarted` or `WorkflowStarted`.
-
-    Args:
-        at: time in microseconds; None for now.
-    """
+    """Return name and data of `RunStarted`, `TeamRunStarted` or `WorkflowStarted`."""
     if origin is None:
         return _format(run, EventKind.STARTED, {}, at)
     named = {"origin_run_id": origin.run_id, "origin_kind": origin.kind, "origin_at": origin.at}
@@ -64,7 +60,6 @@ def format_queued(run: RunIdentity, position: int, at: int) -> tuple[str, bytes]
 
     Args:
         position: its place in the queue of its session, from 1.
-        at: time in microseconds.
     """
     fields = {"queue_position": position, "queued_at": format_rfc3339(at)}
     return _format(run, EventKind.QUEUED, fields, at)
@@ -77,7 +72,6 @@ def format_paused(
 
     Args:
         approvals: what the run waits for, as its record and `GET /approvals` name it.
-        at: time of the pause in microseconds.
     """
     return _format(run, EventKind.PAUSED, {"approvals": approvals}, at)
 
@@ -94,7 +88,6 @@ def format_continued(
     Args:
         content: the content of the legs before it.
         decisions: of the run so far, without those of its members.
-        at: time in microseconds; None for now.
     """
     approvals = [
         {
@@ -133,11 +126,7 @@ def format_event(run: RunIdentity, event: RunEvent) -> tuple[str, bytes, Piece |
 def format_end(
     run: RunIdentity, ending: Ending, transcript: Transcript, at: int | None = None
 ) -> tuple[str, bytes]:
-    """Return name and data of the last event, with the partial or complete content.
-
-    Args:
-        at: time of the final status in microseconds; None for now.
-    """
+    """Return name and data of the last event, with the partial or complete content."""
     at = now() if at is None else at
     reason = transcript.finish_reason
     return _format_final(run, ending, transcript.content, dict(transcript.metrics), at, reason)

@@ -72,13 +72,7 @@ class RunIdentity:
 
 
 class TextFrame:
-    """The common part of all events with pieces of one text, encoded once.
-
-    Args:
-        run: the run that the text belongs to.
-        kind: content or thinking.
-        members: more members of the events.
-    """
+    """The common part of all events with pieces of one text, encoded once."""
 
     __slots__ = ("_head", "_members", "_middle", "_run", "_tail", "name")
 
@@ -94,11 +88,7 @@ class TextFrame:
         self._tail = b"," + orjson.dumps(after)[1:] if after else b"}"
 
     def format(self, text: str, at: int) -> bytes:
-        """Return the data of an event.
-
-        Args:
-            at: time in microseconds.
-        """
+        """Return the data of an event."""
         time = format_rfc3339(at).encode()
         return b'%b,"created_at":%d,"at":"%b",%b%b%b' % (
             self._head, whole_seconds(at), time, self._middle, orjson.dumps(text), self._tail
@@ -118,11 +108,7 @@ class TextFrame:
 
 
 class Piece(NamedTuple):
-    """A piece of a text. Its event follows from it.
-
-    Attributes:
-        at: time in microseconds UTC.
-    """
+    """A piece of a text. Its event follows from it."""
 
     frame: TextFrame
     at: int
@@ -146,8 +132,6 @@ def encode_events(
     """Return the text of a row.
 
     Args:
-        run_id: the run whose stream has the events.
-        portion: its events.
         pieces: for each event the piece of text that it follows from; None to store its JSON.
     """
     lines = list[str]()

@@ -38,7 +38,7 @@ from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import approvals, events, run_reads, steps
 from agentctl.store.repositories.approvals import Checkpoint
-from agentctl.store.repositories.run_rows import RunRow
+from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.store.repositories.steps import StepRow
 
 START, PAUSE = "start", "pause"
@@ -369,8 +369,8 @@ class EventFold:
         self._run = run
         self._has_messages = run.component_type != "workflow"
         self._began_with = len(transcript.messages)
-        # By the id of a call the number of its entry: a call of a later answer may repeat the id.
-        self._entries: dict[str, int] = {}
+        # Of the calls, by their ids: a call of a later answer may repeat one.
+        self._entries: dict[str, dict[str, Any]] = {}
 
     def apply(self, event: Event) -> None:
         """Apply an event of the run or of one of its members."""
@@ -392,17 +392,18 @@ class EventFold:
                 self._apply_tool(dict(data["tool"]), _get_time(event))
 
     def _apply_tool(self, tool: dict[str, Any], at: int) -> None:
-        call_id, transcript = tool["tool_call_id"], self.transcript
-        if call_id not in self._entries:
-            self._entries[call_id] = len(transcript.tools)
-            transcript.tools.append(tool)
-            transcript.spans.start_tool_call(call_id, tool["tool_name"], at)
+        # All keys first: an event without one of them is skipped as a whole.
+        call_id, name, has_failed = tool["tool_call_id"], tool["tool_name"], tool["tool_call_error"]
+        call = {"id": call_id, "name": name, "arguments": tool["tool_args"]}
+        transcript, entry = self.transcript, self._entries.setdefault(call_id, {})
+        if not entry:
+            transcript.tools.append(entry)
+            transcript.spans.start_tool_call(call_id, name, at)
             if self._has_messages:
-                call = {"id": call_id, "name": tool["tool_name"], "arguments": tool["tool_args"]}
                 transcript.request_call(call)
-        transcript.tools[self._entries[call_id]] = tool
-        if tool["tool_call_error"] is not None:
-            transcript.spans.end(call_id, "failed" if tool["tool_call_error"] else "completed", at)
+        entry.update(tool)
+        if has_failed is not None:
+            transcript.spans.end(call_id, "failed" if has_failed else "completed", at)
             transcript.add_result(call_id, str(tool["result"]), whole_seconds(at))
 
     def _add_text(self, text: str) -> None:
@@ -427,18 +428,13 @@ class EventFold:
 
     def _find_delegation(self, component_id: str) -> str | None:
         for span in self.transcript.spans.find_open_without_member():
-            entry = self._entries.get(span.id)
-            arguments = (None if entry is None else self.transcript.tools[entry]["tool_args"]) or {}
+            arguments = self._entries.get(span.id, {}).get("tool_args") or {}
             if span.kind == "step" or arguments.get("member_id") == component_id:
                 return span.id
         return None
 
     def end(self, at: int) -> Transcript:
-        """Return the transcript, after a result for each open call: no process executes them.
-
-        Args:
-            at: time in microseconds.
-        """
+        """Return the transcript, with a result for each open call: no process executes them."""
         transcript = self.transcript
         transcript.close_open_calls(at)
         is_unanswered = self._has_messages and len(transcript.messages) == self._began_with
@@ -478,11 +474,8 @@ def fold_events(
 
 @unit
 def read_stored_spans(run: RunRow) -> Steps[list[dict[str, Any]]]:
-    """Read the spans of a live run that another process executes.
-
-    They are those of its stored events: none for a run whose events are not stored.
-    """
-    root_id = yield from run_reads.find_root_id(run)
+    """Read the spans in the stored events of a live run that another process executes."""
+    root_id = yield from find_root_id(run)
     fold = yield from fold_events(run, root_id, Transcript(), content=False)
     return fold.transcript.spans.records()
 
@@ -493,3 +486,15 @@ def read_stored_items(root_id: str) -> Steps[RunReader]:
     reader = RunReader()
     yield from _replay(root_id, reader.apply)
     return reader
+
+
+@unit
+def find_root_id(run: RunRow | RunState) -> Steps[str]:
+    """Return the id of the topmost ancestor of a run, which may be the run itself."""
+    run_id, parent_id = run.run_id, run.parent_run_id
+    while parent_id is not None:
+        parent = yield from run_reads.get_state(parent_id)
+        if parent is None:
+            break
+        run_id, parent_id = parent.run_id, parent.parent_run_id
+    return run_id

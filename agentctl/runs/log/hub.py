@@ -74,10 +74,8 @@ class _Run:
     """A run with its followers.
 
     Attributes:
-        position: number of the last event that was read.
         floor: all events after this number and up to `position` are kept.
         settled_at: time of the read that found the run settled or deleted; None before.
-        is_deleted: True if that read has not found the run.
     """
 
     def __init__(self, run_id: str, version: Callable[[], int], position: int) -> None:

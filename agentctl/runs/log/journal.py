@@ -56,7 +56,6 @@ class RunJournal:
 
     Attributes:
         is_parking: True once the run is to be handed over to another process.
-        next_step: number of the next step.
     """
 
     def __init__(self, run: JournaledRun, stored: Sequence[StepRow], first_step: int) -> None:
@@ -107,8 +106,6 @@ class RunJournal:
 
         Args:
             call_id, name: the call or the step that starts it.
-            member_id: id of its component.
-            run_id: its run.
         """
         call = JournaledCall(call_id, name, {}, idempotent=True, kind="member")
         row = self._begin(call, now())
@@ -129,9 +126,6 @@ class RunJournal:
 
         It belongs to the transaction of the end of the member, whose journal ends with it. None for
         a member without a step here.
-
-        Args:
-            run_id: the run of the member.
         """
         changes = None
         with suppress(ExecutionError):

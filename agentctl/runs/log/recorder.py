@@ -46,11 +46,7 @@ class _EventWriter:
         self._next_look = 0.0
 
     async def append(self, database: Database, batch: events.Batch) -> bool:
-        """Store a batch; return False if its run has ended, was deleted, or has another attempt.
-
-        Raises:
-            Unavailable: the database does not answer.
-        """
+        """Store a batch; return False if its run has ended, was deleted, or has another attempt."""
         stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((batch, stored))
         if self._task is None:
@@ -92,7 +88,6 @@ class Recorder:
 
     Args:
         attempt: of the run; the store refuses the events of another attempt.
-        database: database with the row of the run.
     """
 
     def __init__(self, run_id: str, attempt: int, stream: Stream, database: Database) -> None:

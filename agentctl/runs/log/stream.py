@@ -83,13 +83,11 @@ class Stream:
     """The events of a root run and of its members, for any number of followers.
 
     Args:
-        run_id: the root run.
         recorded: False for a plain run: no client can follow it while it executes, so its events
             are not created at all (docs/decisions/0014).
         first: number of the first event: those of earlier legs of the run are stored.
 
     Attributes:
-        next: number of the next event.
         closed: True once the last event has been published.
         unstored_bytes: size of the events that are only in memory.
         on_publish: callback after each event, with the name of the event; set by the recorder.

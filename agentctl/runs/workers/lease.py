@@ -26,9 +26,7 @@ class SweepLease:
     """The lease of the sweep, for one process.
 
     Args:
-        databases: the system database has the lease.
         monitor: recognizes processes of this machine that have exited.
-        worker: this process.
 
     Attributes:
         is_held: True if this process has the lease, by the last answer of the database.
@@ -41,11 +39,7 @@ class SweepLease:
         self.is_held = False
 
     async def acquire(self) -> bool:
-        """Take or extend the lease if it is free. Return True if this process has it.
-
-        Raises:
-            Unavailable: the system database does not answer.
-        """
+        """Take or extend the lease if it is free. Return True if this process has it."""
         self._monitor.observe(self._worker.heartbeat, self._worker.beat_at)
         system, heartbeat = self._databases.system, self._worker.heartbeat
         sweeper = exited = None

@@ -55,14 +55,11 @@ class WorkerMonitor:
     """Judges workers and remembers their heartbeats. A process has one.
 
     Args:
-        databases: the system database has the rows of the workers.
         dead_after_seconds: maximum time without a heartbeat. At most a third of it counts between
             two looks, so it must be more than three times the heartbeat interval and the sweep
             interval.
-        clock: monotonic clock in seconds.
 
     Attributes:
-        rate_limited_log: log of failures of the sweep.
         oldest_heartbeat: the oldest one of the last `check_all`, in microseconds; None without
             workers.
         is_long_lived: True in a process that lives long enough to observe heartbeats.

@@ -35,7 +35,7 @@ from agentctl.runs.desk.waiting import (
     write_end,
 )
 from agentctl.runs.log.event_format import LOST_SEQ_STEP
-from agentctl.runs.log.fold import StoredLog, begin_transcript, fold_events
+from agentctl.runs.log.fold import StoredLog, begin_transcript, find_root_id, fold_events
 from agentctl.runs.states import AlreadyFinished, Ending, is_final
 from agentctl.runtime.transcript.history import mark_kept
 from agentctl.runtime.transcript.transcript import Transcript
@@ -170,7 +170,7 @@ def _write_end(
     if run is None or is_final(run.status) or run.owner != owner:
         # Ended meanwhile, or returned to its checkpoint.
         return None
-    root_id = yield from run_reads.find_root_id(run)
+    root_id = yield from find_root_id(run)
     began_with = begin_transcript(run, (yield from _read_kept(run)))
     fold = yield from fold_events(run, root_id, began_with)
     ending = WORKER_LOST
@@ -206,7 +206,7 @@ def settle_inconsistent(outbox: Outbox, run_id: str) -> Steps[bool]:
     state = yield from run_reads.get_state(run_id)
     if state is None:
         return False
-    root_id = yield from run_reads.find_root_id(state)
+    root_id = yield from find_root_id(state)
     yield from run_reads.lock_state(root_id)
     state = yield from run_reads.lock_state(run_id)
     found = yield from integrity.find_inconsistent(1, now(), run_id)

@@ -23,7 +23,7 @@ from agentctl.records.document import Document
 from agentctl.records.ids import IDEMPOTENCY_KEY
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import RunRecord
-from agentctl.runs.follow.item_stream import stream_items
+from agentctl.runs.follow.follow import stream_items
 from agentctl.server.answers import (
     EventStreamResponse,
     cancel_on_disconnect,

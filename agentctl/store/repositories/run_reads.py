@@ -249,18 +249,6 @@ def get_state(run_id: str, visibility: Visibility = EVERYONE) -> Work[RunState |
 
 
 @unit
-def find_root_id(run: RunRow | RunState) -> Steps[str]:
-    """Return the id of the topmost ancestor of a run, which may be the run itself."""
-    run_id, parent_id = run.run_id, run.parent_run_id
-    while parent_id is not None:
-        parent = yield from get_state(parent_id)
-        if parent is None:
-            break
-        run_id, parent_id = parent.run_id, parent.parent_run_id
-    return run_id
-
-
-@unit
 def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
     """Return the ids of the children of each run, in order. Every given id has an entry."""
     children: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
