@@ -12,8 +12,7 @@ import pytest
 from agentctl.config.mcp_table import McpServer
 from agentctl.config.settings import Limits
 from agentctl.runtime.components.records import build_record
-from agentctl.runtime.mcp import sessions
-from agentctl.runtime.mcp.sessions import PerUserServer
+from agentctl.runtime.mcp import server
 from agentctl.runtime.mcp.values import McpUser
 from tests.loops import wait_until
 from tests.mcp.hosting import Hosted, host
@@ -190,21 +189,19 @@ async def test_user_without_usable_values_sends_no_request(
 async def test_sessions_are_limited_and_idle_ones_are_closed_first(
     remote: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "MAXIMUM_SESSIONS", 1)
+    monkeypatch.setattr(server, "MAXIMUM_SESSIONS", 1)
     async with host(per_user(remote), references=("mcp:files.who",)) as hosted:
         ann = await headers_of(hosted, ANN)
         bob = await headers_of(hosted, BOB)
         await wait_until(lambda: ann["mcp-session-id"] in remote.ended)
         assert bob["mcp-session-id"] not in remote.ended
-        server = hosted.server
-        assert isinstance(server, PerUserServer)
-        assert server.session_count == 1
+        assert remote.sessions.keys() - remote.ended == {bob["mcp-session-id"]}
 
 
 async def test_user_beyond_the_limit_fails_while_all_sessions_are_in_use(
     remote: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "MAXIMUM_SESSIONS", 1)
+    monkeypatch.setattr(server, "MAXIMUM_SESSIONS", 1)
     references = ("mcp:files.who", "mcp:files.hang")
     async with host(per_user(remote), references=references) as hosted:
         call, _ = hosted.start_call("hang", user=ANN)

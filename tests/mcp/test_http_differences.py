@@ -25,8 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from pydantic import TypeAdapter, ValidationError
 
-from agentctl.runtime.mcp.http import McpHttpClient
-from agentctl.runtime.mcp.http_1 import FirstHttpClient, _AnsweredEvents
+from agentctl.runtime.mcp.http import FirstHttpClient, McpHttpClient, _AnsweredEvents
 from agentctl.runtime.mcp.library import IS_FIRST, ProtocolError
 from tests.differential.comparison import Comparison, Outcome
 from tests.loops import wait_until

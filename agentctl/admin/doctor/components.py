@@ -91,7 +91,7 @@ def check_tools(settings: Settings) -> Iterator[Finding]:
 async def check_mcp_server(settings: Settings, server: McpServer) -> list[Finding]:
     """Connect to an MCP server, and compare its tools with those that agents name."""
     from agentctl.runtime.mcp.definitions import build_public_name
-    from agentctl.runtime.mcp.probe import probe_server
+    from agentctl.runtime.mcp.servers import probe_server
 
     check = f"mcp server {server.id}"
     findings = []

@@ -138,7 +138,7 @@ def check_servers(
 
 def _build_row(settings: Settings, server: McpServer) -> dict[str, Any]:
     from agentctl.config.mcp_servers import parse_mcp_reference
-    from agentctl.runtime.mcp.probe import describe_target
+    from agentctl.runtime.mcp.servers import describe_target
 
     used_by = [
         f"{kind} {component.id}"
@@ -175,7 +175,7 @@ def _probe(
 
     from agentctl.cli.log import discard_log
     from agentctl.cli.target import run_until_done
-    from agentctl.runtime.mcp.probe import probe_server
+    from agentctl.runtime.mcp.servers import probe_server
 
     claims: dict[str, str] = {}
     for text in claim or ():

@@ -1,4 +1,10 @@
-"""Tools of MCP servers as actions of a model."""
+"""Tools of MCP servers as actions of a model: their calls, results and questions.
+
+A model gets text. Images, sound and other data are named with their type and size instead
+(docs/mcp.md "Results"). In protocol 2026-07-28 a server may answer a call with questions to a
+person and an opaque state. The run waits, and the call is repeated with the answers, in any process
+(docs/decisions/0080).
+"""
 
 from __future__ import annotations
 
@@ -10,20 +16,26 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.config.mcp_servers import is_idempotent
 from agentctl.light_dataclass import dataclass
-from agentctl.runtime.mcp.failures import McpCallFailed, McpUnavailable
-from agentctl.runtime.mcp.questions import McpAnswers, build_answers, build_questions
-from agentctl.runtime.mcp.results import build_result_text
-from agentctl.runtime.mcp.watched import WatchedCall
-from agentctl.runtime.pauses import CallOutcome
+from agentctl.records.text import escape_controls
+from agentctl.runtime.mcp.definitions import (
+    DESCRIPTION_BYTES,
+    McpTool,
+    UnusableTool,
+    clean_schema,
+    clean_text,
+)
+from agentctl.runtime.mcp.outcomes import CallEnd, McpCallFailed, McpUnavailable
+from agentctl.runtime.mcp.watched import McpCall
+from agentctl.runtime.pauses import Ask, CallOutcome, CallPause, Leg
+from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.transcript.conversation import Conversation
 from agentctl.work.event_loop import wait_until_done
+from agentctl.work.run_scope import current_call
 from agentctl.work.unstopped import abandon_task
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.mcp.counters import CallEnd
-    from agentctl.runtime.mcp.definitions import McpTool
     from agentctl.runtime.mcp.server import HostedServer
     from agentctl.runtime.mcp.values import McpUser
 
@@ -33,6 +45,15 @@ GRACE_SECONDS = 0.05
 STOP_SECONDS = 5.0
 """Time after a cancel in which a late result may arrive. A server that follows the protocol sends
 nothing after a cancel, so its work is taken as stopped after this time."""
+
+MAXIMUM_ROUNDS = 10
+"""Times that one call may ask."""
+
+MAXIMUM_QUESTIONS = 16
+"""Questions of one answer of a server."""
+
+_SHOWN = 200
+"""Maximum characters of a type or URI in the description of a part."""
 
 _log = logging.getLogger("agentctl.mcp")
 
@@ -64,13 +85,14 @@ class McpAction:
         end: CallEnd = "failed"
         try:
             kept = conversation.take_state()
-            answers = build_answers(kept, context.leg) if kept is not None else None
-            result = await self._call(arguments, context, limit, answers)
+            answers = _build_answers(kept, context.leg) if kept is not None else None
+            call = McpCall(self.tool.listed_name, arguments, answers)
+            result = await self._call(call, context, limit)
             if result.get("resultType") == "input_required":
-                pause = await build_questions(self.tool, result, kept)
+                pause = await _build_questions(self.tool, result, kept)
                 end = "completed"
                 return CallOutcome("", pause=pause)
-            text = build_result_text(result, context.limits.tool_result_bytes)
+            text = _build_result_text(result, context.limits.tool_result_bytes)
             failed = bool(result.get("isError"))
             end = "failed" if failed else "completed"
             return CallOutcome(text, failed=failed)
@@ -92,16 +114,9 @@ class McpAction:
         finally:
             self.server.counters.count_call(end, time.monotonic() - started)
 
-    async def _call(
-        self,
-        arguments: Mapping[str, Any],
-        context: RunEnvironment,
-        seconds: float,
-        answers: McpAnswers | None,
-    ) -> dict[str, Any]:
-        watched = WatchedCall()
-        call = self.server.call(self.tool.listed_name, arguments, self.user, watched, answers)
-        task = asyncio.create_task(call, name=f"tool {self.tool.name}")
+    async def _call(self, call: McpCall, context: RunEnvironment, seconds: float) -> dict[str, Any]:
+        calling = self.server.call(call, self.user)
+        task = asyncio.create_task(calling, name=f"tool {self.tool.name}")
         unstopped = context.transcript.unstopped
         try:
             done, _ = await asyncio.wait({task}, timeout=seconds)
@@ -109,7 +124,7 @@ class McpAction:
                 raise TimeoutError
         except (asyncio.CancelledError, TimeoutError):
             abandon_task(task)
-            stopped = watched.expect_stop(STOP_SECONDS)
+            stopped = call.expect_stop(STOP_SECONDS)
             try:
                 await wait_until_done({task}, GRACE_SECONDS)
             finally:
@@ -120,3 +135,101 @@ class McpAction:
         if task.cancelled():
             raise McpUnavailable("the call was interrupted")
         return task.result()
+
+
+@dataclass(frozen=True, slots=True)
+class McpAnswers:
+    """The answers to the questions of a call, by the keys of the server, and its opaque state."""
+
+    responses: Mapping[str, Mapping[str, Any]]
+    request_state: str | None
+
+
+async def _build_questions(
+    tool: McpTool, result: Mapping[str, Any], kept: Mapping[str, Any] | None
+) -> CallPause:
+    """Return what a run waits for until the current call can be repeated.
+
+    Args:
+        result: the answer of the server, as JSON of the protocol.
+        kept: the state of the round before; None for the first one.
+
+    Raises:
+        McpCallFailed: the server asks for something else than the input of a person, or too often.
+    """
+    number = 1 if kept is None else kept["round"] + 1
+    requests = result.get("inputRequests") or {}
+    if number > MAXIMUM_ROUNDS or not 0 < len(requests) <= MAXIMUM_QUESTIONS:
+        raise McpCallFailed("it asks for input too often, or for none")
+    call = current_call.get()
+    assert call is not None
+    asks: list[Ask] = []
+    asked: dict[str, str] = {}
+    for key, request in requests.items():
+        params = request["params"] if request["method"] == "elicitation/create" else {}
+        if params.get("mode") != "form":
+            raise McpCallFailed("it asks for input of a kind that is not supported")
+        try:
+            schema = await clean_schema(params["requestedSchema"])
+        except UnusableTool as problem:
+            raise McpCallFailed(f"it asks a question that is not usable: {problem}") from None
+        asked[key] = f"{call.id}:{number}.{len(asks) + 1}"
+        question = clean_text(params["message"], DESCRIPTION_BYTES)
+        asks.append(Ask("input", asked[key], tool.name, {}, "user", question, schema))
+    state = {"round": number, "asked": asked, "request_state": result.get("requestState")}
+    return CallPause(asks, state)
+
+
+def _build_answers(kept: Mapping[str, Any], leg: Leg | None) -> McpAnswers:
+    """Return the answers of people to the questions that a call has asked."""
+    responses = {key: _build_answer(leg, question_id) for key, question_id in kept["asked"].items()}
+    return McpAnswers(responses, kept["request_state"])
+
+
+def _build_answer(leg: Leg | None, question_id: str) -> dict[str, Any]:
+    decision = leg.find(question_id, "input") if leg is not None else None
+    if decision is None or decision.status == "expired":
+        return {"action": "cancel"}
+    if decision.status != "answered":
+        return {"action": "decline"}
+    return {"action": "accept", "content": decision.answer}
+
+
+def _build_result_text(result: Mapping[str, Any], limit: int) -> str:
+    """Join the parts of a result, at most `limit` bytes.
+
+    If no part has text, the structured content is returned as JSON.
+
+    Args:
+        result: the result as JSON of the protocol.
+    """
+    parts = [_describe_part(part) for part in result["content"]]
+    if not any(parts) and result.get("structuredContent") is not None:
+        return result_to_text(result["structuredContent"], limit)
+    return result_to_text("\n".join(parts), limit)
+
+
+def _describe_part(part: Mapping[str, Any]) -> str:
+    kind = part["type"]
+    if kind == "text":
+        return str(part["text"])
+    if kind in ("image", "audio"):
+        size = _count_bytes(part["data"])
+        return f"[{kind} {_show(part['mimeType'])}, {size} bytes, not shown]"
+    if kind == "resource_link":
+        return f"[resource {_show(part['uri'])}: {_show(part['name'])}]"
+    if kind == "resource":
+        resource = part["resource"]
+        if "text" in resource:
+            return f"[resource {_show(resource['uri'])}]\n{resource['text']}"
+        size, media = _count_bytes(resource["blob"]), _show(resource.get("mimeType") or "data")
+        return f"[resource {_show(resource['uri'])}: {media}, {size} bytes, not shown]"
+    return f"[{_show(kind)}, not shown]"
+
+
+def _show(value: object) -> str:
+    return escape_controls(str(value)[:_SHOWN])
+
+
+def _count_bytes(data: str) -> int:
+    return len(data) * 3 // 4 - data[-2:].count("=")

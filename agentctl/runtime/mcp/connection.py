@@ -1,28 +1,41 @@
-"""A connection to an MCP server. One task opens it, holds it and closes it.
+"""Connections to MCP servers, over a program (stdio) or a URL (streamable HTTP).
 
-The streams and task groups of the `mcp` library have to be closed by the task that opened them.
-Calls may come from any task.
+One task opens a connection, holds it and closes it: the streams and task groups of the `mcp`
+library have to be closed by the task that opened them. Calls may come from any task.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from agentctl import __version__
-from agentctl.runtime.mcp.clients import McpClient, open_client
 from agentctl.runtime.mcp.definitions import MAXIMUM_TOOLS, clean_text
-from agentctl.runtime.mcp.failures import McpCallFailed, McpSessionLost, McpUnavailable
-from agentctl.runtime.mcp.library import ListedTool, ProtocolError, types
-from agentctl.runtime.mcp.watched import CallWatcher, WatchedCall, current_call, watch_calls
+from agentctl.runtime.mcp.library import (
+    IS_FIRST,
+    ListedTool,
+    McpClient,
+    ProtocolError,
+    Streams,
+    open_client,
+    open_http,
+    types,
+)
+from agentctl.runtime.mcp.outcomes import McpCallFailed, McpSessionLost, McpUnavailable
+from agentctl.runtime.mcp.stdio import Program, build_environment, find_command, run_program
+from agentctl.runtime.mcp.values import NOBODY, McpUser, collect_secrets, expand_values
+from agentctl.runtime.mcp.watched import CallWatcher, McpCall, current_call, watch_calls
 from agentctl.runtime.tracing import hide_trace
 
 if TYPE_CHECKING:
-    from agentctl.runtime.mcp.endpoints import Endpoint
-    from agentctl.runtime.mcp.questions import McpAnswers
+    from agentctl.config.mcp_table import McpServer
+    from agentctl.runtime.mcp.http import McpHttpClient
 
 CLOSE_SECONDS = 8.0
 """Maximum time to close a connection, with all steps that end a program."""
@@ -31,6 +44,91 @@ _ERROR_BYTES = 2_000
 _MAXIMUM_PAGES = 100
 
 OnEnd = Callable[[str], None]
+
+
+class Endpoint(ABC):
+    """A server that connections can be opened to.
+
+    Attributes:
+        connect_seconds: maximum time of each request while a connection is opened.
+        detail: a text of the server about its last failure, for operators; empty if there is none.
+    """
+
+    def __init__(self, server: McpServer, message_bytes: int) -> None:
+        self.connect_seconds = server.connect_seconds
+        self.detail = ""
+        self._server = server
+        self._message_bytes = message_bytes
+
+    @abstractmethod
+    def open(self, on_end: OnEnd) -> AbstractAsyncContextManager[Streams]:
+        """Open the transport; `on_end` is called with a reason if it ends by itself.
+
+        Raises:
+            McpUnavailable: the transport cannot be opened.
+        """
+
+    def problem(self) -> str | None:
+        """Return the reason of the last failure, if the transport knows it."""
+        return None
+
+
+class StdioEndpoint(Endpoint):
+    """A program that speaks over its stdin and stdout."""
+
+    def __init__(self, server: McpServer, folder: Path, message_bytes: int) -> None:
+        super().__init__(server, message_bytes)
+        self._folder = folder
+
+    @asynccontextmanager
+    async def open(self, on_end: OnEnd) -> AsyncIterator[Streams]:
+        server = self._server
+        command = find_command(server.command, self._folder)
+        if command is None:
+            raise McpUnavailable(f"there is no program {server.command}")
+        program = Program(
+            server=server.id,
+            line=(command, *server.args),
+            environment=build_environment(expand_values(server.env, NOBODY)),
+            folder=self._folder,
+            secrets=collect_secrets(server.env),
+            message_bytes=self._message_bytes,
+        )
+
+        def note_end(reason: str, last_line: str) -> None:
+            self.detail = last_line
+            on_end(reason)
+
+        self.detail = ""
+        async with run_program(program, note_end) as streams:
+            yield streams
+
+
+class HttpEndpoint(Endpoint):
+    """A URL with streamable HTTP, for one user or for all."""
+
+    def __init__(self, server: McpServer, user: McpUser, message_bytes: int) -> None:
+        super().__init__(server, message_bytes)
+        self._user = user
+        self._client: McpHttpClient | None = None
+
+    @asynccontextmanager
+    async def open(self, on_end: OnEnd) -> AsyncIterator[Streams]:
+        from agentctl.runtime.mcp.http import FirstHttpClient, McpHttpClient
+
+        headers = expand_values(self._server.headers, self._user)
+        client_type = FirstHttpClient if IS_FIRST else McpHttpClient
+        self._client = client_type(headers, self.connect_seconds, self._message_bytes, on_end)
+        async with (
+            self._client,
+            open_http(self._server.url, self._client, self._message_bytes) as opened,
+        ):
+            # Version 1 of the library adds a third value.
+            read, write, *_ = opened
+            yield read, write
+
+    def problem(self) -> str | None:
+        return self._client.problem if self._client is not None else None
 
 
 class McpConnection:
@@ -120,17 +218,8 @@ class McpConnection:
                 break
         return tools
 
-    async def call(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        watched: WatchedCall,
-        answers: McpAnswers | None = None,
-    ) -> dict[str, Any]:
+    async def call(self, call: McpCall) -> dict[str, Any]:
         """Call a tool. If this task is cancelled, the server is notified.
-
-        Args:
-            answers: the answers to the questions of the same call before; None for a new call.
 
         Returns:
             The result, or the questions that the server has first, as JSON of the protocol.
@@ -140,14 +229,14 @@ class McpConnection:
             McpSessionLost: the server has forgotten the session, and did not execute the call.
             McpUnavailable: the connection ended; the call may have been executed.
         """
-        token = current_call.set(watched)
+        token = current_call.set(call)
         self.in_use += 1
         try:
             seconds = self._call_seconds + 60
             with hide_trace("mcp"):
-                return await self._client.call(tool, arguments, watched, answers, seconds)
+                return await self._client.call(call, seconds)
         except ProtocolError as error:
-            if watched.session_lost:
+            if call.session_lost:
                 self.lose("it has forgotten the session")
                 raise McpSessionLost(self.lost.result()) from error
             if error.error.code == types.CONNECTION_CLOSED:

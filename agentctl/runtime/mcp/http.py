@@ -1,19 +1,22 @@
-"""The HTTP client of streamable HTTP servers.
+"""The HTTP clients of streamable HTTP servers, one for each major version of the `mcp` library.
 
-The transport of the `mcp` library ends the whole connection, with the calls of all runs, if one
-request fails. This client gives it a response with status 503 instead, and limits each body. It
-follows no redirect, so a server cannot direct its requests to another address (SSRF).
+The transport of the library ends the whole connection, with the calls of all runs, if one request
+fails. The clients give it a response with status 503 instead, and limit each body. They follow no
+redirect, so a server cannot direct its requests to another address (SSRF).
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, cast
 
 import httpx2
+import orjson
 
 from agentctl.runtime.bounds import has_too_many_values
+from agentctl.runtime.mcp.library import SESSION_TERMINATED, parse_message, types
 from agentctl.runtime.mcp.watched import current_call
 from agentctl.runtime.models.provider import IsolatedClient
 from agentctl.runtime.models.response_limits import UnusableResponse
@@ -21,8 +24,12 @@ from agentctl.runtime.models.response_limits import UnusableResponse
 _CLOSE_SECONDS = 2.0
 _MAXIMUM_CONNECTIONS = 1_000
 _SESSION_HEADER = "mcp-session-id"
-FORGOTTEN = "it has forgotten the session"
+_FORGOTTEN = "it has forgotten the session"
 
+_EVENT_ID = re.compile(rb"[\r\n]id:")
+_NO_RESPONSE = "its response is no message of the protocol"
+_UNUSABLE = "its response is too large or compressed"
+_BROKEN = "the connection broke"
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _HTTP_REASONS = {
     401: "it rejected the credentials (HTTP 401)",
@@ -76,17 +83,17 @@ class McpHttpClient(IsolatedClient):
         try:
             async with asyncio.timeout(seconds):
                 response = await super().send(request, **options)
-                if not is_stream(response) and has_too_many_values(await response.aread()):
+                if not _is_stream(response) and has_too_many_values(await response.aread()):
                     raise UnusableResponse("the body has too many values")
         except UnusableResponse:
-            self.problem = "its response is too large or compressed"
+            self.problem = _UNUSABLE
             return httpx2.Response(502, request=request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             self.problem = "it does not accept connections"
             self._on_end(self.problem)
             return httpx2.Response(503, request=request)
         except (httpx2.TransportError, httpx2.DecodingError, TimeoutError):
-            self.problem = "the connection broke"
+            self.problem = _BROKEN
             return httpx2.Response(503, request=request)
         self._check(request, response)
         return response
@@ -103,13 +110,13 @@ class McpHttpClient(IsolatedClient):
         if status == httpx2.codes.NOT_FOUND or (
             status == httpx2.codes.BAD_REQUEST and b"session" in response.content.lower()
         ):
-            self.problem = FORGOTTEN
+            self.problem = _FORGOTTEN
             # The call was not executed, and can be repeated in a new session.
             if (call := current_call.get()) is not None:
                 call.session_lost = True
 
 
-def is_stream(response: httpx2.Response) -> bool:
+def _is_stream(response: httpx2.Response) -> bool:
     """Return True for a stream of events."""
     return bool(response.headers.get("content-type", "").startswith("text/event-stream"))
 
@@ -119,7 +126,7 @@ def _build_limit_hook(limit: int) -> Callable[[httpx2.Response], Awaitable[None]
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             raise UnusableResponse("the response is compressed, which was not requested")
         stream = cast(httpx2.AsyncByteStream, response.stream)
-        kind = _LimitedEvents if is_stream(response) else _LimitedBody
+        kind = _LimitedEvents if _is_stream(response) else _LimitedBody
         response.stream = kind(stream, limit)
 
     return hook
@@ -158,3 +165,85 @@ class _LimitedEvents(_LimitedBody):
                     raise UnusableResponse("an event has too many values")
                 event[:] = chunk[end:]
             yield chunk
+
+
+class FirstHttpClient(McpHttpClient):
+    """The client for version 1 of the library.
+
+    Version 1 lets a call without a usable response wait for its time limit. This client responds to
+    such a call with an error of the protocol.
+    """
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        """Send a request; a failed one gets an error with its id, or 202 if it has no id."""
+        response = await super().send(request, **options)
+        if request.method != "POST" or response.status_code == httpx2.codes.NOT_FOUND:
+            return response
+        request_id = orjson.loads(request.content).get("id")
+        if response.is_success:
+            if request_id is None:
+                return response
+            if _is_stream(response):
+                stream = cast(httpx2.AsyncByteStream, response.stream)
+                response.stream = _AnsweredEvents(stream, request_id, self)
+                return response
+            if _is_message(response.content):
+                return response
+        await response.aclose()
+        if request_id is None:
+            return httpx2.Response(httpx2.codes.ACCEPTED, request=request)
+        if response.is_redirect:
+            self.problem = "its redirect was not followed"
+        error = _build_error_body(request_id, self.problem or _NO_RESPONSE)
+        headers = {"Content-Type": "application/json"}
+        return httpx2.Response(httpx2.codes.OK, content=error, headers=headers, request=request)
+
+
+class _AnsweredEvents(httpx2.AsyncByteStream):
+    """The events of a response, with an error at the end of a stream that cannot be resumed.
+
+    The library stops to read at the response to the request, so it reads this error only if there
+    is no other.
+    """
+
+    def __init__(
+        self, stream: httpx2.AsyncByteStream, request_id: int | str, client: McpHttpClient
+    ) -> None:
+        self._stream = stream
+        self._request_id = request_id
+        self._client = client
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        can_resume, end = False, b"\n"
+        try:
+            async for chunk in self._stream:
+                can_resume = can_resume or _EVENT_ID.search(end + chunk) is not None
+                # The field may be cut between two chunks.
+                end = (end + chunk[-3:])[-3:]
+                yield chunk
+        except UnusableResponse:
+            self._client.problem = _UNUSABLE
+            can_resume = False
+        except httpx2.TransportError:
+            self._client.problem = _BROKEN
+        if not can_resume:
+            error = _build_error_body(self._request_id, self._client.problem or _NO_RESPONSE)
+            yield b"\n\nevent: message\ndata: " + error + b"\n\n"
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _build_error_body(request_id: int | str, text: str) -> bytes:
+    """Return the JSON of the error that responds to a request."""
+    code = SESSION_TERMINATED if text == _FORGOTTEN else types.INTERNAL_ERROR
+    error = {"code": code, "message": text}
+    return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "error": error})
+
+
+def _is_message(content: bytes) -> bool:
+    try:
+        parse_message(content)
+    except ValueError:
+        return False
+    return True

@@ -1,7 +1,7 @@
 """A configured MCP server in this process: its state, its tools, and calls of its tools.
 
-One owner task opens the connection of a server, refreshes the list of tools, opens a new connection
-with increasing pauses if it is lost, and closes it.
+A server has one connection that all runs share, or, with header fields of the user, one session for
+each user in a pool with a limit.
 """
 
 from __future__ import annotations
@@ -11,20 +11,17 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from agentctl.runtime.mcp.connection import McpConnection
-from agentctl.runtime.mcp.counters import McpCounters
+from agentctl.runtime.mcp.connection import Endpoint, HttpEndpoint, McpConnection
 from agentctl.runtime.mcp.definitions import McpTool, ToolList, build_tool_list
-from agentctl.runtime.mcp.failures import McpSessionLost, McpUnavailable
+from agentctl.runtime.mcp.outcomes import McpCounters, McpSessionLost, McpUnavailable
+from agentctl.runtime.mcp.values import McpUser, expand_values
+from agentctl.runtime.mcp.watched import McpCall
+from agentctl.work.event_loop import retrieve_exception
 
 if TYPE_CHECKING:
     from agentctl.config.mcp_table import McpServer
-    from agentctl.runtime.mcp.endpoints import Endpoint
-    from agentctl.runtime.mcp.questions import McpAnswers
-    from agentctl.runtime.mcp.values import McpUser
-    from agentctl.runtime.mcp.watched import WatchedCall
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 60.0
 """Seconds before the first and before later attempts to connect again; each is twice as long."""
@@ -37,6 +34,20 @@ REFRESH_SECONDS = 300.0
 
 SETTLE_SECONDS = 0.1
 """Time to wait for further notifications before the tools are listed again."""
+
+MAXIMUM_SESSIONS = 100
+"""Maximum number of sessions of a process with one server, one for each user."""
+
+IDLE_SECONDS = 300.0
+"""Time after its last use after which a session is closed."""
+
+SWEEP_SECONDS = 15.0
+"""Time between two searches for idle sessions."""
+
+RETRY_SECONDS = 2.0
+"""Time after a failed attempt in which further runs of the user fail at once."""
+
+_Key = tuple[tuple[str, str], ...]
 
 McpState = Literal["connecting", "connected", "failed", "closed"]
 
@@ -89,18 +100,8 @@ class HostedServer(ABC):
             McpUnavailable: there is none; the text has the reason.
         """
 
-    async def call(
-        self,
-        tool: str,
-        arguments: Mapping[str, Any],
-        user: McpUser,
-        watched: WatchedCall,
-        answers: McpAnswers | None = None,
-    ) -> dict[str, Any]:
+    async def call(self, call: McpCall, user: McpUser) -> dict[str, Any]:
         """Call a tool; once more if the server had forgotten the session.
-
-        Args:
-            answers: the answers to the questions of the same call before; None for a new call.
 
         Raises:
             McpCallFailed: the server answered with an error.
@@ -108,11 +109,11 @@ class HostedServer(ABC):
         """
         connection = await self.acquire(user)
         try:
-            return await connection.call(tool, arguments, watched, answers)
+            return await connection.call(call)
         except McpSessionLost:
-            watched.session_lost = False
+            call.session_lost = False
             connection = await self.acquire(user)
-            return await connection.call(tool, arguments, watched, answers)
+            return await connection.call(call)
 
     def note_failure(self, reason: str, detail: str = "") -> None:
         """Count a failure, and log a reason that is new.
@@ -136,7 +137,11 @@ class HostedServer(ABC):
 
 
 class SharedServer(HostedServer):
-    """A server with one connection, which all runs share."""
+    """A server with one connection, which all runs share.
+
+    One owner task opens the connection, refreshes the list of tools, opens a new connection with
+    increasing pauses if it is lost, and closes it.
+    """
 
     def __init__(self, spec: McpServer, endpoint: Endpoint) -> None:
         super().__init__(spec)
@@ -255,3 +260,142 @@ async def _wait_for_first(
         return task.done()
     finally:
         task.cancel()
+
+
+class _Session:
+    """The session of one user.
+
+    Attributes:
+        ready: done when the connection is open and its tools are listed.
+    """
+
+    def __init__(self, connection: McpConnection) -> None:
+        self.connection = connection
+        self.used_at = time.monotonic()
+        self.ready: asyncio.Task[ToolList]
+
+    @property
+    def is_idle(self) -> bool:
+        return self.ready.done() and self.connection.in_use == 0
+
+    @property
+    def has_ended(self) -> bool:
+        return self.ready.done() and self.connection.lost.done()
+
+
+class PerUserServer(HostedServer):
+    """A server whose sessions belong to users. The tools of a user are never shown to another one.
+
+    `listed` stays None: a component record has no tools of such a server.
+    """
+
+    def __init__(self, spec: McpServer, message_bytes: int) -> None:
+        super().__init__(spec)
+        self._message_bytes = message_bytes
+        self._sessions: dict[_Key, _Session] = {}
+        self._failed_at: dict[_Key, tuple[float, str]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._sweeper: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def state(self) -> McpState:
+        if self._closed:
+            return "closed"
+        if any(not session.has_ended for session in self._sessions.values()):
+            return "connected"
+        return "failed" if self.problem is not None else "connecting"
+
+    def start(self) -> None:
+        """Do nothing: a session is opened for the first run of its user."""
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for key in list(self._sessions):
+            self._drop(key)
+        if self._closing:
+            await asyncio.wait(set(self._closing))
+
+    async def find_tools(self, user: McpUser) -> tuple[McpTool, ...]:
+        return (await self._open(user)).ready.result().tools
+
+    async def acquire(self, user: McpUser) -> McpConnection:
+        return (await self._open(user)).connection
+
+    async def _open(self, user: McpUser) -> _Session:
+        key: _Key = tuple(expand_values(self.spec.headers, user).items())
+        session = self._sessions.get(key)
+        if session is not None and session.has_ended:
+            self._drop(key)
+            session = None
+        if session is None:
+            session = self._create(key, user)
+        session.used_at = time.monotonic()
+        # The session outlives this run: a cancel of the run must not end its opening.
+        try:
+            await asyncio.shield(session.ready)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if session.ready.cancelled() and task is not None and not task.cancelling():
+                raise McpUnavailable("the server is shutting down") from None
+            raise
+        return session
+
+    def _create(self, key: _Key, user: McpUser) -> _Session:
+        if self._closed:
+            raise McpUnavailable("the server is shutting down")
+        at, reason = self._failed_at.get(key, (0.0, ""))
+        if reason and time.monotonic() - at < RETRY_SECONDS:
+            raise McpUnavailable(reason)
+        if len(self._sessions) >= MAXIMUM_SESSIONS:
+            idle = [key for key, session in self._sessions.items() if session.is_idle]
+            if not idle:
+                raise McpUnavailable(f"all of its {MAXIMUM_SESSIONS} sessions are in use")
+            self._drop(min(idle, key=lambda key: self._sessions[key].used_at))
+        endpoint = HttpEndpoint(self.spec, user, self._message_bytes)
+        session = _Session(McpConnection(endpoint, self.spec.call_seconds))
+        session.ready = asyncio.create_task(self._prepare(key, session))
+        session.ready.add_done_callback(retrieve_exception)
+        self._sessions[key] = session
+        if self._sweeper is None:
+            self._sweeper = asyncio.create_task(self._sweep())
+        return session
+
+    async def _prepare(self, key: _Key, session: _Session) -> ToolList:
+        try:
+            await session.connection.open(self.spec.connect_seconds)
+            async with asyncio.timeout(self.spec.connect_seconds):
+                listed = await session.connection.list_tools()
+        except (McpUnavailable, TimeoutError) as failure:
+            reason = str(failure) or "it did not list its tools in time"
+            self._failed_at[key] = (time.monotonic(), reason)
+            self.note_failure(reason)
+            if self._sessions.get(key) is session:
+                self._drop(key)
+            raise McpUnavailable(reason) from failure
+        self.counters.connections += 1
+        self.problem = None
+        return await build_tool_list(self.spec, listed)
+
+    def _drop(self, key: _Key) -> None:
+        session = self._sessions.pop(key)
+        if not session.ready.done():
+            session.ready.cancel()
+        task = asyncio.create_task(session.connection.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = time.monotonic()
+            for key, session in list(self._sessions.items()):
+                if session.has_ended or (session.is_idle and now - session.used_at > IDLE_SECONDS):
+                    self._drop(key)
+            self._failed_at = {
+                key: (at, reason)
+                for key, (at, reason) in self._failed_at.items()
+                if now - at < RETRY_SECONDS
+            }

@@ -1,4 +1,4 @@
-"""The MCP servers of a configuration in this process, and the tools of each component.
+"""The MCP servers of a configuration: the tools of each component, and the report of one server.
 
 This module is imported by every process; the others of this package only if a server is configured.
 """
@@ -9,9 +9,10 @@ import asyncio
 import importlib.util
 import logging
 import re
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentctl.config.extras import build_extra_command
 from agentctl.config.mcp_servers import is_per_user, parse_mcp_reference
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Settings
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.mcp.actions import McpAction
+    from agentctl.runtime.mcp.connection import Endpoint
     from agentctl.runtime.mcp.definitions import McpTool
     from agentctl.runtime.mcp.server import HostedServer
     from agentctl.runtime.mcp.values import McpUser
@@ -139,16 +141,14 @@ class McpServers:
         if server_id not in self._hosted:
             require_mcp_package(self._settings)
             spec = next(server for server in self._settings.mcp_servers if server.id == server_id)
-            folder = self._settings.path.parent if self._settings.path is not None else Path.cwd()
-            message_bytes = MESSAGE_FACTOR * self._settings.limits.tool_result_bytes
-            self._hosted[server_id] = build_server(spec, folder, message_bytes)
+            self._hosted[server_id] = _build_server(self._settings, spec)
         return self._hosted[server_id]
 
     async def _find_tools(
         self, server: HostedServer, names: set[str], user: McpUser
     ) -> list[McpTool]:
         from agentctl.runtime.mcp.definitions import build_unlisted_tool
-        from agentctl.runtime.mcp.failures import McpUnavailable
+        from agentctl.runtime.mcp.outcomes import McpUnavailable
 
         try:
             tools = await server.find_tools(user)
@@ -173,16 +173,85 @@ def group_references(references: Iterable[str]) -> dict[str, set[str]]:
     return {server: set() if server in everything else names for server, names in groups.items()}
 
 
-def build_server(spec: McpServer, folder: Path, message_bytes: int) -> HostedServer:
+def _build_server(settings: Settings, spec: McpServer) -> HostedServer:
     """Build the object of a configured server; nothing is connected yet."""
-    from agentctl.runtime.mcp.endpoints import HttpEndpoint, StdioEndpoint
-    from agentctl.runtime.mcp.server import SharedServer
+    from agentctl.runtime.mcp.server import PerUserServer, SharedServer
     from agentctl.runtime.mcp.values import NOBODY
 
-    if not spec.url:
-        return SharedServer(spec, StdioEndpoint(spec, folder, message_bytes))
-    if is_per_user(spec):
-        from agentctl.runtime.mcp.sessions import PerUserServer
+    if spec.url and is_per_user(spec):
+        return PerUserServer(spec, _count_message_bytes(settings))
+    return SharedServer(spec, _build_endpoint(settings, spec, NOBODY))
 
-        return PerUserServer(spec, message_bytes)
-    return SharedServer(spec, HttpEndpoint(spec, NOBODY, message_bytes))
+
+def _build_endpoint(settings: Settings, spec: McpServer, user: McpUser) -> Endpoint:
+    from agentctl.runtime.mcp.connection import HttpEndpoint, StdioEndpoint
+
+    message_bytes = _count_message_bytes(settings)
+    if spec.url:
+        return HttpEndpoint(spec, user, message_bytes)
+    folder = settings.path.parent if settings.path is not None else Path.cwd()
+    return StdioEndpoint(spec, folder, message_bytes)
+
+
+def _count_message_bytes(settings: Settings) -> int:
+    return MESSAGE_FACTOR * settings.limits.tool_result_bytes
+
+
+def describe_target(server: McpServer) -> str:
+    """Return the command line or the URL of a server."""
+    return server.url or " ".join([server.command, *server.args])
+
+
+async def probe_server(
+    settings: Settings, server: McpServer, user_id: str | None, claims: dict[str, Any]
+) -> dict[str, Any]:
+    """Connect to a server, list its tools, and disconnect.
+
+    Args:
+        user_id, claims: the user whose data the header fields contain.
+
+    Returns:
+        `id`, `state` (`connected` or `failed`), `reason` (of a failure, else null), `detail` (the
+        last line of a program on stderr, else null), `server` (name, version and protocol),
+        `seconds`, `tools` (tool records) and `problems` (of tools that are left out).
+
+    Raises:
+        InvalidConfiguration: the package for MCP servers is missing.
+    """
+    require_mcp_package(settings)
+    from agentctl.runtime.mcp.connection import McpConnection
+    from agentctl.runtime.mcp.definitions import build_tool_list
+    from agentctl.runtime.mcp.outcomes import McpUnavailable
+    from agentctl.runtime.mcp.values import McpUser
+
+    endpoint = _build_endpoint(settings, server, McpUser(user_id, claims))
+    report: dict[str, Any] = {
+        "id": server.id,
+        "state": "failed",
+        "reason": None,
+        "detail": None,
+        "server": None,
+        "seconds": 0.0,
+        "tools": [],
+        "problems": [],
+    }
+    started = time.monotonic()
+    connection = McpConnection(endpoint, server.call_seconds)
+    try:
+        await connection.open(server.connect_seconds)
+        async with asyncio.timeout(server.connect_seconds):
+            listed = await build_tool_list(server, await connection.list_tools())
+        report["state"], report["server"] = "connected", connection.description
+        report["tools"] = [tool.record() for tool in listed.tools]
+        report["problems"] = list(listed.problems)
+    except McpUnavailable as failure:
+        report["reason"] = str(failure)
+        if is_per_user(server) and user_id is None and not claims:
+            report["detail"] = "its headers have data of the user: give --user-id or --claim"
+    except TimeoutError:
+        report["reason"] = "it did not list its tools in time"
+    finally:
+        await connection.close()
+    report["detail"] = report["detail"] or endpoint.detail or None
+    report["seconds"] = round(time.monotonic() - started, 3)
+    return report

@@ -7,7 +7,7 @@ module watches the messages, so that a run learns which of the two happened (doc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -18,19 +18,27 @@ from agentctl.runtime.mcp.definitions import replace_unusable_tools
 from agentctl.runtime.mcp.library import IS_FIRST, Streams, Transport, get_message, types
 
 if TYPE_CHECKING:
-    from types import TracebackType
-current_call: ContextVar[WatchedCall | None] = ContextVar("agentctl_mcp_call", default=None)
+    from agentctl.runtime.mcp.actions import McpAnswers
+
+current_call: ContextVar[McpCall | None] = ContextVar("agentctl_mcp_call", default=None)
 """The call whose request the current task sends."""
 
 
-class WatchedCall:
-    """One call: its request id, and the end of its work at the server.
+class McpCall:
+    """One call of a tool: its request, and the end of its work at the server.
 
     Attributes:
+        tool: name of the tool at the server.
+        answers: the answers to the questions of the same call before; None for a new call.
         session_lost: True if the server did not execute it, because it does not know the session.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, tool: str, arguments: Mapping[str, Any], answers: McpAnswers | None = None
+    ) -> None:
+        self.tool = tool
+        self.arguments = arguments
+        self.answers = answers
         self.session_lost = False
         self.request_id: str | None = None
         self._stopped: asyncio.Future[None] | None = None
@@ -73,7 +81,7 @@ class CallWatcher:
 
     def __init__(self) -> None:
         self.version = ""
-        self._calls: dict[str, WatchedCall] = {}
+        self._calls: dict[str, McpCall] = {}
         self._listings: set[str] = set()
 
     def note_sent(self, item: SessionMessage) -> None:
@@ -146,14 +154,8 @@ class _Watched:
         await self._inner.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        result: bool | None = await self._inner.__aexit__(kind, error, trace)
-        return result
+    async def __aexit__(self, *raised: Any) -> Any:
+        return await self._inner.__aexit__(*raised)
 
 
 class _WatchedWrite(_Watched):

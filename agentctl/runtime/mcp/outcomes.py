@@ -1,4 +1,8 @@
-"""Counts of an MCP server, for metrics."""
+"""Failures of MCP servers, and the counts of their calls and connections.
+
+The texts of failures are for models and operators: no secret, one line. This module is imported for
+metrics, without the package for MCP.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,18 @@ CallEnd = Literal["completed", "failed", "timeout", "cancelled", "unavailable"]
 
 CALL_ENDS: tuple[CallEnd, ...] = get_args(CallEnd)
 """The ways in which a call ends."""
+
+
+class McpUnavailable(Exception):
+    """A server cannot be used now. The text continues "the MCP server files is not available:"."""
+
+
+class McpCallFailed(Exception):
+    """A call got an error instead of a result. The text is that of the server, bounded."""
+
+
+class McpSessionLost(McpUnavailable):
+    """The server has forgotten the session. The call was not executed."""
 
 
 class McpCounters:
