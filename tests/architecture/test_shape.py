@@ -33,7 +33,6 @@ SHORT = {
     "agentctl.interface.requests.repeats": "requests of one part of the operations",
     "agentctl.remote.open": "the choice between two backends, which imports both",
     "agentctl.runs.jobs.usage": "work of the sweep and of the end of a command, apart from both",
-    "agentctl.runtime.mcp.outcomes": "imported for metrics, without the package for MCP",
     "agentctl.runtime.runners.default_values": "the runners of two libraries use it",
     "agentctl.admin.doctor.finding": "a type that all checks use, and imports none of them",
     "agentctl.work.run_scope": "imported by the public interface, without the runtime",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from agentctl.config.mcp_servers import is_idempotent
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import escape_controls
+from agentctl.runtime.mcp.calls import CallEnd, McpAnswers, McpCall, McpCallFailed, McpUnavailable
 from agentctl.runtime.mcp.definitions import (
     DESCRIPTION_BYTES,
     McpTool,
@@ -24,8 +25,6 @@ from agentctl.runtime.mcp.definitions import (
     clean_schema,
     clean_text,
 )
-from agentctl.runtime.mcp.outcomes import CallEnd, McpCallFailed, McpUnavailable
-from agentctl.runtime.mcp.watched import McpCall
 from agentctl.runtime.pauses import Ask, CallOutcome, CallPause, Leg
 from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.transcript.conversation import Conversation
@@ -135,14 +134,6 @@ class McpAction:
         if task.cancelled():
             raise McpUnavailable("the call was interrupted")
         return task.result()
-
-
-@dataclass(frozen=True, slots=True)
-class McpAnswers:
-    """The answers to the questions of a call, by the keys of the server, and its opaque state."""
-
-    responses: Mapping[str, Mapping[str, Any]]
-    request_state: str | None
 
 
 async def _build_questions(

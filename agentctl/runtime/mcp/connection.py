@@ -16,6 +16,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from agentctl import __version__
+from agentctl.runtime.mcp.calls import (
+    McpCall,
+    McpCallFailed,
+    McpSessionLost,
+    McpUnavailable,
+    current_call,
+)
 from agentctl.runtime.mcp.definitions import MAXIMUM_TOOLS, clean_text
 from agentctl.runtime.mcp.library import (
     IS_FIRST,
@@ -27,10 +34,9 @@ from agentctl.runtime.mcp.library import (
     open_http,
     types,
 )
-from agentctl.runtime.mcp.outcomes import McpCallFailed, McpSessionLost, McpUnavailable
 from agentctl.runtime.mcp.stdio import Program, build_environment, find_command, run_program
 from agentctl.runtime.mcp.values import NOBODY, McpUser, collect_secrets, expand_values
-from agentctl.runtime.mcp.watched import CallWatcher, McpCall, current_call, watch_calls
+from agentctl.runtime.mcp.watched import CallWatcher, watch_calls
 from agentctl.runtime.tracing import hide_trace
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import httpx2
 import orjson
 
 from agentctl.runtime.bounds import has_too_many_values
+from agentctl.runtime.mcp.calls import current_call
 from agentctl.runtime.mcp.library import SESSION_TERMINATED, parse_message, types
-from agentctl.runtime.mcp.watched import current_call
 from agentctl.runtime.models.provider import IsolatedClient
 from agentctl.runtime.models.response_limits import UnusableResponse
 

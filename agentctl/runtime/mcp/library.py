@@ -13,19 +13,16 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import anyio
 import mcp
 from mcp.shared.message import SessionMessage
 from pydantic import TypeAdapter, ValidationError
 
-from agentctl.runtime.mcp.outcomes import McpCallFailed
+from agentctl.runtime.mcp.calls import McpCall, McpCallFailed
 from agentctl.runtime.tracing import HEADER, find_traceparent
 from agentctl.work.event_loop import retrieve_exception
-
-if TYPE_CHECKING:
-    from agentctl.runtime.mcp.watched import McpCall
 
 types: Any = mcp.types
 """The types of the protocol; their attributes have other names in version 1."""

@@ -13,11 +13,10 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
+from agentctl.runtime.mcp.calls import McpCall, McpCounters, McpSessionLost, McpUnavailable
 from agentctl.runtime.mcp.connection import Endpoint, HttpEndpoint, McpConnection
 from agentctl.runtime.mcp.definitions import McpTool, ToolList, build_tool_list
-from agentctl.runtime.mcp.outcomes import McpCounters, McpSessionLost, McpUnavailable
 from agentctl.runtime.mcp.values import McpUser, expand_values
-from agentctl.runtime.mcp.watched import McpCall
 from agentctl.work.event_loop import retrieve_exception
 
 if TYPE_CHECKING:

@@ -147,8 +147,8 @@ class McpServers:
     async def _find_tools(
         self, server: HostedServer, names: set[str], user: McpUser
     ) -> list[McpTool]:
+        from agentctl.runtime.mcp.calls import McpUnavailable
         from agentctl.runtime.mcp.definitions import build_unlisted_tool
-        from agentctl.runtime.mcp.outcomes import McpUnavailable
 
         try:
             tools = await server.find_tools(user)
@@ -219,9 +219,9 @@ async def probe_server(
         InvalidConfiguration: the package for MCP servers is missing.
     """
     require_mcp_package(settings)
+    from agentctl.runtime.mcp.calls import McpUnavailable
     from agentctl.runtime.mcp.connection import McpConnection
     from agentctl.runtime.mcp.definitions import build_tool_list
-    from agentctl.runtime.mcp.outcomes import McpUnavailable
     from agentctl.runtime.mcp.values import McpUser
 
     endpoint = _build_endpoint(settings, server, McpUser(user_id, claims))

@@ -29,8 +29,8 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.text import escape_controls, mask_secrets, replace_unstorable
 from agentctl.runtime.bounds import Turns, has_too_many_values
+from agentctl.runtime.mcp.calls import McpUnavailable
 from agentctl.runtime.mcp.library import Streams, build_error, get_message, parse_message, types
-from agentctl.runtime.mcp.outcomes import McpUnavailable
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.config.mcp_servers import TemplatePart, parse_template
 from agentctl.light_dataclass import dataclass
-from agentctl.runtime.mcp.outcomes import McpUnavailable
+from agentctl.runtime.mcp.calls import McpUnavailable
 
 if TYPE_CHECKING:
     from agentctl.runtime.context import RunEnvironment

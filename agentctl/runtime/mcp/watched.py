@@ -6,70 +6,15 @@ module watches the messages, so that a run learns which of the two happened (doc
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mcp.shared.message import SessionMessage
 
+from agentctl.runtime.mcp.calls import McpCall, current_call
 from agentctl.runtime.mcp.definitions import replace_unusable_tools
 from agentctl.runtime.mcp.library import IS_FIRST, Streams, Transport, get_message, types
-
-if TYPE_CHECKING:
-    from agentctl.runtime.mcp.actions import McpAnswers
-
-current_call: ContextVar[McpCall | None] = ContextVar("agentctl_mcp_call", default=None)
-"""The call whose request the current task sends."""
-
-
-class McpCall:
-    """One call of a tool: its request, and the end of its work at the server.
-
-    Attributes:
-        tool: name of the tool at the server.
-        answers: the answers to the questions of the same call before; None for a new call.
-        session_lost: True if the server did not execute it, because it does not know the session.
-    """
-
-    def __init__(
-        self, tool: str, arguments: Mapping[str, Any], answers: McpAnswers | None = None
-    ) -> None:
-        self.tool = tool
-        self.arguments = arguments
-        self.answers = answers
-        self.session_lost = False
-        self.request_id: str | None = None
-        self._stopped: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def expect_stop(self, seconds: float) -> asyncio.Future[None] | None:
-        """Return a future that ends when the cancelled work is known to have stopped.
-
-        It gets a result if a late result arrives. It is cancelled if the server answers with an
-        error, if the connection ends, or after `seconds`, when a server that follows the protocol
-        has stopped. None if no request was sent.
-        """
-        if self.request_id is None:
-            return None
-        loop = asyncio.get_running_loop()
-        self._stopped = loop.create_future()
-        self._timer = loop.call_later(seconds, self.end)
-        return self._stopped
-
-    def answer(self, *, is_error: bool) -> None:
-        """Take a response that arrived."""
-        if self._stopped is not None and not self._stopped.done() and not is_error:
-            self._stopped.set_result(None)
-        self.end()
-
-    def end(self) -> None:
-        """Take the work as ended without a result."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._stopped is not None and not self._stopped.done():
-            self._stopped.cancel()
 
 
 class CallWatcher:

@@ -10,7 +10,7 @@ from agentctl.interface.requests import BEFORE_FIRST_EVENT, MAXIMUM_EVENT_NUMBER
 from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
 from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, Verb
 from agentctl.records.ids import SESSION_ID
-from agentctl.runtime.tools.client_tools import MAXIMUM_TOOLS
+from agentctl.runtime.tools.external import MAXIMUM_TOOLS
 from agentctl.server.bodies import Field, Object
 
 _AS_TEXT = "in a form a JSON object as text"

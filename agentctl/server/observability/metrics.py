@@ -30,7 +30,7 @@ from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.workers.liveness import WorkerMonitor
-from agentctl.runtime.mcp.outcomes import CALL_ENDS
+from agentctl.runtime.mcp.calls import CALL_ENDS
 from agentctl.runtime.mcp.servers import McpServers
 from agentctl.server.observability.loop_lag import LoopLag
 from agentctl.server.observability.traffic import RequestCounters

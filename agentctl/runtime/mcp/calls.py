@@ -1,0 +1,115 @@
+"""Calls of MCP tools: their requests, failures and counts.
+
+The texts of failures are for models and operators: no secret, one line. This module is imported for
+metrics, without the package for MCP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any, Literal, get_args
+
+from agentctl.light_dataclass import dataclass
+from agentctl.records.durations import DurationHistogram
+
+CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+CallEnd = Literal["completed", "failed", "timeout", "cancelled", "unavailable"]
+
+CALL_ENDS: tuple[CallEnd, ...] = get_args(CallEnd)
+"""The ways in which a call ends."""
+
+current_call: ContextVar[McpCall | None] = ContextVar("agentctl_mcp_call", default=None)
+"""The call whose request the current task sends."""
+
+
+class McpUnavailable(Exception):
+    """A server cannot be used now. The text continues "the MCP server files is not available:"."""
+
+
+class McpCallFailed(Exception):
+    """A call got an error instead of a result. The text is that of the server, bounded."""
+
+
+class McpSessionLost(McpUnavailable):
+    """The server has forgotten the session. The call was not executed."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpAnswers:
+    """The answers to the questions of a call, by the keys of the server, and its opaque state."""
+
+    responses: Mapping[str, Mapping[str, Any]]
+    request_state: str | None
+
+
+class McpCall:
+    """One call of a tool: its request, and the end of its work at the server.
+
+    Attributes:
+        tool: name of the tool at the server.
+        answers: the answers to the questions of the same call before; None for a new call.
+        session_lost: True if the server did not execute it, because it does not know the session.
+    """
+
+    def __init__(
+        self, tool: str, arguments: Mapping[str, Any], answers: McpAnswers | None = None
+    ) -> None:
+        self.tool = tool
+        self.arguments = arguments
+        self.answers = answers
+        self.session_lost = False
+        self.request_id: str | None = None
+        self._stopped: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expect_stop(self, seconds: float) -> asyncio.Future[None] | None:
+        """Return a future that ends when the cancelled work is known to have stopped.
+
+        It gets a result if a late result arrives. It is cancelled if the server answers with an
+        error, if the connection ends, or after `seconds`, when a server that follows the protocol
+        has stopped. None if no request was sent.
+        """
+        if self.request_id is None:
+            return None
+        loop = asyncio.get_running_loop()
+        self._stopped = loop.create_future()
+        self._timer = loop.call_later(seconds, self.end)
+        return self._stopped
+
+    def answer(self, *, is_error: bool) -> None:
+        """Take a response that arrived."""
+        if self._stopped is not None and not self._stopped.done() and not is_error:
+            self._stopped.set_result(None)
+        self.end()
+
+    def end(self) -> None:
+        """Take the work as ended without a result."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._stopped is not None and not self._stopped.done():
+            self._stopped.cancel()
+
+
+class McpCounters:
+    """Counts of a server since the process started.
+
+    Attributes:
+        calls: ended calls, by their end.
+        call_seconds: durations of the calls.
+        connections: opened connections.
+        failures: attempts to connect that failed, and connections that were lost.
+    """
+
+    def __init__(self) -> None:
+        self.calls = Counter[CallEnd]()
+        self.call_seconds = DurationHistogram(CALL_BUCKETS)
+        self.connections = 0
+        self.failures = 0
+
+    def count_call(self, end: CallEnd, seconds: float) -> None:
+        self.calls[end] += 1
+        self.call_seconds.add(seconds)
