@@ -92,7 +92,7 @@ async def dump_request_tools(
             component takes no such tools, or the tool choice names none of them.
         TooLarge: they are larger than their limit.
     """
-    from agentctl.runtime.tools.client_tools import (
+    from agentctl.runtime.tools.external import (
         check_tool_choice,
         dump_client_tools,
         find_taken_name,

@@ -598,10 +598,10 @@ PROBES: dict[str, Probe] = {
     "records.json_schema.MAXIMUM_SUBSCHEMAS": refuse(
         f"POST {RUNS}", run("x", output_schema={"type": "object", "anyOf": [{}] * 1_001})
     ),
-    "runtime.tools.client_tools.MAXIMUM_TOOLS": refuse(
+    "runtime.tools.external.MAXIMUM_TOOLS": refuse(
         f"POST {RUNS}", run("x", client_tools=[{"name": f"t{n}"} for n in range(129)])
     ),
-    "runtime.tools.client_tools.MAXIMUM_BYTES": refuse(
+    "runtime.tools.external.MAXIMUM_TOOLS_BYTES": refuse(
         f"POST {RUNS}", run("x", client_tools=[{"name": "t", "description": "x" * 262_144}])
     ),
     "records.memories.MAXIMUM_MEMORY_LENGTH": refuse(

@@ -15,7 +15,7 @@ from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import is_session_id
 from agentctl.records.validation import check_json, check_text
-from agentctl.runtime.tools.client_tools import MAXIMUM_TOOLS
+from agentctl.runtime.tools.external import MAXIMUM_TOOLS
 
 MAXIMUM_MESSAGES = 2_048
 """Maximum number of messages in a request."""

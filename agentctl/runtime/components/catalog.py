@@ -6,17 +6,21 @@ needs it, so a list of components without tools does not need pydantic either.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Collection, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
 
 from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.config.settings import Agent, Team, Workflow
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.component import Component
-from agentctl.runtime.components.connections import HostedRunners, ModelConnections
 from agentctl.runtime.mcp.servers import McpServers
 from agentctl.runtime.models.access import ModelAccess, checking_models, current_access
+from agentctl.runtime.models.providers import ModelConnections
+from agentctl.work.run_scope import outside_run
+from agentctl.work.unstopped import abandon_task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +35,11 @@ if TYPE_CHECKING:
     from agentctl.runtime.tools.external import ExternalAction
     from agentctl.runtime.tools.functions import Tool
     from agentctl.runtime.transcript.conversation import Action, CallRule
+
+CLOSE_SECONDS = 5.0
+"""Maximum time that the end of a process waits for the runner of an agent."""
+
+_log = logging.getLogger("agentctl.runtime")
 
 
 class Catalog:
@@ -57,7 +66,8 @@ class Catalog:
         self._unmatched: set[tuple[str, str]] = set()
         self._outputs: dict[str, OutputSchema] = {}
         self._runners: dict[tuple[ComponentKind, str], ConfiguredRunner] = {}
-        self._hosted = HostedRunners()
+        self._hosted: dict[str, Runner] = {}
+        self._openings: dict[str, asyncio.Task[None]] = {}
 
     @classmethod
     def from_settings(cls, settings: config.Settings) -> Catalog:
@@ -180,12 +190,12 @@ class Catalog:
         Raises:
             InvalidConfiguration: the object is not usable; names the agent and the object.
         """
-        if agent.id not in self._hosted.loaded:
+        if agent.id not in self._hosted:
             from agentctl.runtime.runners.loading import load_runner
 
             owner = f"agent {agent.id}"
             with checking_models(self._models):
-                self._hosted.loaded[agent.id] = load_runner(
+                self._hosted[agent.id] = load_runner(
                     owner,
                     agent.agent.object,
                     self._folder,
@@ -193,7 +203,7 @@ class Catalog:
                     approve=agent.agent.approve,
                     durable=agent.agent.durable,
                 )
-        return self._hosted.loaded[agent.id]
+        return self._hosted[agent.id]
 
     def find_input_agent(self, component: Component) -> Component | None:
         """Return the agent in code that gets the object `input` of a run of a component.
@@ -306,8 +316,20 @@ class Catalog:
             InvalidConfiguration: as for `hosted_runner`.
             Exception: opening failed; the next call tries again.
         """
-        runner = self.hosted_runner(agent)
-        await self._hosted.open(agent.id, runner)
+        # With what all of its runs share.
+        with outside_run():
+            runner = self.hosted_runner(agent)
+            opening = self._openings.get(agent.id)
+            if opening is None:
+                opening = asyncio.create_task(_contain(runner.open()))
+                self._openings[agent.id] = opening
+        if not opening.done():
+            # Shielded: the cancel of one run must not disturb the others.
+            await asyncio.wait({opening})
+        if opening.cancelled() or opening.exception() is not None:
+            if self._openings.get(agent.id) is opening:
+                del self._openings[agent.id]
+            await opening
         return runner
 
     def runner(self, component: Component) -> ConfiguredRunner:
@@ -331,8 +353,8 @@ class Catalog:
     def _build_actions(
         self, component: Component
     ) -> tuple[str, dict[str, Action], dict[str, CallRule]]:
-        from agentctl.runtime.components.component_rules import build_component_rules
         from agentctl.runtime.components.configured import build_actions
+        from agentctl.runtime.tools.call_rules import build_component_rules
 
         members = self.members(component) if component.kind == "team" else {}
         external = self.external_tools(component)
@@ -386,22 +408,24 @@ class Catalog:
 
         runner, references = self.runner(component), component.worker.tools
         if any(parse_mcp_reference(reference) is not None for reference in references):
-            from agentctl.runtime.components.component_rules import build_mcp_rules
             from agentctl.runtime.mcp.values import get_user
+            from agentctl.runtime.tools.call_rules import build_mcp_rules
 
-            actions = await self.mcp.build_actions(references, get_user(context), runner.actions)
-            rules = build_mcp_rules(component, runner.actions, actions, self._unmatched)
-            runner = add_actions(runner, actions, rules)
+            listed = await self.mcp.build_actions(references, get_user(context), runner.actions)
+            rules = build_mcp_rules(component, runner.actions, listed, self._unmatched)
+            runner = add_actions(runner, listed, rules)
         if context.spec.client_tools is not None:
-            from agentctl.runtime.tools.client_tools import build_client_actions, read_client_tools
+            from agentctl.runtime.tools.call_rules import build_rules
+            from agentctl.runtime.tools.external import ExternalAction, read_client_tools
 
             # A tool that the component has got since the request has precedence.
-            tools = [
-                tool
+            actions = {
+                tool["name"]: ExternalAction(tool)
                 for tool in read_client_tools(context.spec)
                 if tool["name"] not in runner.actions
-            ]
-            runner = add_actions(runner, *build_client_actions(tools))
+            }
+            # Without `approve`: these calls wait for the caller regardless of it.
+            runner = add_actions(runner, actions, build_rules({}, actions))
         return runner
 
     async def close(self) -> None:
@@ -409,8 +433,30 @@ class Catalog:
         await self.mcp.close()
         self._runners.clear()
         await self.models.close()
-        await self._hosted.close()
+        hosted, self._hosted = self._hosted, {}
+        for opening in self._openings.values():
+            opening.cancel()
+        for agent_id, runner in hosted.items():
+            await _close_runner(agent_id, runner)
 
 
 def _unknown_reference_error(owner: Component, what: str, missing: str) -> InvalidConfiguration:
     return InvalidConfiguration(f"The {owner.kind} {owner.id} names an unknown {what} {missing!r}")
+
+
+async def _contain(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise RuntimeError(f"the agent raised {type(error).__name__}") from error
+
+
+async def _close_runner(agent_id: str, runner: Runner) -> None:
+    """Close a runner. The code of users must not keep a process from its end."""
+    closing = asyncio.create_task(_contain(runner.close()))
+    await asyncio.wait({closing}, timeout=CLOSE_SECONDS)
+    if not closing.done():
+        _log.warning("agent %s: it could not be closed within %g seconds", agent_id, CLOSE_SECONDS)
+        abandon_task(closing)
+    elif not closing.cancelled() and closing.exception() is not None:
+        _log.warning("agent %s: it could not be closed", agent_id, exc_info=closing.exception())

@@ -7,7 +7,6 @@ the message and the object `input` of the workflow.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
 from contextlib import suppress
 from typing import TYPE_CHECKING, get_args
 
@@ -17,14 +16,13 @@ from agentctl.runtime.journal import JournaledCall, Parked
 from agentctl.runtime.pauses import CallOutcome, Paused
 from agentctl.runtime.transcript.events import StepCompleted, StepStarted
 from agentctl.runtime.transcript.spans import SPAN_STATUSES
-from agentctl.work.run_scope import CurrentCall, current_call, outside_run
+from agentctl.work.run_scope import CurrentCall, current_call
 from agentctl.work.unstopped import install_executor, watch_threads
 
 if TYPE_CHECKING:
     from agentctl.runtime.component import Component
     from agentctl.runtime.components.catalog import Catalog
     from agentctl.runtime.context import MemberResult, RunEnvironment
-    from agentctl.runtime.runners.runner import Runner
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -92,19 +90,13 @@ async def execute_component(
             context.transcript.add_user(context.spec.input)
 
 
-async def _open_outside(opening: Awaitable[Runner]) -> Runner:
-    """Open a runner, with what all of its runs share."""
-    with outside_run():
-        return await opening
-
-
 async def _execute(component: Component, context: RunEnvironment, catalog: Catalog) -> None:
     if catalog.is_hosted(component):
         from agentctl.runtime.runners.runner import run_hosted_agent
         from agentctl.work.started_work import CodeScope
 
         with CodeScope(context.transcript.unstopped).enter():
-            await run_hosted_agent(_open_outside(catalog.open_runner(component)), context)
+            await run_hosted_agent(catalog.open_runner(component), context)
     elif component.kind == "agent":
         from agentctl.runtime.components.agent import run_agent
 

@@ -11,24 +11,38 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agentctl.light_dataclass import dataclass
-from agentctl.records.items import DELEGATE
+from agentctl.records.items import DELEGATE, ROUTE
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.pauses import CallOutcome, CallPause
-from agentctl.runtime.tools.delegation import SET_SHARED_CONTEXT, delegation_tools
-from agentctl.runtime.transcript.conversation import Action
 
 if TYPE_CHECKING:
+    from agentctl.config.settings import Team
     from agentctl.records.components import ToolRecord
     from agentctl.runtime.component import Component
     from agentctl.runtime.context import MemberResult, RunEnvironment
     from agentctl.runtime.input_schema import InputSchema
-    from agentctl.runtime.transcript.conversation import Conversation
+    from agentctl.runtime.transcript.conversation import Action, Conversation
 
 SHARED_CONTEXT = "shared_context"
 """Key of the session state with the text that the leader shares with all members."""
 
 MAXIMUM_SHARED_LENGTH = 16_000
 """Characters of the shared context."""
+
+SET_SHARED_CONTEXT = "set_shared_context"
+
+_SHARED_CONTEXT_TOOL: ToolRecord = {
+    "name": SET_SHARED_CONTEXT,
+    "description": "Replace the text that every member of the team receives with its task.",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "state": {"type": "string", "description": "The whole text; it replaces the last one"}
+        },
+        "required": ["state"],
+        "additionalProperties": False,
+    },
+}
 
 _DUTIES = {
     "coordinate": "You lead a team. Give tasks to its members where that helps, and answer the "
@@ -38,6 +52,43 @@ _DUTIES = {
     "broadcast": "You lead a team. Every member was given the user's message. Answer the user "
     "from what they report.",
 }
+
+
+def delegation_tools(team: Team) -> list[ToolRecord]:
+    """Return the tools of a team's leader: that of the mode, and that of the shared context.
+
+    See docs/contract.md "Team modes and workflows".
+    """
+    shared = [_SHARED_CONTEXT_TOOL] if team.enable_agentic_context else []
+    if team.mode == "broadcast":
+        return shared
+    properties: dict[str, Any] = {
+        "member_id": {
+            "type": "string",
+            "enum": list(team.members),
+            "description": "Id of the member",
+        }
+    }
+    if team.mode == "coordinate":
+        name = DELEGATE
+        description = "Give a task to a member of the team and get the member's answer."
+        properties["task"] = {"type": "string", "description": "What the member is to do"}
+    else:
+        name = ROUTE
+        description = "Pass the user's message to the member who answers it for the team."
+    return [
+        {
+            "name": name,
+            "description": description,
+            "parameters": {
+                "type": "object",
+                "properties": properties,
+                "required": list(properties),
+                "additionalProperties": False,
+            },
+        },
+        *shared,
+    ]
 
 
 def build_leader_instructions(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentctl.runtime.tools.delegation import delegation_tools
+from agentctl.runtime.components.leadership import delegation_tools
 
 if TYPE_CHECKING:
     from agentctl.records.components import (

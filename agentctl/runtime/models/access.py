@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.attempts import Attempts, prepare_models
@@ -18,8 +18,7 @@ from agentctl.runtime.models.attempts import Attempts, prepare_models
 if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.models.attempts import ModelCounters
-    from agentctl.runtime.models.calls import ModelConnection
+    from agentctl.runtime.models.providers import ModelConnections
 
 current_access: ContextVar[ModelAccess | None] = ContextVar("agentctl_models", default=None)
 """The models for the code of the current run; None outside of runs."""
@@ -31,14 +30,6 @@ _NAMED = 20
 
 is_known_call: ContextVar[bool] = ContextVar("agentctl_known_call", default=False)
 """True while the callbacks of LangGraph report a call of a model in the current context."""
-
-
-class Connections(Protocol):
-    """The connections to models that all runs share."""
-
-    counters: ModelCounters
-
-    def connect(self, model: config.Model) -> list[tuple[config.Model, ModelConnection]]: ...
 
 
 class ModelAccess:
@@ -61,7 +52,7 @@ class ModelAccess:
     def __init__(
         self,
         models: Mapping[str, config.Model],
-        connections: Connections,
+        connections: ModelConnections,
         environment: RunEnvironment,
         run_bytes: int,
     ) -> None:

@@ -23,7 +23,6 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import ModelAccess, get_access
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
-from agentctl.runtime.models.call_report import CallReport
 from agentctl.runtime.models.calls import (
     CALL_OPTIONS,
     AnswerSink,
@@ -39,6 +38,7 @@ from agentctl.work.run_scope import outside_run
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
+    from agentctl.runtime.context import RunEnvironment
     from agentctl.runtime.transcript.spans import Span
 
 _EMPTY_ANSWER_REASONS = {
@@ -253,8 +253,9 @@ def _check(work: Future[None]) -> None:
 
 async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator[Delta | Answered]:
     attempts = access.prepare(request.model, request.settings)
-    access.environment.checkpoint()
-    await access.environment.begin_model_call()
+    environment = access.environment
+    environment.checkpoint()
+    await environment.begin_model_call()
     models = attempts.models
     messages: list[Message] = [load_message(dict(message), models) for message in request.messages]
 
@@ -269,8 +270,7 @@ async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator
             request.options or {},
         )
 
-    report = None if request.is_reported else CallReport(access.environment)
-    arriving = _ArrivingAnswer(access.run_bytes, report)
+    arriving = _ArrivingAnswer(access.run_bytes, None if request.is_reported else environment)
     # The call belongs to the code that iterates, which ends it.
     with outside_run():
         work = asyncio.create_task(call_model(attempts, build_call, arriving))
@@ -287,13 +287,12 @@ async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator
             await asyncio.wait({work})
         if not work.cancelled():
             work.exception()  # Its reader may be gone.
-        if report is not None:
-            report.end(arriving.usage, work)
-    if report is None:
+        arriving.end(work)
+    if request.is_reported:
         access.finish_reason = answer.finish_reason
-    if report is None and attempts.model.id != request.model:
-        # The runner has named the call after the model that the code calls.
-        access.environment.transcript.spans.rename_model_call(request.model, attempts.model.id)
+        if attempts.model.id != request.model:
+            # The runner has named the call after the model that the code calls.
+            environment.transcript.spans.rename_model_call(request.model, attempts.model.id)
     native = dump_message(answer.message, models).get("native") if answer.native else None
     yield Answered(attempts.model.id, answer, arriving.usage, native)
 
@@ -319,14 +318,22 @@ def _join(pieces: list[Delta | Answered]) -> tuple[str, Answered]:
 
 
 class _ArrivingAnswer:
-    """The pieces of an answer that its reader has not taken yet.
+    """The pieces of an answer that its reader has not taken yet, and the report of its call.
+
+    The runner of a library reports the calls that its library makes. All other calls report
+    themselves: those of functions that are agents, of tools, and of another library in the code of
+    an agent (docs/decisions/0132).
+
+    Args:
+        environment: the run, for a call that reports itself; None for another one.
 
     Attributes:
         usage: the counters of the provider so far.
     """
 
-    def __init__(self, run_bytes: int, report: CallReport | None) -> None:
-        self._report = report
+    def __init__(self, run_bytes: int, environment: RunEnvironment | None) -> None:
+        self._environment = environment
+        self._span: Span | None = None
         self.usage: Mapping[str, int] | None = None
         self.has_answer_begun = False
         self._run_bytes = run_bytes
@@ -350,11 +357,31 @@ class _ArrivingAnswer:
     def begin_answer(self, model: str) -> Span | None:
         self.has_answer_begun = False
         self._size = self._parts = self._calls = 0
-        return None if self._report is None else self._report.begin(model)
+        if self._environment is not None:
+            self._span = self._environment.transcript.spans.start_model_call(model)
+        return self._span
 
     def fail_answer(self, code: str) -> None:
-        if self._report is not None:
-            self._report.fail(code)
+        if self._span is not None:
+            self._span.error_code = code
+            self._span.end("failed")
+
+    def end(self, work: asyncio.Task[Any]) -> None:
+        """End the call and count its tokens, also those of an answer that is not complete.
+
+        Args:
+            work: the task of the call, which has ended.
+        """
+        span, environment = self._span, self._environment
+        if span is None or environment is None or environment.has_ended:
+            return
+        if (usage := self.usage) is not None:
+            span.input_tokens, span.output_tokens = usage["input_tokens"], usage["output_tokens"]
+            span.answer = {"metrics": usage}
+            environment.transcript.add_usage(usage, span.name)
+            environment.watch_budgets()
+        failed = not work.cancelled() and work.exception() is not None
+        span.end("cancelled" if work.cancelled() else "failed" if failed else "completed")
 
     def add_text(self, text: str) -> None:
         self._add(text, is_thinking=False)
@@ -378,8 +405,8 @@ class _ArrivingAnswer:
     def _add(self, text: str, *, is_thinking: bool) -> None:
         self.count_arriving(len(text))
         if text := replace_unstorable(text):
-            if self._report is not None and not self.has_answer_begun:
-                self._report.mark_first_token()
+            if self._span is not None and not self.has_answer_begun:
+                self._span.mark_first_token()
             self.has_answer_begun = True
             self._deltas.append(Delta(text, is_thinking))
             self.wake()

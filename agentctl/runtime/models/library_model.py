@@ -1,11 +1,15 @@
 """Models of the model library pydantic-ai: providers whose interface is not that of OpenAI.
 
-The library is imported only if a configured model needs it.
+This module and the library of a provider are imported only if a configured model needs them. The
+clients of the providers get the HTTP client of `runtime.models.provider`, so that the bounds of an
+answer are the same, except for Bedrock: boto3 has its own client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -39,7 +43,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.failures import is_context_exceeded, is_temporary_status
+from agentctl.runtime.failures import ExecutionError, is_context_exceeded, is_temporary_status
 from agentctl.runtime.models.calls import (
     CALL_OPTIONS,
     UNKNOWN_REASON,
@@ -51,6 +55,12 @@ from agentctl.runtime.models.calls import (
     clean_calls,
 )
 from agentctl.runtime.models.conversion import build_request, extract_usage
+from agentctl.runtime.models.provider import (
+    CONNECT_SECONDS,
+    READ_SECONDS,
+    IsolatedClient,
+    build_http_client,
+)
 from agentctl.runtime.models.response_limits import UnusableResponse
 from agentctl.work.run_scope import outside_run
 
@@ -73,6 +83,14 @@ _TEXT_FIELDS = ("args", "args_delta", "content", "content_delta", "tool_name_del
 _EVENT_OVERHEAD_BYTES = 16
 
 _GATEWAY_TIMEOUTS = {408, 504}
+
+_PLACEHOLDER_KEY = "not-needed"
+"""Key for private endpoints that need none: the client libraries require a value."""
+
+_BEDROCK_CONNECTIONS = 40
+"""Connections that are kept: the library has this number of threads."""
+
+_log = logging.getLogger("agentctl.runtime")
 
 
 class LibraryConnection(ModelConnection):
@@ -290,3 +308,122 @@ def _pass_event(event: ModelResponseStreamEvent, sink: AnswerSink) -> None:
         texts = (getattr(piece, name, None) for name in _TEXT_FIELDS)
         size = sum(len(str(text)) for text in texts if text)
         sink.count_arriving(_EVENT_OVERHEAD_BYTES + size)
+
+
+class _HttpConnection(LibraryConnection):
+    """A connection whose client uses the HTTP client of this package."""
+
+    def __init__(
+        self, model: Model, http: IsolatedClient, key: str, native_output: NativeOutput
+    ) -> None:
+        super().__init__(model)
+        self.secret = key
+        self.native_output = native_output
+        self._http = http
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+def connect_library(model: config.Model, key: str, run_bytes: int) -> LibraryConnection:
+    """Connect a model, from its entry, its API key and the maximum size of a run."""
+    if model.provider == "bedrock":
+        return _connect_bedrock(model, key)
+    build, url, native_output = _PROVIDERS[model.provider]
+    http = build_http_client(run_bytes)
+    built = build(model.model, key or _PLACEHOLDER_KEY, model.base_url or url, http)
+    return _HttpConnection(built, http, key, native_output)
+
+
+def _build_anthropic(name: str, key: str, url: str, http: IsolatedClient) -> Model:
+    from anthropic import AsyncAnthropic
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+
+    client = AsyncAnthropic(
+        api_key=key, base_url=url, max_retries=0, timeout=http.timeout, http_client=http
+    )
+    return AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))
+
+
+def _build_google(name: str, key: str, url: str, http: IsolatedClient) -> Model:
+    from pydantic_ai.models.google import GoogleModel
+    from pydantic_ai.providers.google import GoogleProvider
+
+    return GoogleModel(name, provider=GoogleProvider(api_key=key, base_url=url, http_client=http))
+
+
+def _build_mistral(name: str, key: str, url: str, http: IsolatedClient) -> Model:
+    from pydantic_ai.models.mistral import MistralModel
+    from pydantic_ai.providers.mistral import MistralProvider
+
+    provider = MistralProvider(api_key=key, base_url=url, http_client=http)
+    return MistralModel(name, provider=provider)
+
+
+_PROVIDERS: dict[
+    str, tuple[Callable[[str, str, str, IsolatedClient], Model], str, NativeOutput]
+] = {
+    "anthropic": (_build_anthropic, "https://api.anthropic.com", "always"),
+    "google": (_build_google, "https://generativelanguage.googleapis.com", "without_tools"),
+    "mistral": (_build_mistral, "https://api.mistral.ai", "never"),
+}
+"""The model of a provider, the URL of the provider, and when it takes a JSON Schema."""
+
+
+class _BedrockConnection(LibraryConnection):
+    """Amazon Bedrock, which boto3 calls in threads. Its timeout is that of the client."""
+
+    ignored_settings = ("timeout_seconds",)
+
+    def __init__(self, model: Model, client: Any, key: str) -> None:
+        super().__init__(model)
+        self.secret = key
+        self._client = client
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._client.close)
+
+
+def _connect_bedrock(model: config.Model, key: str) -> LibraryConnection:
+    """Connect to Bedrock with an API key, or with the credentials that boto3 finds."""
+    import boto3
+    from botocore.config import Config
+    from botocore.session import Session
+    from botocore.tokens import FrozenAuthToken
+    from pydantic_ai.models.bedrock import BedrockConverseModel
+    from pydantic_ai.providers.bedrock import BedrockProvider
+
+    base, options = Session(), dict[str, Any]()
+    if not key and base.get_credentials() is None:
+        _log.error("model %s: there are no AWS credentials, and api_key_env is not set", model.id)
+        raise ExecutionError("MODEL_UNAVAILABLE", "The credentials of the model are not set")
+    if key:
+        options["signature_version"] = "bearer"
+        base.register_component("token_provider", _ApiKeyProvider(FrozenAuthToken(key)))
+        # Without any, boto3 would search for credentials, also over the network.
+        base.set_credentials(_PLACEHOLDER_KEY, _PLACEHOLDER_KEY)
+    client = boto3.Session(botocore_session=base, region_name=model.region).client(
+        "bedrock-runtime",
+        endpoint_url=model.base_url or None,
+        config=Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=model.settings.timeout_seconds or READ_SECONDS,
+            retries={"total_max_attempts": 1},
+            max_pool_connections=_BEDROCK_CONNECTIONS,
+            ignore_configured_endpoint_urls=True,
+            **options,
+        ),
+    )
+    provider = BedrockProvider(bedrock_client=client)
+    return _BedrockConnection(BedrockConverseModel(model.model, provider=provider), client, key)
+
+
+class _ApiKeyProvider:
+    """The source of the bearer token of a boto3 session."""
+
+    def __init__(self, token: object) -> None:
+        self._token = token
+
+    def load_token(self, **_: Any) -> object:
+        return self._token

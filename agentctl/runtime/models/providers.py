@@ -1,53 +1,75 @@
-"""Connections to model providers, by the name of the provider (docs/models.md)."""
+"""Connections to the providers of the configured models (docs/models.md).
+
+They belong to one event loop.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agentctl.config.providers import PROVIDERS, require_extra, requires_key
 from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.models.attempts import ModelCounters
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
-    from agentctl.config.settings import Provider
     from agentctl.runtime.models.calls import ModelConnection
 
 _log = logging.getLogger("agentctl.runtime")
 
 
-def _connect_openai(model: config.Model, key: str, run_bytes: int) -> ModelConnection:
-    from agentctl.runtime.models.openai_chat import OpenAIConnection
+class ModelConnections:
+    """The connections to the configured models, opened at first use.
 
-    return OpenAIConnection(model, key, run_bytes)
+    Args:
+        models: the models by id.
+        run_bytes: maximum size of a run, and therefore of an answer.
+
+    Attributes:
+        counters: counts of further attempts of model calls.
+    """
+
+    def __init__(self, models: Mapping[str, config.Model], run_bytes: int) -> None:
+        self.counters = ModelCounters(models)
+        self._models = models
+        self._run_bytes = run_bytes
+        self._open: dict[str, ModelConnection] = {}
+
+    def connect(self, model: config.Model) -> list[tuple[config.Model, ModelConnection]]:
+        """Return a model and its fallbacks, each once, in the order in which they are called.
+
+        Fallbacks without an API key are left out.
+
+        Raises:
+            ExecutionError: the API key of the model is not set.
+        """
+        return [(model, self._connect(model)), *self._connect_fallbacks(model)]
+
+    def _connect(self, model: config.Model) -> ModelConnection:
+        if model.id not in self._open:
+            self._open[model.id] = _connect_model(model, self._run_bytes)
+        return self._open[model.id]
+
+    def _connect_fallbacks(self, model: config.Model) -> list[tuple[config.Model, ModelConnection]]:
+        connected: dict[str, tuple[config.Model, ModelConnection]] = {}
+        for fallback in (self._models[name] for name in model.fallbacks):
+            with suppress(ExecutionError):
+                connected.setdefault(fallback.id, (fallback, self._connect(fallback)))
+            for entry in self._connect_fallbacks(fallback):
+                connected.setdefault(entry[0].id, entry)
+        return list(connected.values())
+
+    async def close(self) -> None:
+        connections, self._open = self._open, {}
+        for connection in connections.values():
+            await connection.close()
 
 
-def _connect_library(model: config.Model, key: str, run_bytes: int) -> ModelConnection:
-    from agentctl.runtime.models import library_providers
-
-    connect = getattr(library_providers, f"connect_{model.provider}")
-    connection: ModelConnection = connect(model, key, run_bytes)
-    return connection
-
-
-CONNECTIONS: dict[Provider, Callable[[config.Model, str, int], ModelConnection]] = {
-    "openai": _connect_openai,
-    "anthropic": _connect_library,
-    "google": _connect_library,
-    "bedrock": _connect_library,
-    "azure": _connect_openai,
-    "mistral": _connect_library,
-    "groq": _connect_openai,
-    "openrouter": _connect_openai,
-    "ollama": _connect_openai,
-}
-"""Functions that connect a model, from its entry, its API key and the maximum size of a run. They
-import the libraries of their provider."""
-
-
-def connect_model(model: config.Model, run_bytes: int) -> ModelConnection:
+def _connect_model(model: config.Model, run_bytes: int) -> ModelConnection:
     """Build the connection of a configured model.
 
     Args:
@@ -70,6 +92,14 @@ def connect_model(model: config.Model, run_bytes: int) -> ModelConnection:
             model.api_key_env or "that api_key_env should name",
         )
         raise ExecutionError("MODEL_UNAVAILABLE", "The API key of the model is not set")
-    connection = CONNECTIONS[model.provider](model, key, run_bytes)
+    connection: ModelConnection
+    if PROVIDERS[model.provider].library:
+        from agentctl.runtime.models.library_model import connect_library
+
+        connection = connect_library(model, key, run_bytes)
+    else:
+        from agentctl.runtime.models.openai_chat import OpenAIConnection
+
+        connection = OpenAIConnection(model, key, run_bytes)
     connection.ignored_settings += PROVIDERS[model.provider].ignored_settings
     return connection

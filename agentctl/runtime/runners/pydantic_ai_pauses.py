@@ -51,7 +51,7 @@ from agentctl.runtime.runners.pydantic_ai_journal import (
     usage_adapter,
 )
 from agentctl.runtime.tools.call_rules import choose_strictest, find_policy, list_unmatched
-from agentctl.runtime.tools.client_tools import read_client_tools
+from agentctl.runtime.tools.external import read_client_tools
 from agentctl.runtime.tools.functions import result_to_text
 from agentctl.work.run_scope import CurrentCall, current_call
 

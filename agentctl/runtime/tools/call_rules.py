@@ -1,28 +1,36 @@
 """Call rules: the calls that wait for a person before they are made (docs/decisions/0080).
 
 The key `approve` of a component and the code of its tools name them. The strictest one counts.
+
+The tools of MCP servers are known at run time only. A pattern that could name one of a server, but
+matches no tool at all, applies to every tool of that server: the server may have renamed the tool.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from agentctl.config.mcp_servers import parse_mcp_reference
+from agentctl.errors import InvalidConfiguration
 from agentctl.records.approvals import ApprovalPolicy
-from agentctl.runtime.pauses import CallOutcome
-from agentctl.runtime.schema_checks import find_schema_problem
+from agentctl.runtime.mcp.definitions import build_public_name
 from agentctl.runtime.tools.actions import ToolAction
-from agentctl.runtime.tools.external import ExternalAction
+from agentctl.runtime.tools.external import ExternalAction, check_arguments
 from agentctl.runtime.transcript.conversation import CallRule
 
 if TYPE_CHECKING:
-    from agentctl.records.components import ToolRecord
-    from agentctl.runtime.transcript.conversation import Action, Conversation
+    from agentctl.runtime.component import Component
+    from agentctl.runtime.mcp.actions import McpAction
+    from agentctl.runtime.transcript.conversation import Action
 
 Patterns = Mapping[str, ApprovalPolicy]
 """The key `approve` of a component."""
+
+_log = logging.getLogger("agentctl.runtime")
 
 
 def choose_strictest(policies: Iterable[ApprovalPolicy | None]) -> ApprovalPolicy | None:
@@ -62,18 +70,6 @@ def build_rules(patterns: Patterns, actions: Mapping[str, Action]) -> dict[str, 
     return {name: rule for name, rule in rules.items() if rule is not None}
 
 
-async def check_arguments(
-    tool: ToolRecord, arguments: Mapping[str, Any], conversation: Conversation
-) -> CallOutcome | None:
-    """Check the arguments of a call against the schema of its tool."""
-    problem = await find_schema_problem(tool["parameters"], dict(arguments))
-    if problem is None:
-        return None
-    place = f"{problem.place.lstrip('.')}: " if problem.place else ""
-    text = f"The arguments of {tool['name']} are not valid: {place}{problem.text}"
-    return CallOutcome(text, failed=True)
-
-
 def list_unmatched(patterns: Patterns, names: Iterable[str]) -> dict[str, ApprovalPolicy]:
     """Return the patterns that match none of some names."""
     known = list(names)
@@ -102,3 +98,94 @@ def _skip_stars(pattern: str, positions: set[int]) -> set[int]:
             at += 1
             reached.add(at)
     return reached
+
+
+def build_component_rules(
+    component: Component, actions: Mapping[str, Action], *, has_approvers: bool
+) -> dict[str, CallRule]:
+    """Return the rules of the tools that are known without MCP servers.
+
+    Args:
+        actions: those tools by name.
+        has_approvers: True if a call with the policy `other` can be approved at all.
+
+    Raises:
+        InvalidConfiguration: a pattern matches no tool and cannot match one of an MCP server, or
+            the code of a tool asks for an approver, and there are none.
+    """
+    owner, patterns = f"The {component.kind} {component.id}", component.worker.approve
+    names = [name for name, action in actions.items() if action.has_effects]
+    for pattern in list_unmatched(patterns, names):
+        if not _may_match_server(pattern, component.worker.tools):
+            known = ", ".join(names) or "none"
+            raise InvalidConfiguration(
+                f'{owner} has the pattern "{pattern}" in approve, which matches none of its tools',
+                hint=f"correct or remove it; its tools are: {known}",
+            )
+    for name, action in actions.items():
+        asks = isinstance(action, ToolAction) and action.tool.options.approve == "other"
+        if asks and not has_approvers:
+            raise InvalidConfiguration(
+                f"{owner} has the tool {name}, whose calls another user has to approve; while"
+                " authorization is off, no one is another user",
+                hint="turn authorization on, or set own = true in [approvals]",
+            )
+    return build_rules(patterns, actions)
+
+
+def build_mcp_rules(
+    component: Component,
+    known: Iterable[str],
+    actions: Mapping[str, McpAction],
+    reported: set[tuple[str, str]],
+) -> dict[str, CallRule]:
+    """Return the rules of the tools of MCP servers for one run.
+
+    Args:
+        known: the names of the other tools.
+        reported: component and pattern of the warnings so far; new ones are added.
+    """
+    patterns = component.worker.approve
+    if not patterns:
+        return {}
+    unmatched = list_unmatched(patterns, [*known, *actions])
+    rules: dict[str, CallRule] = {}
+    for name, action in actions.items():
+        prefix = build_public_name(action.tool.server, "")
+        missing = [pattern for pattern in unmatched if may_match(pattern, prefix)]
+        if not is_whole_server(component.worker.tools, action.tool.server):
+            missing = []
+        for pattern in missing:
+            _report(component, pattern, reported)
+        policies = [unmatched[pattern] for pattern in missing]
+        policy = choose_strictest([*policies, find_policy(patterns, name)])
+        if (rule := build_rule(action, policy)) is not None:
+            rules[name] = rule
+    return rules
+
+
+def _report(component: Component, pattern: str, reported: set[tuple[str, str]]) -> None:
+    owner = f"{component.kind} {component.id}"
+    if (owner, pattern) not in reported:
+        reported.add((owner, pattern))
+        _log.warning(
+            '%s: "%s" in approve matches no tool; all tools of the MCP servers that may have it'
+            " wait for approval",
+            owner, pattern,
+        )  # fmt: skip
+
+
+def is_whole_server(references: Iterable[str], server: str) -> bool:
+    """Return True if a component has all tools of an MCP server, not named ones."""
+    parsed = map(parse_mcp_reference, references)
+    return any(named is not None and named == (server, "") for named in parsed)
+
+
+def _may_match_server(pattern: str, references: Iterable[str]) -> bool:
+    for named in map(parse_mcp_reference, references):
+        if named is None:
+            continue
+        name = build_public_name(named.server, named.tool)
+        if find_policy({pattern: "user"}, name) if named.tool else may_match(pattern, name):
+            return True
+    return False

@@ -1,26 +1,44 @@
-"""External tools: the caller of a run executes them and gives their results (docs/agents.md)."""
+"""External tools: the caller of a run executes them and gives their results (docs/agents.md).
+
+They are files that the configuration names, or come with the request of a run. Those of a request
+are part of the specification of the run, so that every process that goes on with the run has them
+(docs/contract.md "Tools of the caller").
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from agentctl.errors import InvalidConfiguration
+from agentctl.errors import InvalidConfiguration, TooLarge, ValidationFailed
 from agentctl.light_dataclass import dataclass
 from agentctl.records.json_schema import is_usable_schema
-from agentctl.records.validation import find_json_problem
+from agentctl.records.run_spec import REQUIRED
+from agentctl.records.validation import check_json, find_json_problem
 from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.schema_checks import check_request_schemas, find_schema_problem
 from agentctl.runtime.tools.functions import TOOL_NAME
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
+    from agentctl.records.run_spec import RunSpec
     from agentctl.runtime.transcript.conversation import Conversation
 
 MAXIMUM_BYTES = 65_536
 """Maximum size of the file of an external tool."""
+
+MAXIMUM_TOOLS = 128
+"""Maximum number of tools of a request; providers accept about as many."""
+
+MAXIMUM_TOOLS_BYTES = 262_144
+"""Maximum size of the tools of a request as JSON."""
+
+_CLIENT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_NOT_NAMES = ("auto", "none", REQUIRED)
 
 _KEYS = ("name", "description", "parameters")
 _HINT = 'write {"name": "open_file", "description": "…", "parameters": {"type": "object", …}}'
@@ -42,6 +60,18 @@ class ExternalAction:
         self, arguments: Mapping[str, Any], conversation: Conversation
     ) -> CallOutcome:
         return CallOutcome(f"The tool {self.tool['name']} is executed by the caller", failed=True)
+
+
+async def check_arguments(
+    tool: ToolRecord, arguments: Mapping[str, Any], conversation: Conversation
+) -> CallOutcome | None:
+    """Check the arguments of a call against the schema of its tool."""
+    problem = await find_schema_problem(tool["parameters"], dict(arguments))
+    if problem is None:
+        return None
+    place = f"{problem.place.lstrip('.')}: " if problem.place else ""
+    text = f"The arguments of {tool['name']} are not valid: {place}{problem.text}"
+    return CallOutcome(text, failed=True)
 
 
 def load_external_tools(owner: str, files: Iterable[Path]) -> list[ExternalAction]:
@@ -97,3 +127,80 @@ def _find_problem(tool: dict[str, Any]) -> str | None:
     if not is_usable_schema(parameters):
         return "its parameters are not a valid JSON Schema"
     return None
+
+
+async def dump_client_tools(tools: Sequence[Mapping[str, Any]] | None) -> str | None:
+    """Return the JSON text of the checked tools of a request; None for none.
+
+    Raises:
+        ValidationFailed: there are too many, or a tool is not valid; names its place.
+        TooLarge: their JSON text is too large.
+        Unavailable: see `check_request_schemas`.
+    """
+    if not tools:
+        return None
+    if len(tools) > MAXIMUM_TOOLS:
+        raise ValidationFailed(f"client_tools must be at most {MAXIMUM_TOOLS} tools")
+    for number, tool in enumerate(tools):
+        check_json(f"client_tools[{number}]", tool)
+    if len(json.dumps(tools, ensure_ascii=False).encode()) > MAXIMUM_TOOLS_BYTES:
+        raise TooLarge(f"client_tools must be at most {MAXIMUM_TOOLS_BYTES} bytes of JSON")
+    records = [_read_tool(f"client_tools[{number}]", tool) for number, tool in enumerate(tools)]
+    await check_request_schemas(
+        {f"client_tools[{n}].parameters": each["parameters"] for n, each in enumerate(records)}
+    )
+    names = [record["name"] for record in records]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValidationFailed(f"client_tools has two tools named {twice}")
+    return json.dumps(records)
+
+
+def check_tool_choice(choice: str | None, tools: str | None) -> None:
+    """Check the tool choice of a request with checked tools.
+
+    Raises:
+        ValidationFailed: there are no tools, or none of them has the name.
+    """
+    if choice is None:
+        return
+    names = [tool["name"] for tool in json.loads(tools)] if tools else []
+    if choice not in names and not (choice == REQUIRED and names):
+        raise ValidationFailed(f"tool_choice must be {REQUIRED}, or the name of a client tool")
+
+
+def find_taken_name(text: str, names: Iterable[str]) -> str | None:
+    """Return the name of a checked tool of the caller that a tool of the component has, or None.
+
+    Args:
+        names: those of the tools of the component (`Catalog.find_tool_names`).
+    """
+    known = set(names)
+    prefixes = tuple(name[:-1] for name in known if name.endswith("*"))
+    own = (tool["name"] for tool in json.loads(text))
+    return next((name for name in own if name in known or name.startswith(prefixes)), None)
+
+
+def read_client_tools(spec: RunSpec) -> list[ToolRecord]:
+    """Return the tools of the caller of a run."""
+    tools: list[ToolRecord] = json.loads(spec.client_tools) if spec.client_tools else []
+    return tools
+
+
+def _read_tool(at: str, tool: Mapping[str, Any]) -> ToolRecord:
+    if unknown := sorted(tool.keys() - set(_KEYS)):
+        raise ValidationFailed(f"{at} has the unknown member {unknown[0][:64]!r}")
+    name, description = tool.get("name"), tool.get("description")
+    if not isinstance(name, str) or not _CLIENT_NAME.fullmatch(name) or name in _NOT_NAMES:
+        raise ValidationFailed(
+            f"{at}.name must have 1 to 64 ASCII letters, digits, underscores and hyphens, and not"
+            f" be {', '.join(_NOT_NAMES)}"
+        )
+    if not isinstance(description, str | None):
+        raise ValidationFailed(f"{at}.description must be a text")
+    parameters = tool.get("parameters")
+    if not isinstance(parameters, dict | None):
+        raise ValidationFailed(f"{at}.parameters must be a JSON Schema of the type object")
+    schema = {"type": "object", "properties": {}, **(parameters or {})}
+    if schema["type"] != "object" or not isinstance(schema["properties"], dict):
+        raise ValidationFailed(f"{at}.parameters must be a JSON Schema of the type object")
+    return {"name": name, "description": description or "", "parameters": schema}
