@@ -24,13 +24,14 @@ from agentctl.runtime.models.answering import (
     Delta,
     fetch_answer,
     fetch_to_thread,
+    read_format,
     select_options,
     select_tools,
     stream_answer,
     stream_to_thread,
     write_arguments,
 )
-from agentctl.runtime.models.calls import parse_arguments
+from agentctl.runtime.models.calls import build_answer, build_result, parse_arguments
 
 
 @dataclass
@@ -154,10 +155,7 @@ def _read_format(asked: Any) -> AnswerSchema | None:
     if isinstance(asked, type):
         schema = get_response_schema_for_provider(asked, "openai")
         return AnswerSchema(schema, asked.__name__, asked.__doc__)
-    named = asked.get("json_schema") if isinstance(asked, Mapping) else None
-    if not isinstance(named, Mapping):
-        return None
-    return AnswerSchema(named["schema"], named.get("name"), named.get("description"))
+    return read_format(asked)
 
 
 @contextmanager
@@ -185,21 +183,14 @@ def _convert_messages(messages: Sequence[Message]) -> tuple[str, list[dict[str, 
         elif message.role == "assistant":
             converted.append(_convert_answer(message, text))
         elif message.role == "tool":
-            converted.append(
-                {
-                    "role": "tool",
-                    "content": text,
-                    "tool_call_id": message.tool_call_id or "",
-                    "tool_name": message.tool_name or "",
-                }
-            )
+            called = message.tool_call_id or "", message.tool_name or ""
+            converted.append(build_result(*called, text))
         else:
             converted.append({"role": "user", "content": text})
     return "\n\n".join(filter(None, instructions)), converted
 
 
 def _convert_answer(message: Message, text: str) -> dict[str, Any]:
-    answer: dict[str, Any] = {"role": "assistant", "content": text}
     calls = [
         {
             "id": call["id"],
@@ -208,11 +199,7 @@ def _convert_answer(message: Message, text: str) -> dict[str, Any]:
         }
         for call in message.tool_calls or ()
     ]
-    if calls:
-        answer["tool_calls"] = calls
-    if native := (message.provider_data or {}).get(NATIVE):
-        answer["native"] = native
-    return answer
+    return build_answer(text, calls, (message.provider_data or {}).get(NATIVE))
 
 
 def _build_response(piece: Delta | Answered) -> ModelResponse:

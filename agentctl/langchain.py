@@ -40,11 +40,13 @@ from agentctl.runtime.models.answering import (
     Delta,
     fetch_answer,
     fetch_to_thread,
+    read_format,
     select_options,
     select_tools,
     stream_answer,
     stream_to_thread,
 )
+from agentctl.runtime.models.calls import build_answer, build_result
 
 _SYSTEM_ROLES = ("system", "developer")
 _ROLES = ("user", "assistant", *_SYSTEM_ROLES)
@@ -253,10 +255,7 @@ def _read_format(asked: object) -> AnswerSchema | None:
     """Return the schema of a `response_format` in the form of OpenAI, or of a pydantic model."""
     if isinstance(asked, type) and issubclass(asked, BaseModel):
         return AnswerSchema(asked.model_json_schema(), asked.__name__, asked.__doc__)
-    named = asked.get("json_schema") if isinstance(asked, Mapping) else None
-    if not isinstance(named, Mapping):
-        return None
-    return AnswerSchema(named["schema"], named.get("name"), named.get("description"))
+    return read_format(asked)
 
 
 def _convert_messages(messages: Sequence[BaseMessage]) -> tuple[str, list[dict[str, Any]]]:
@@ -277,22 +276,12 @@ def _convert_messages(messages: Sequence[BaseMessage]) -> tuple[str, list[dict[s
                 for call in message.tool_calls
             ]
             names |= {call["id"]: call["name"] for call in calls}
-            answer: dict[str, Any] = {"role": "assistant", "content": text}
-            if calls:
-                answer["tool_calls"] = calls
-            if native := message.additional_kwargs.get(NATIVE):
-                answer["native"] = native
-            converted.append(answer)
+            native = message.additional_kwargs.get(NATIVE)
+            converted.append(build_answer(text, calls, native))
         elif isinstance(message, ToolMessage):
             call_id = message.tool_call_id
-            converted.append(
-                {
-                    "role": "tool",
-                    "content": text,
-                    "tool_call_id": call_id,
-                    "tool_name": message.name or names.get(call_id, ""),
-                }
-            )
+            name = message.name or names.get(call_id, "")
+            converted.append(build_result(call_id, name, text))
         elif isinstance(message, HumanMessage | ChatMessage):
             converted.append({"role": role, "content": text})
         else:

@@ -39,7 +39,7 @@ from agentctl.runtime.models.answering import (
     stream_answer,
     write_arguments,
 )
-from agentctl.runtime.models.calls import parse_arguments
+from agentctl.runtime.models.calls import build_result, parse_arguments
 
 
 class Model(BaseModel):  # type: ignore[misc]
@@ -233,14 +233,8 @@ def _convert_items(
             }
             _extend_answer(messages, item).setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
-            messages.append(
-                {
-                    "role": "tool",
-                    "content": _read_text(item["output"]),
-                    "tool_call_id": item["call_id"],
-                    "tool_name": names.get(item["call_id"], ""),
-                }
-            )
+            name = names.get(item["call_id"], "")
+            messages.append(build_result(item["call_id"], name, _read_text(item["output"])))
         elif kind != "reasoning":
             raise UserError(f"agentctl.openai_agents.Model takes no item of the type {kind!r}")
     return instructions, messages

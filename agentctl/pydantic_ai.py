@@ -47,7 +47,7 @@ from agentctl.runtime.models.answering import (
     select_options,
     stream_answer,
 )
-from agentctl.runtime.models.calls import parse_arguments
+from agentctl.runtime.models.calls import build_answer, build_result, parse_arguments
 
 _SETTINGS = {
     "temperature": "temperature",
@@ -270,9 +270,11 @@ def _convert_messages(messages: Sequence[ModelMessage]) -> tuple[list[str], list
             elif isinstance(part, UserPromptPart):
                 converted.append({"role": "user", "content": _read_text(part)})
             elif isinstance(part, ToolReturnPart):
-                converted.append(_convert_result(part, part.model_response_str()))
+                result = part.model_response_str()
+                converted.append(build_result(part.tool_call_id, part.tool_name, result))
             elif isinstance(part, RetryPromptPart) and part.tool_name is not None:
-                converted.append(_convert_result(part, part.model_response()))
+                result = part.model_response()
+                converted.append(build_result(part.tool_call_id, part.tool_name, result))
             elif isinstance(part, RetryPromptPart):
                 converted.append({"role": "user", "content": part.model_response()})
             else:
@@ -282,26 +284,13 @@ def _convert_messages(messages: Sequence[ModelMessage]) -> tuple[list[str], list
 
 def _convert_answer(message: ModelResponse) -> dict[str, Any]:
     texts = [part.content for part in message.parts if isinstance(part, TextPart)]
-    answer: dict[str, Any] = {"role": "assistant", "content": "\n\n".join(filter(None, texts))}
     calls = [
         {"id": part.tool_call_id, "name": part.tool_name, "arguments": parse_arguments(part.args)}
         for part in message.parts
         if isinstance(part, ToolCallPart)
     ]
-    if calls:
-        answer["tool_calls"] = calls
-    if native := (message.provider_details or {}).get(NATIVE):
-        answer["native"] = native
-    return answer
-
-
-def _convert_result(part: ToolReturnPart | RetryPromptPart, text: str) -> dict[str, Any]:
-    return {
-        "role": "tool",
-        "content": text,
-        "tool_call_id": part.tool_call_id,
-        "tool_name": part.tool_name,
-    }
+    text = "\n\n".join(filter(None, texts))
+    return build_answer(text, calls, (message.provider_details or {}).get(NATIVE))
 
 
 def _read_text(part: UserPromptPart) -> str:

@@ -456,6 +456,14 @@ def write_arguments(arguments: Mapping[str, Any]) -> str:
     return orjson.dumps(arguments).decode()
 
 
+def read_format(asked: object) -> AnswerSchema | None:
+    """Return the schema of a `response_format` in the form of OpenAI; None for none."""
+    named = asked.get("json_schema") if isinstance(asked, Mapping) else None
+    if not isinstance(named, Mapping):
+        return None
+    return AnswerSchema(named["schema"], named.get("name"), named.get("description"))
+
+
 class AnswerSchema(OutputSchema):
     """The schema of an answer that the code of an agent validates."""
 

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import new_id
+from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.bounds import has_too_many_values
 from agentctl.runtime.json_values import NOT_AN_OBJECT, clean_json_value
+from agentctl.runtime.transcript.transcript import MAXIMUM_TOKENS
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
@@ -97,12 +99,7 @@ class ModelAnswer:
     @property
     def message(self) -> Message:
         """The answer as a message of the following calls."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.text}
-        if self.calls:
-            message["tool_calls"] = self.calls
-        if self.native is not None:
-            message["native"] = self.native
-        return message
+        return build_answer(self.text, self.calls, self.native)
 
 
 class AnswerSink(Protocol):
@@ -179,6 +176,37 @@ class ModelConnection(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close the connections to the provider."""
+
+
+def build_usage(**counters: int) -> dict[str, int]:
+    """Return the nine counters of an answer, totals included, each from 0 to `MAXIMUM_TOKENS`.
+
+    Args:
+        counters: those that the provider has reported, by name, without totals.
+    """
+    usage = {**dict.fromkeys(TOKEN_COUNTERS, 0), **counters}
+    usage["total_tokens"] = usage["input_tokens"] + usage["output_tokens"]
+    usage["audio_total_tokens"] = usage["audio_input_tokens"] + usage["audio_output_tokens"]
+    return {name: min(max(0, count), MAXIMUM_TOKENS) for name, count in usage.items()}
+
+
+def build_answer(text: str, calls: Sequence[Mapping[str, Any]], native: Any) -> dict[str, Any]:
+    """Return the neutral message of an answer.
+
+    Args:
+        native: the form of its provider: a `NativeMessage` or that of `Answered`; None for none.
+    """
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if calls:
+        message["tool_calls"] = calls
+    if native:
+        message["native"] = native
+    return message
+
+
+def build_result(call_id: str, name: str, text: str) -> dict[str, Any]:
+    """Return the neutral message with the result of a tool call."""
+    return {"role": "tool", "content": text, "tool_call_id": call_id, "tool_name": name}
 
 
 def clean_calls(received: Iterable[tuple[str, str, Any]]) -> list[dict[str, Any]]:

@@ -19,8 +19,8 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.usage import UsageBase
 
+from agentctl.runtime.models.calls import build_usage
 from agentctl.runtime.transcript.history import complete_history
-from agentctl.runtime.transcript.transcript import MAXIMUM_TOKENS
 
 if TYPE_CHECKING:
     from agentctl.runtime.models.calls import ModelCall, ModelConnection, NativeMessage
@@ -36,20 +36,16 @@ def to_model_messages(messages: Iterable[Mapping[str, Any]]) -> list[ModelMessag
 
 
 def extract_usage(usage: UsageBase) -> dict[str, int]:
-    """Return the nine counters of a model call or of a run, each from 0 to `MAXIMUM_TOKENS`."""
-    audio_in, audio_out = usage.input_audio_tokens, usage.output_audio_tokens
-    counters = {
-        "input_tokens": usage.input_tokens,
-        "output_tokens": usage.output_tokens,
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-        "audio_input_tokens": audio_in,
-        "audio_output_tokens": audio_out,
-        "audio_total_tokens": audio_in + audio_out,
-        "cache_read_tokens": usage.cache_read_tokens,
-        "cache_write_tokens": usage.cache_write_tokens,
-        "reasoning_tokens": usage.output_reasoning_tokens,
-    }
-    return {name: min(max(0, count), MAXIMUM_TOKENS) for name, count in counters.items()}
+    """Return the nine counters of a model call or of a run."""
+    return build_usage(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        audio_input_tokens=usage.input_audio_tokens,
+        audio_output_tokens=usage.output_audio_tokens,
+        cache_read_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        reasoning_tokens=usage.output_reasoning_tokens,
+    )
 
 
 def build_request(call: ModelCall, connection: ModelConnection) -> list[ModelMessage]:

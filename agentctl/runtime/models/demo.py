@@ -15,8 +15,13 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import new_id
 from agentctl.records.items import DELEGATIONS
-from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.runtime.models.calls import ModelAnswer, ModelCall, ModelConnection, clean_calls
+from agentctl.runtime.models.calls import (
+    ModelAnswer,
+    ModelCall,
+    ModelConnection,
+    build_usage,
+    clean_calls,
+)
 
 if TYPE_CHECKING:
     from agentctl.runtime.models.calls import AnswerSink
@@ -126,7 +131,7 @@ class DemoConnection(ModelConnection):
         used = {"input_tokens": sum(map(_count_words, prompt)), "output_tokens": 0}
         texts: list[str] = []
         calls: list[tuple[str, str, dict[str, Any]]] = []
-        sink.set_usage(_build_usage(used))
+        sink.set_usage(build_usage(**used))
         async for piece in self._generate(call):
             if isinstance(piece, str):
                 text = piece
@@ -135,7 +140,7 @@ class DemoConnection(ModelConnection):
                 text = json.dumps(piece.arguments)
                 calls.append((new_id(), piece.tool_name, piece.arguments))
             used["output_tokens"] += _count_words(text)
-            sink.set_usage(_build_usage(used))
+            sink.set_usage(build_usage(**used))
             if isinstance(piece, str):
                 sink.add_text(piece)
             else:
@@ -144,11 +149,6 @@ class DemoConnection(ModelConnection):
 
     async def close(self) -> None:
         """Do nothing: there is no connection."""
-
-
-def _build_usage(used: Mapping[str, int]) -> dict[str, int]:
-    """Return the nine counters of a usage."""
-    return {**dict.fromkeys(TOKEN_COUNTERS, 0), **used, "total_tokens": sum(used.values())}
 
 
 def _last_text(call: ModelCall, role: str) -> str:

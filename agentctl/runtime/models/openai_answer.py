@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import orjson
 
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.models.calls import UNKNOWN_REASON, AnswerSink, ModelFailure
+from agentctl.runtime.models.calls import UNKNOWN_REASON, AnswerSink, ModelFailure, build_usage
 from agentctl.runtime.models.openai_errors import build_stream_failure
 from agentctl.runtime.transcript.transcript import MAXIMUM_TOKENS
 
@@ -379,19 +379,15 @@ def read_usage(usage: object) -> dict[str, int]:
         raise UnreadableAnswer("its usage is not an object")
     prompt = _read_object(usage.get("prompt_tokens_details"))
     completion = _read_object(usage.get("completion_tokens_details"))
-    audio_in, audio_out = prompt.get("audio_tokens"), completion.get("audio_tokens")
-    tokens_in, tokens_out = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    return {
-        "input_tokens": _read_count(tokens_in),
-        "output_tokens": _read_count(tokens_out),
-        "total_tokens": _read_count(_read_count(tokens_in) + _read_count(tokens_out)),
-        "audio_input_tokens": _read_count(audio_in),
-        "audio_output_tokens": _read_count(audio_out),
-        "audio_total_tokens": _read_count(_read_count(audio_in) + _read_count(audio_out)),
-        "cache_read_tokens": _read_count(prompt.get("cached_tokens")),
-        "cache_write_tokens": _read_count(prompt.get("cache_write_tokens")),
-        "reasoning_tokens": _read_count(completion.get("reasoning_tokens")),
-    }
+    return build_usage(
+        input_tokens=_read_count(usage.get("prompt_tokens")),
+        output_tokens=_read_count(usage.get("completion_tokens")),
+        audio_input_tokens=_read_count(prompt.get("audio_tokens")),
+        audio_output_tokens=_read_count(completion.get("audio_tokens")),
+        cache_read_tokens=_read_count(prompt.get("cached_tokens")),
+        cache_write_tokens=_read_count(prompt.get("cache_write_tokens")),
+        reasoning_tokens=_read_count(completion.get("reasoning_tokens")),
+    )
 
 
 def _read_object(value: object) -> Mapping[str, Any]:
