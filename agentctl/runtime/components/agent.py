@@ -1,4 +1,4 @@
-"""Execution of an agent's run: model calls and tool calls in turn, until there are no more calls.
+"""The run of an agent or a team: model calls and tool calls in turn, until there are no more calls.
 
 The model always streams, so that partial text exists even for a caller that does not stream. A
 connection (`runtime.models.calls`) talks to the provider; this module runs the agent loop
@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import REQUIRED
+from agentctl.runtime.components.leadership import collect_reports
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import Journal, Parked
 from agentctl.runtime.models.answering import call_model
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
-from agentctl.runtime.models.calls import UNKNOWN_REASON, Message, ModelAnswer, ModelCall
+from agentctl.runtime.models.calls import (
+    UNKNOWN_REASON,
+    Message,
+    ModelAnswer,
+    ModelCall,
+    build_result,
+)
 from agentctl.runtime.models.structured_output import InvalidAnswer
 from agentctl.runtime.pauses import Paused, WaitingCall
 from agentctl.runtime.tools.memories import add_memories
@@ -39,68 +46,50 @@ if TYPE_CHECKING:
 _log = logging.getLogger("agentctl.runtime")
 
 
-async def run_agent(agent: Component, context: RunEnvironment, catalog: Catalog) -> None:
-    """Run an agent to its end. The result is in the transcript.
+async def run_worker(component: Component, context: RunEnvironment, catalog: Catalog) -> None:
+    """Run an agent or a team to its end. The transcript has the messages and the answer.
 
-    Raises:
-        ExecutionError: the model or a tool ended the run.
-        Paused: the run waits for people.
-    """
-    runner = await catalog.prepare_runner(agent, context)
-    output = catalog.output_schema(agent, context.spec.output_schema)
-    conversation = Conversation(
-        context, runner.actions, rules=runner.rules, publishes=output is None
-    )
-    if context.leg is not None:
-        await continue_conversation(runner, context.leg.state, conversation, output)
-        return
-    await begin_conversation(runner, conversation)
-    await run_conversation(runner, conversation.message, conversation, output)
-
-
-async def begin_conversation(runner: ConfiguredRunner, conversation: Conversation) -> None:
-    """Add the instructions, the message, the summary of the session and the memories."""
-    conversation.add_prompt(runner.system)
-    conversation.add_summary()
-    await add_memories(runner.memory, conversation)
-
-
-async def run_conversation(
-    runner: ConfiguredRunner,
-    prompt: str,
-    conversation: Conversation,
-    output: OutputSchema | None = None,
-) -> None:
-    """Let the model answer a prompt; add its texts and calls to the conversation.
+    The leader of a team works as an agent does, in the mode of the team. coordinate: it delegates
+    tasks as it sees fit and answers. route: it selects a member, which answers. If that member
+    fails, the leader may select another one. If the leader selects none, its own text is the
+    answer. broadcast: all members get the message at once, and it answers from their reports.
 
     With an output schema, the text of the last answer is published when it is valid.
 
-    Args:
-        prompt: input of the model. For the leader of a broadcast it is longer than the message.
-        output: the schema of the answer; None for text.
-
     Raises:
-        ExecutionError: the model or a tool ended the run, or its answer is not valid.
-        Paused: the run waits for people; its state is for `continue_conversation`.
+        ExecutionError: the model or a tool ended the run, or the answer is not valid.
+        Paused: the run waits for people.
     """
-    turns = _Turns(runner if output is None else replace(runner, output=output), conversation)
-    if conversation.has_prompt:
-        turns.messages.append(_build_prompt(prompt))
-    await turns.take()
+    runner = await catalog.prepare_runner(component, context)
+    output = None
+    if not runner.routes:
+        output = catalog.output_schema(component, context.spec.output_schema)
+    publishes = output is None and not runner.routes
+    conversation = Conversation(context, runner.actions, rules=runner.rules, publishes=publishes)
+    turns = _Turns(runner, conversation, output)
+    state = context.leg.state if context.leg is not None else None
+    if state is not None and "reports" not in state:
+        has_ended = not await turns.resume(state)
+    else:
+        has_ended = False
+        if state is None:
+            conversation.add_prompt(runner.system)
+            conversation.add_summary()
+            await add_memories(runner.memory, conversation)
+        else:
+            conversation.restore(state["conversation"])
+        prompt = conversation.message
+        if component.kind == "team" and component.team.mode == "broadcast":
+            prompt = await collect_reports(catalog.members(component), conversation, state)
+        if conversation.has_prompt:
+            turns.messages.append(_build_prompt(prompt))
 
-
-async def continue_conversation(
-    runner: ConfiguredRunner,
-    state: Mapping[str, Any],
-    conversation: Conversation,
-    output: OutputSchema | None = None,
-) -> None:
-    """Go on after a pause of `run_conversation`, with the open calls of the last answer."""
-    turns = _Turns(runner if output is None else replace(runner, output=output), conversation)
-    waiting = conversation.restore(state["conversation"])
-    turns.restore(state)
-    if await turns.perform_calls(state["calls"], state["results"], waiting):
+    if not has_ended:
         await turns.take()
+    if conversation.routed_answer is not None:
+        conversation.set_answer(conversation.routed_answer)
+    elif runner.routes:
+        conversation.publish_held_text()
 
 
 class _Turns:
@@ -110,11 +99,14 @@ class _Turns:
         messages: the history, then the messages of this run.
     """
 
-    def __init__(self, runner: ConfiguredRunner, conversation: Conversation) -> None:
+    def __init__(
+        self, runner: ConfiguredRunner, conversation: Conversation, output: OutputSchema | None
+    ) -> None:
         context = conversation.context
         self.messages: list[Message] = [*complete_history(context.history)]
         self._own = len(self.messages)
         self._runner = runner
+        self._output = output
         self._conversation = conversation
         self._attempts = Attempts(context.spec.run_id, runner.models, runner.counters)
         kept = () if context.spec.origin is None else context.spec.origin.messages
@@ -145,7 +137,7 @@ class _Turns:
                 if not await self.perform_calls(answer.calls, {}, {}):
                     return
                 continue
-            problem = await _take_output(runner, conversation, last=self._corrected)
+            problem = await self._take_output()
             if problem is None:
                 return
             self._corrected = True
@@ -194,13 +186,7 @@ class _Turns:
             return False
 
         self.messages += [
-            {
-                "role": "tool",
-                "content": ended[call["id"]],
-                "tool_call_id": call["id"],
-                "tool_name": call["name"],
-            }
-            for call in calls
+            build_result(call["id"], call["name"], ended[call["id"]]) for call in calls
         ]
         return True
 
@@ -257,7 +243,7 @@ class _Turns:
                 runner.tools,
                 model.settings,
                 tool_choice,
-                runner.output,
+                self._output,
             )
 
         return await call_model(self._attempts, build_call, conversation)
@@ -266,8 +252,13 @@ class _Turns:
         requested = self._conversation.context.spec.tool_choice
         return requested or (REQUIRED if self._runner.routes else None)
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over the values of `_keep`."""
+    async def resume(self, state: Mapping[str, Any]) -> bool:
+        """Take over the values of `_keep`, and go on with the open calls of the last answer.
+
+        Returns:
+            As `perform_calls`.
+        """
+        waiting = self._conversation.restore(state["conversation"])
         self._attempts.choose(state["model"])
         self._count, self._corrected = state["turns"], state["corrected"]
         for message in state["messages"]:
@@ -276,6 +267,7 @@ class _Turns:
         self._known, self._announces = state.get("known", {}), state.get("announces", True)
         self._mark = self._conversation.context.transcript.mark()
         self._kept = len(self.messages)
+        return await self.perform_calls(state["calls"], state["results"], waiting)
 
     def _keep(self, calls: Sequence[dict[str, Any]], results: Mapping[str, str]) -> dict[str, Any]:
         own = self.messages[self._own :]
@@ -302,34 +294,32 @@ class _Turns:
         # The answer in the form of its provider has the earlier ids.
         return replace(answer, native=None) if repeated else answer
 
+    async def _take_output(self) -> InvalidAnswer | None:
+        """Validate a final answer if it has a schema. Return what the model can correct.
+
+        Raises:
+            ExecutionError: the answer is not valid, and the model has no further attempt.
+        """
+        conversation, output = self._conversation, self._output
+        if output is None:
+            return None
+        try:
+            conversation.context.transcript.output = await output.parse(conversation.held_text)
+        except InvalidAnswer as problem:
+            _log.warning(
+                "run %s: the answer does not match the output schema: %s",
+                conversation.context.spec.run_id, problem,
+            )  # fmt: skip
+            if not self._corrected:
+                return problem
+            conversation.publish_held_text()
+            raise ExecutionError("OUTPUT_INVALID") from None
+        conversation.publish_held_text()
+        return None
+
 
 def _build_prompt(text: str) -> Message:
     return {"role": "user", "content": text}
-
-
-async def _take_output(
-    runner: ConfiguredRunner, conversation: Conversation, *, last: bool
-) -> InvalidAnswer | None:
-    """Validate a final answer if it has a schema. Return the problem that the model can correct.
-
-    Raises:
-        ExecutionError: the answer is not valid, and the model has no further attempt.
-    """
-    if runner.output is None:
-        return None
-    try:
-        conversation.context.transcript.output = await runner.output.parse(conversation.held_text)
-    except InvalidAnswer as problem:
-        _log.warning(
-            "run %s: the answer does not match the output schema: %s",
-            conversation.context.spec.run_id, problem,
-        )  # fmt: skip
-        if not last:
-            return problem
-        conversation.publish_held_text()
-        raise ExecutionError("OUTPUT_INVALID") from None
-    conversation.publish_held_text()
-    return None
 
 
 async def _gather(calls: Iterable[Coroutine[Any, Any, str | None]]) -> list[str | None]:

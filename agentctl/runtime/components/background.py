@@ -64,7 +64,7 @@ async def execute_background_work(
         ExecutionError: the model failed, or its summary is longer than `MAXIMUM_SUMMARY`. The
             session keeps its last summary then.
     """
-    from agentctl.runtime.components.agent import run_agent
+    from agentctl.runtime.components.agent import run_worker
 
     purpose = context.spec.purpose
     assert purpose is not None
@@ -78,7 +78,7 @@ async def execute_background_work(
         database=component.database,
     )
     worker = replace(component, kind="agent", id=agent.id, history_runs=0, spec=agent)
-    await run_agent(worker, context, catalog)
+    await run_worker(worker, context, catalog)
     if purpose == "summary" and len(context.transcript.content.strip()) > MAXIMUM_SUMMARY:
         raise ExecutionError(
             "MODEL_REJECTED", f"The summary has more than {MAXIMUM_SUMMARY} characters"

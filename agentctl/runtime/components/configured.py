@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.input_schema import InputSchema
     from agentctl.runtime.models.attempts import ModelCounters, PreparedModel
     from agentctl.runtime.models.calls import ModelConnection
-    from agentctl.runtime.models.structured_output import OutputSchema
     from agentctl.runtime.tools.external import ExternalAction
     from agentctl.runtime.tools.functions import Tool
     from agentctl.runtime.transcript.conversation import Action, CallRule
@@ -40,7 +39,6 @@ class ConfiguredRunner:
         memory: the memory settings of the component.
         model_calls: maximum model calls of a run. If the model then still calls tools, the run ends
             with MODEL_REJECTED.
-        output: schema of the answer of one run; None for text.
     """
 
     models: Sequence[PreparedModel]
@@ -52,7 +50,6 @@ class ConfiguredRunner:
     routes: bool
     memory: config.Memory
     model_calls: int
-    output: OutputSchema | None = None
 
 
 def build_actions(

@@ -97,16 +97,12 @@ async def _execute(component: Component, context: RunEnvironment, catalog: Catal
 
         with CodeScope(context.transcript.unstopped).enter():
             await run_hosted_agent(catalog.open_runner(component), context)
-    elif component.kind == "agent":
-        from agentctl.runtime.components.agent import run_agent
-
-        await run_agent(component, context, catalog)
-    elif component.kind == "team":
-        from agentctl.runtime.components.team import run_team
-
-        await run_team(component, context, catalog)
-    else:
+    elif component.kind == "workflow":
         await _run_workflow(component, context, catalog)
+    else:
+        from agentctl.runtime.components.agent import run_worker
+
+        await run_worker(component, context, catalog)
 
 
 async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: Catalog) -> None:

@@ -1,9 +1,10 @@
-"""Instructions and delegation tools of a team's leader (docs/contract.md "Team modes and
-workflows").
+"""What the leader of a team has in the mode of the team: its instructions, its delegation tools,
+and the reports of a broadcast (docs/contract.md "Team modes and workflows").
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from agentctl.light_dataclass import dataclass
 from agentctl.records.items import DELEGATE, ROUTE
 from agentctl.records.text import replace_unstorable
-from agentctl.runtime.pauses import CallOutcome, CallPause
+from agentctl.runtime.journal import MEMBER_PREFIX, JournaledCall, Parked
+from agentctl.runtime.pauses import CallOutcome, CallPause, Paused
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Team
@@ -149,6 +151,68 @@ def build_member_outcome(member: Component, result: MemberResult) -> CallOutcome
     else:
         text = f"The member {member.id} failed: {result.error_detail or 'no reason is known'}"
     return CallOutcome(text, failed=True, counts_as_failure=False)
+
+
+async def collect_reports(
+    members: dict[str, Component], conversation: Conversation, state: Mapping[str, Any] | None
+) -> str:
+    """Send the message to all members concurrently and return the prompt of the leader.
+
+    The reports are not added to the messages, so that later runs of the session do not carry them.
+    Each report is the content of the member's run.
+
+    Args:
+        state: the reports and the waiting members of the leg before; None in the first leg.
+
+    Raises:
+        Paused: a member waits.
+        Parked: another process goes on.
+    """
+    conversation.context.checkpoint()
+    reports: dict[str, str] = dict(state["reports"]) if state is not None else {}
+    waiting: dict[str, str] = dict(state["waiting"]) if state is not None else {}
+    # A member that the configuration has got since the pause was not asked.
+    asked = [member for member in members.values() if state is None or member.id in waiting]
+
+    async with asyncio.TaskGroup() as group:
+        tasks = {
+            member.id: group.create_task(_run_member(member, conversation, waiting.get(member.id)))
+            for member in asked
+        }
+
+    results = {member_id: task.result() for member_id, task in tasks.items()}
+    if any(result.status == "PARKED" for result in results.values()):
+        raise Parked
+    waiting = {
+        member_id: result.run_id
+        for member_id, result in results.items()
+        if result.status == "PAUSED"
+    }
+
+    for member_id, result in results.items():
+        if member_id not in waiting:
+            member = members[member_id]
+            text = build_member_outcome(member, result).text
+            reports[member_id] = f"{member_id} ({member.name}):\n{text}"
+
+    if waiting:
+        kept = {"conversation": conversation.keep(), "reports": reports, "waiting": waiting}
+        raise Paused([], kept)
+    ordered = [reports[member_id] for member_id in members if member_id in reports]
+    return "\n\n".join([conversation.message, "What the members report:", *ordered])
+
+
+async def _run_member(
+    member: Component, conversation: Conversation, run_id: str | None
+) -> MemberResult:
+    context = conversation.context
+    task = share_context(conversation.message, context)
+    result = await context.run_member(member, task, run_id=run_id)
+    outcome = build_member_outcome(member, result)
+    if context.journal is not None and outcome.pause is None:
+        call = JournaledCall(f"{MEMBER_PREFIX}{member.id}", member.id, {}, kind="member")
+        await context.journal.end_call(call, outcome)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
