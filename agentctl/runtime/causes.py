@@ -11,7 +11,7 @@ import os
 import sysconfig
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from types import TracebackType
+from traceback import walk_tb
 from typing import Any
 
 from agentctl.config.known_secrets import list_secrets
@@ -84,14 +84,14 @@ class CauseReader:
     def _find_place(self, error: BaseException, *, any_code: bool = False) -> str | None:
         """Return the innermost line of the user's code, `FILE:LINE in FUNCTION`."""
         found = None
-        for traceback in _list_frames(error.__traceback__):
-            code = traceback.tb_frame.f_code
-            package = str(traceback.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        for frame, line in walk_tb(error.__traceback__):
+            code = frame.f_code
+            package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
             if self._is_own(code.co_filename, package, any_code):
                 path = code.co_filename
                 if self._folder is not None:
                     path = path.removeprefix(self._folder)
-                found = f"{path}:{traceback.tb_lineno} in {code.co_name}"
+                found = f"{path}:{line} in {code.co_name}"
         if found is None:
             return None
         return cut_text(escape_controls(replace_unstorable(found)), _PLACE_CHARACTERS)
@@ -147,9 +147,3 @@ def _name_type(error: BaseException) -> str:
     kind = type(error)
     name = kind.__qualname__
     return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
-
-
-def _list_frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next

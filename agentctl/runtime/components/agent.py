@@ -55,10 +55,6 @@ async def run_worker(component: Component, context: RunEnvironment, catalog: Cat
     answer. broadcast: all members get the message at once, and it answers from their reports.
 
     With an output schema, the text of the last answer is published when it is valid.
-
-    Raises:
-        ExecutionError: the model or a tool ended the run, or the answer is not valid.
-        Paused: the run waits for people.
     """
     runner = await catalog.prepare_runner(component, context)
     output = None
@@ -295,11 +291,7 @@ class _Turns:
         return replace(answer, native=None) if repeated else answer
 
     async def _take_output(self) -> InvalidAnswer | None:
-        """Validate a final answer if it has a schema. Return what the model can correct.
-
-        Raises:
-            ExecutionError: the answer is not valid, and the model has no further attempt.
-        """
+        """Validate a final answer if it has a schema. Return what the model can correct."""
         conversation, output = self._conversation, self._output
         if output is None:
             return None

@@ -153,11 +153,7 @@ class Catalog:
         return self._tools[key]
 
     def external_tools(self, component: Component) -> list[ExternalAction]:
-        """Return the tools of an agent or of a team's leader that its caller executes.
-
-        Raises:
-            InvalidConfiguration: the file of a tool is not usable.
-        """
+        """Return the tools of an agent or of a team's leader that its caller executes."""
         files = component.worker.external_tools
         if not files:
             return []
@@ -263,9 +259,6 @@ class Catalog:
 
         Args:
             requested: the JSON Schema of the request, which was checked; None for none.
-
-        Raises:
-            InvalidConfiguration: the pydantic model of the agent is not usable.
         """
         from agentctl.runtime.models.structured_output import RequestSchema, load_output_model
 
@@ -290,9 +283,6 @@ class Catalog:
 
         A name that ends in `*` means all names that begin with the text before it: those of
         the tools of an MCP server.
-
-        Raises:
-            InvalidConfiguration: a tool or the object is not usable.
         """
         if self.is_hosted(component):
             from agentctl.runtime.runners.runner import TakesClientTools
@@ -313,7 +303,6 @@ class Catalog:
         """Return the runner of an agent in code, opened once. Runs that arrive meanwhile wait.
 
         Raises:
-            InvalidConfiguration: as for `hosted_runner`.
             Exception: opening failed; the next call tries again.
         """
         # With what all of its runs share.
@@ -398,12 +387,7 @@ class Catalog:
     async def prepare_runner(
         self, component: Component, context: RunEnvironment
     ) -> ConfiguredRunner:
-        """Return the runner of a component for one run, with the tools of MCP servers and caller.
-
-        Raises:
-            ExecutionError: the API key of the model is not set.
-            InvalidConfiguration: a tool or the model is not usable.
-        """
+        """Return the runner of a component for one run, with tools of MCP servers and callers."""
         from agentctl.runtime.components.configured import add_actions
 
         runner, references = self.runner(component), component.worker.tools

@@ -109,11 +109,6 @@ async def _run_workflow(workflow: Component, context: RunEnvironment, catalog: C
     """Run a workflow to its end. Its content is the output of the last step that succeeded.
 
     A workflow has no messages: they are in the runs of its steps.
-
-    Raises:
-        ExecutionError: a step failed, or the run of a step was cancelled.
-        Paused: a step waits for people.
-        Parked: another process goes on.
     """
     output, first, run_id = context.spec.input, 0, None
     origin = context.spec.origin

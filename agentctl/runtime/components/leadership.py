@@ -163,10 +163,6 @@ async def collect_reports(
 
     Args:
         state: the reports and the waiting members of the leg before; None in the first leg.
-
-    Raises:
-        Paused: a member waits.
-        Parked: another process goes on.
     """
     conversation.context.checkpoint()
     reports: dict[str, str] = dict(state["reports"]) if state is not None else {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import httpx2
@@ -187,7 +188,8 @@ class FirstHttpClient(McpHttpClient):
                 stream = cast(httpx2.AsyncByteStream, response.stream)
                 response.stream = _AnsweredEvents(stream, request_id, self)
                 return response
-            if _is_message(response.content):
+            with suppress(ValueError):
+                parse_message(response.content)
                 return response
         await response.aclose()
         if request_id is None:
@@ -239,11 +241,3 @@ def _build_error_body(request_id: int | str, text: str) -> bytes:
     code = SESSION_TERMINATED if text == _FORGOTTEN else types.INTERNAL_ERROR
     error = {"code": code, "message": text}
     return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "error": error})
-
-
-def _is_message(content: bytes) -> bool:
-    try:
-        parse_message(content)
-    except ValueError:
-        return False
-    return True

@@ -100,12 +100,7 @@ class HostedServer(ABC):
         """
 
     async def call(self, call: McpCall, user: McpUser) -> dict[str, Any]:
-        """Call a tool; once more if the server had forgotten the session.
-
-        Raises:
-            McpCallFailed: the server answered with an error.
-            McpUnavailable: there is no connection, or it ended during the call.
-        """
+        """Call a tool; once more if the server had forgotten the session."""
         connection = await self.acquire(user)
         try:
             return await connection.call(call)

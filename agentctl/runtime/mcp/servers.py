@@ -79,11 +79,7 @@ class McpServers:
         return self._hosted
 
     def start(self) -> None:
-        """Connect to all configured servers in the background.
-
-        Raises:
-            InvalidConfiguration: the package for MCP servers is missing.
-        """
+        """Connect to all configured servers in the background."""
         for spec in self._settings.mcp_servers:
             self._host(spec.id).start()
 
@@ -214,9 +210,6 @@ async def probe_server(
         `id`, `state` (`connected` or `failed`), `reason` (of a failure, else null), `detail` (the
         last line of a program on stderr, else null), `server` (name, version and protocol),
         `seconds`, `tools` (tool records) and `problems` (of tools that are left out).
-
-    Raises:
-        InvalidConfiguration: the package for MCP servers is missing.
     """
     require_mcp_package(settings)
     from agentctl.runtime.mcp.calls import McpUnavailable

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentctl.light_dataclass import dataclass
@@ -144,12 +144,9 @@ class ModelConnection(ABC):
 
     Attributes:
         secret: the API key that the provider receives and may repeat in errors; `""` for none.
-        ignored_settings: settings that the provider does not have. An agent may set them for
-            another model.
     """
 
     secret = ""
-    ignored_settings: tuple[str, ...] = ()
 
     @abstractmethod
     async def answer(self, call: ModelCall, sink: AnswerSink) -> ModelAnswer:
@@ -159,11 +156,6 @@ class ModelConnection(ABC):
             ModelFailure: the call failed, or the answer cannot be read.
             ExecutionError: the sink refused a part of the answer.
         """
-
-    def select_settings(self, settings: config.ModelSettings) -> config.ModelSettings:
-        """Return the settings without those that the provider does not have."""
-        unset: dict[str, Any] = dict.fromkeys(self.ignored_settings)
-        return replace(settings, **unset) if unset else settings
 
     def dump_native(self, value: Any) -> Any:
         """Return the value of a `NativeMessage` as a JSON value."""

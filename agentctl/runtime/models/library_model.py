@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx2
@@ -41,6 +42,7 @@ from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.output import OutputObjectDefinition
 from pydantic_ai.tools import ToolDefinition
 
+from agentctl.config.providers import PROVIDERS
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.failures import ExecutionError, is_context_exceeded, is_temporary_status
@@ -100,9 +102,12 @@ class LibraryConnection(ModelConnection):
         native_output: "always" if the provider takes a JSON Schema for the answer,
             "without_tools" if it does so for a call without tools, or "never". Models that do not
             take a schema get it as instructions.
+        ignored_settings: settings that the provider does not have. An agent may set them for
+            another model.
     """
 
     native_output: NativeOutput = "always"
+    ignored_settings: tuple[str, ...] = ()
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -114,8 +119,9 @@ class LibraryConnection(ModelConnection):
             raise to_model_failure(error) from error
         return self._complete(response)
 
-    def convert_settings(self, settings: config.ModelSettings) -> ModelSettings | None:
-        """Convert the settings of model calls to those of the library; None for none."""
+    def _build_settings(self, call: ModelCall) -> ModelSettings | None:
+        ignored: dict[str, Any] = dict.fromkeys(self.ignored_settings)
+        settings = replace(call.settings, **ignored)
         effort = settings.reasoning_effort
         converted: dict[str, Any] = {
             "temperature": settings.temperature,
@@ -128,6 +134,12 @@ class LibraryConnection(ModelConnection):
             "thinking": False if effort == "none" else effort,
         }
         values = {name: value for name, value in converted.items() if value is not None}
+        if call.tool_choice is not None:
+            is_any = call.tool_choice == REQUIRED
+            values["tool_choice"] = REQUIRED if is_any else [call.tool_choice]
+        # The library ignores others too, with a warning on stderr.
+        taken = [name for name in CALL_OPTIONS if name not in self.model.unsupported_settings]
+        values |= {name: call.options[name] for name in taken if name in call.options}
         return cast("ModelSettings", values) if values else None
 
     def dump_native(self, value: ModelResponse) -> Any:
@@ -141,18 +153,10 @@ class LibraryConnection(ModelConnection):
         return message if isinstance(message, ModelResponse) else None
 
     async def _request(self, call: ModelCall, sink: AnswerSink) -> ModelResponse:
-        settings = self.convert_settings(self.select_settings(call.settings))
-        if call.tool_choice is not None:
-            choice = REQUIRED if call.tool_choice == REQUIRED else [call.tool_choice]
-            settings = cast("ModelSettings", {**(settings or {}), "tool_choice": choice})
-        # The library ignores others too, with a warning on stderr.
-        taken = [name for name in CALL_OPTIONS if name not in self.model.unsupported_settings]
-        if options := {name: call.options[name] for name in taken if name in call.options}:
-            settings = cast("ModelSettings", {**(settings or {}), **options})
         request = model_request_stream(
             self.model,
             build_request(call, self),
-            model_settings=settings,
+            model_settings=self._build_settings(call),
             model_request_parameters=self._build_parameters(call),
             instrument=False,
         )
@@ -313,12 +317,8 @@ def _pass_event(event: ModelResponseStreamEvent, sink: AnswerSink) -> None:
 class _HttpConnection(LibraryConnection):
     """A connection whose client uses the HTTP client of this package."""
 
-    def __init__(
-        self, model: Model, http: IsolatedClient, key: str, native_output: NativeOutput
-    ) -> None:
+    def __init__(self, model: Model, http: IsolatedClient) -> None:
         super().__init__(model)
-        self.secret = key
-        self.native_output = native_output
         self._http = http
 
     async def close(self) -> None:
@@ -327,12 +327,18 @@ class _HttpConnection(LibraryConnection):
 
 def connect_library(model: config.Model, key: str, run_bytes: int) -> LibraryConnection:
     """Connect a model, from its entry, its API key and the maximum size of a run."""
+    connection: LibraryConnection
     if model.provider == "bedrock":
-        return _connect_bedrock(model, key)
-    build, url, native_output = _PROVIDERS[model.provider]
-    http = build_http_client(run_bytes)
-    built = build(model.model, key or _PLACEHOLDER_KEY, model.base_url or url, http)
-    return _HttpConnection(built, http, key, native_output)
+        connection = _connect_bedrock(model, key)
+    else:
+        build, url, native_output = _PROVIDERS[model.provider]
+        http = build_http_client(run_bytes)
+        built = build(model.model, key or _PLACEHOLDER_KEY, model.base_url or url, http)
+        connection = _HttpConnection(built, http)
+        connection.native_output = native_output
+    connection.secret = key
+    connection.ignored_settings += PROVIDERS[model.provider].ignored_settings
+    return connection
 
 
 def _build_anthropic(name: str, key: str, url: str, http: IsolatedClient) -> Model:
@@ -376,9 +382,8 @@ class _BedrockConnection(LibraryConnection):
 
     ignored_settings = ("timeout_seconds",)
 
-    def __init__(self, model: Model, client: Any, key: str) -> None:
+    def __init__(self, model: Model, client: Any) -> None:
         super().__init__(model)
-        self.secret = key
         self._client = client
 
     async def close(self) -> None:
@@ -416,7 +421,7 @@ def _connect_bedrock(model: config.Model, key: str) -> LibraryConnection:
         ),
     )
     provider = BedrockProvider(bedrock_client=client)
-    return _BedrockConnection(BedrockConverseModel(model.model, provider=provider), client, key)
+    return _BedrockConnection(BedrockConverseModel(model.model, provider=provider), client)
 
 
 class _ApiKeyProvider:

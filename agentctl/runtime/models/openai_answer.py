@@ -142,12 +142,7 @@ class OpenAIAnswer:
         self._pending: list[str] = []
 
     def add_events(self, events: Iterable[bytes]) -> None:
-        """Add the events of one read, and pass their text to the sink.
-
-        Raises:
-            ModelFailure: an event cannot be read, or reports an error.
-            ExecutionError: the sink refused a part of the answer.
-        """
+        """Add the events of one read, and pass their text to the sink."""
         try:
             for event in events:
                 if not self._has_begun:
@@ -163,7 +158,7 @@ class OpenAIAnswer:
             self._flush()
 
     def add_completion(self, data: bytes) -> None:
-        """Add an answer that is not a stream. Raises as `add_events`."""
+        """Add an answer that is not a stream."""
         completion = parse_json(data.removeprefix(_BYTE_ORDER_MARK))
         choices = completion.get("choices")
         if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):

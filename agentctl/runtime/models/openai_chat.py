@@ -212,12 +212,7 @@ class OpenAIConnection(ModelConnection):
 
 
 async def _read_response(response: httpx2.Response, answer: OpenAIAnswer) -> None:
-    """Read a response to its end.
-
-    Raises:
-        ModelFailure: its status is an error, or an event reports one or cannot be read.
-        httpx2.HTTPError: the connection failed.
-    """
+    """Read a response to its end."""
     if not response.is_success:
         raise build_status_failure(response, await response.aread())
     if response.headers.get("content-type", "").startswith("application/json"):

@@ -70,15 +70,7 @@ class ModelConnections:
 
 
 def _connect_model(model: config.Model, run_bytes: int) -> ModelConnection:
-    """Build the connection of a configured model.
-
-    Args:
-        run_bytes: maximum size of a run, and therefore of an answer.
-
-    Raises:
-        ExecutionError: MODEL_UNAVAILABLE if the API key of the model is not set.
-        InvalidConfiguration: there is no such demo model, or a library is not installed.
-    """
+    """Build the connection of a configured model."""
     if model.provider == "demo":
         from agentctl.runtime.models.demo import DemoConnection
 
@@ -92,14 +84,10 @@ def _connect_model(model: config.Model, run_bytes: int) -> ModelConnection:
             model.api_key_env or "that api_key_env should name",
         )
         raise ExecutionError("MODEL_UNAVAILABLE", "The API key of the model is not set")
-    connection: ModelConnection
     if PROVIDERS[model.provider].library:
         from agentctl.runtime.models.library_model import connect_library
 
-        connection = connect_library(model, key, run_bytes)
-    else:
-        from agentctl.runtime.models.openai_chat import OpenAIConnection
+        return connect_library(model, key, run_bytes)
+    from agentctl.runtime.models.openai_chat import OpenAIConnection
 
-        connection = OpenAIConnection(model, key, run_bytes)
-    connection.ignored_settings += PROVIDERS[model.provider].ignored_settings
-    return connection
+    return OpenAIConnection(model, key, run_bytes)

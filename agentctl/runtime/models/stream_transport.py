@@ -168,9 +168,6 @@ class _Connection(asyncio.Protocol):
         Args:
             read_seconds: maximum time without data of the response; None for no limit.
             has_body: False if the response ends with its head, as that to HEAD does.
-
-        Raises:
-            httpx2.RemoteProtocolError: the connection is closed.
         """
         if self._transport.is_closing():
             raise httpx2.RemoteProtocolError("the connection ended before the request")
