@@ -1,5 +1,5 @@
-"""What the leader of a team has in the mode of the team: its instructions, its delegation tools,
-and the reports of a broadcast (docs/contract.md "Team modes and workflows").
+"""The leader of a team, by the mode of the team: its instructions, its delegation tools, and the
+reports of a broadcast (docs/contract.md "Team modes and workflows").
 """
 
 from __future__ import annotations

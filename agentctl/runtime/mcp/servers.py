@@ -156,17 +156,9 @@ class McpServers:
 def group_references(references: Iterable[str]) -> dict[str, set[str]]:
     """Return the names of tools by server; an empty set means all tools of the server."""
     groups: dict[str, set[str]] = {}
-    everything: set[str] = set()
-    for reference in references:
-        parsed = parse_mcp_reference(reference)
-        if parsed is None:
-            continue
-        names = groups.setdefault(parsed.server, set())
-        if parsed.tool:
-            names.add(parsed.tool)
-        else:
-            everything.add(parsed.server)
-    return {server: set() if server in everything else names for server, names in groups.items()}
+    for parsed in filter(None, map(parse_mcp_reference, references)):
+        groups.setdefault(parsed.server, set()).add(parsed.tool)
+    return {server: set() if "" in names else names for server, names in groups.items()}
 
 
 def _build_server(settings: Settings, spec: McpServer) -> HostedServer:
