@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 __all__ = ["COLUMNS", "KINDS", "PAGE", "REASONS", "format_table", "replace_table"]
@@ -74,15 +75,19 @@ REASONS = {
 
 
 def format_table() -> str:
-    """Return the table and the reasons as Markdown."""
-    lines = [f"| agent | {' | '.join(COLUMNS.values())} |", f"| --- |{' --- |' * len(COLUMNS)}"]
+    """Return the columns that all kinds have, the table of the others and the reasons."""
+    columns = [each for each in COLUMNS if any(column == each for _, column in REASONS)]
+    common = "; ".join(name for column, name in COLUMNS.items() if column not in columns)
+    lines = [*textwrap.wrap(f"Every kind has: {common}.", 100), ""]
+    lines += [f"| agent | {' | '.join(map(COLUMNS.__getitem__, columns))} |"]
+    lines += [f"| --- |{' --- |' * len(columns)}"]
     reasons = [*dict.fromkeys(REASONS.values())]
     for kind, name in KINDS.items():
         cells = [
             f"no ({reasons.index(REASONS[kind, column]) + 1})"
             if (kind, column) in REASONS
             else "yes"
-            for column in COLUMNS
+            for column in columns
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", *(f"{number}. {reason}." for number, reason in enumerate(reasons, 1))]

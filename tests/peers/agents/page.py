@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,20 +45,32 @@ _TOOL = re.compile(r"^@recorded\n(?:async )?def (\w+)", re.MULTILINE)
 
 
 def format_tables() -> str:
-    """Return the tables of all libraries and the reasons as Markdown."""
+    """Return the agents of all libraries and the reasons as Markdown.
+
+    An agent with "yes" for every part that it has is in a list, the others are in a table.
+    """
     lines, reasons = [], list[str]()
     for library, agents in AGENTS.items():
-        lines += [f"### {TITLES[library]}", ""]
-        lines += [f"| agent | {' | '.join(COLUMNS)} |", f"| --- |{' --- |' * len(COLUMNS)}"]
+        whole, rows = list[str](), list[str]()
         tools = set(_TOOL.findall((Path(__file__).parent / f"{library}_agents.py").read_text()))
         for name, public in agents.items():
             cells = [_format_cell(name, public, cases, reasons) for cases in COLUMNS.values()]
             if not _list_calls(public) & tools:
                 cells[list(COLUMNS).index("cancel in a tool")] = "-"
-            lines.append(f"| {public.shape} | {' | '.join(cells)} |")
-        lines.append("")
+            if set(cells) <= {"yes", "-"}:
+                whole.append(public.shape)
+            else:
+                rows.append(f"| {public.shape} | {' | '.join(cells)} |")
+        lines += [f"### {TITLES[library]}", "", *_wrap(f"Yes: {'; '.join(whole)}."), ""]
+        if rows:
+            heads = f"| agent | {' | '.join(COLUMNS)} |", f"| --- |{' --- |' * len(COLUMNS)}"
+            lines += [*heads, *rows, ""]
     lines += [f"{number}. {reason}." for number, reason in enumerate(reasons, 1)]
     return "\n".join(lines).rstrip()
+
+
+def _wrap(text: str) -> list[str]:
+    return textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
 
 
 def _format_cell(name: str, public: PublicAgent, cases: tuple[str, ...], reasons: list[str]) -> str:
