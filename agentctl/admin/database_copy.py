@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from agentctl import errors
-from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
+from agentctl.config.databases import display_url, is_sqlite_url
 from agentctl.config.settings import Database
 from agentctl.light_dataclass import dataclass
 from agentctl.records.times import Timestamp, format_rfc3339
 from agentctl.store import migrating
 from agentctl.store.copying import state
 from agentctl.store.copying.copier import Copier, Report
-from agentctl.store.copying.sqlite import SqliteSource
+from agentctl.store.copying.postgres import PostgresTarget, name_place, open_target
+from agentctl.store.copying.sqlite import SqliteSource, open_source
 from agentctl.store.copying.tables import Table, load_tables
 from agentctl.store.database import Database as OpenDatabase
 from agentctl.store.migrating import read_version
-from agentctl.store.schema import MIGRATE_COMMAND, SCHEMA_VERSION, check_newer
-
-if TYPE_CHECKING:
-    from agentctl.store.copying.postgres import PostgresTarget
+from agentctl.store.schema import SCHEMA_VERSION
+from agentctl.store.sqlite.schema import build_in_memory
 
 Stage = Literal["none", "copying", "copied", "moved", "finished"]
 """The stage of a copy: `copied` has all rows, `moved` has a source that refuses writes and a target
@@ -55,13 +54,6 @@ class CopyStatus:
     finished_at: Timestamp | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    source: SqliteSource
-    target: PostgresTarget
-    tables: tuple[Table, ...]
-
-
 async def read_copy_status(source: Database, target: Database) -> CopyStatus:
     """Check that a copy is possible and return its status. Nothing is changed.
 
@@ -75,12 +67,12 @@ async def read_copy_status(source: Database, target: Database) -> CopyStatus:
     if await read_version(target) is None:
         async with open_source(source) as side:
             place = await _check_unbegun(side, target)
-            return await _describe("none", side, place, load_tables(), 0)
-    async with _open_pair(source, target) as pair:
-        stage = await _find_stage(pair)
-        copied = await pair.target.read(state.list_copied())
+            return await _describe("none", side, place, 0)
+    async with _open_copier(source, target, lambda *_: None) as copier:
+        stage = await _find_stage(copier)
+        copied = await copier.target.read(state.list_copied())
         rows = sum(each.copied_rows for each in copied.values())
-        return await _describe(stage, pair.source, pair.target.place, pair.tables, rows)
+        return await _describe(stage, copier.source, copier.target.place, rows)
 
 
 async def copy_rows(
@@ -96,11 +88,13 @@ async def copy_rows(
     Raises: as `read_copy_status`, and Conflict if another process has taken over.
     """
     await _create_target(source, target)
-    async with _open_pair(source, target) as pair:
-        stage = await _find_stage(pair)
+    async with _open_copier(source, target, report, indexes_texts) as copier:
+        stage = await _find_stage(copier)
         if stage in ("moved", "finished"):
-            raise _build_moved_already(pair.source.place, pair.target.place)
-        await _copy(stage, Copier(pair.source, pair.target, pair.tables, report, indexes_texts))
+            raise _build_moved_already(copier.source.place, copier.target.place)
+        if stage == "none":
+            await copier.begin()
+        await copier.copy_rows()
     return await read_copy_status(source, target)
 
 
@@ -121,33 +115,23 @@ async def finish_copy(
         indexes_texts: as in `copy_rows`.
 
     Returns:
-        The facts of the copy.
+        The places of both, and the facts of `Copier.finish`.
 
     Raises: as `copy_rows`, and Conflict if runs are live, Unavailable if the databases differ.
     """
     await _create_target(source, target)
-    async with _open_pair(source, target) as pair:
-        copier = Copier(pair.source, pair.target, pair.tables, report, indexes_texts)
-        stage = await _find_stage(pair)
-        facts: dict[str, object] = {"from": pair.source.place, "to": pair.target.place}
+    async with _open_copier(source, target, report, indexes_texts) as copier:
+        stage = await _find_stage(copier)
+        facts: dict[str, object] = {"from": copier.source.place, "to": copier.target.place}
 
         if stage == "moved":
             await copier.open_target()
         if stage in ("moved", "finished"):
             return {**facts, "rows": None, "starts_refused": None, "writes_refused": None}
 
-        await _copy(stage, copier)
-        finished = await copier.finish(wait=wait, interrupt=interrupt)
-        return {
-            **facts,
-            "rows": sum(each.rows for each in finished.tables.values()),
-            "starts_refused": round(finished.starts_refused, 3),
-            "writes_refused": round(finished.writes_refused, 3),
-            "tables": [
-                {"table": name, "rows": each.rows, "digest": each.digest}
-                for name, each in finished.tables.items()
-            ],
-        }
+        if stage == "none":
+            await copier.begin()
+        return facts | await copier.finish(wait=wait, interrupt=interrupt)
 
 
 async def abandon_copy(source: Database) -> str:
@@ -217,50 +201,41 @@ def _check_engines(source: Database, target: Database | None = None) -> None:
         )
 
 
-async def _copy(stage: Stage, copier: Copier) -> None:
-    if stage == "none":
-        await copier.begin()
-    await copier.copy_rows()
-
-
-async def _find_stage(pair: _Pair) -> Stage:
+async def _find_stage(copier: Copier) -> Stage:
     """Return the stage of the copy between two databases.
 
     Raises:
         Conflict: they are part of other copies, or the target is not empty.
     """
-    ours = await pair.source.read(state.get_state())
-    theirs = await pair.target.read(state.get_state())
-    await _check_source(pair.source, pair.target.place, ours, theirs)
+    source, target = copier.source, copier.target
+    ours, theirs = await source.read(state.get_state()), await target.read(state.get_state())
+    _check_source(source, target.place, ours, theirs)
     if ours and theirs and ours.copy_id == theirs.copy_id:
         if ours.state == "moved":
             return "finished" if theirs.state == "complete" else "moved"
         if theirs.state == "complete":
             raise errors.Conflict(
                 "The copy was finished already",
-                cause=f"{pair.target.place} has taken the place of {pair.source.place}, which is"
-                " in a state before that",
+                cause=f"{target.place} has taken the place of {source.place}, which is in a state"
+                " before that",
                 hint="to use the source again: agentctl db copy --abandon",
             )
-        copied = await pair.target.read(state.list_copied())
+        copied = await target.read(state.list_copied())
         return "copied" if all(each.is_complete for each in copied.values()) else "copying"
-    await _check_empty(pair.target, pair.tables)
+    await _check_empty(target, copier.tables, theirs)
     return "none"
 
 
 async def _check_unbegun(source: SqliteSource, target: Database) -> str:
     """Check that a copy to a database without tables may begin. Return the place of the target."""
-    from agentctl.store.copying.postgres import name_place
-
     place = name_place(target)
-    await _check_source(source, place, None, None)
+    _check_source(source, place, await source.read(state.get_state()), None)
     return place
 
 
-async def _check_source(
+def _check_source(
     source: SqliteSource, place: str, ours: state.CopyState | None, theirs: state.CopyState | None
 ) -> None:
-    ours = ours or await source.read(state.get_state())
     if ours is None:
         return
     is_same = theirs is not None and theirs.copy_id == ours.copy_id
@@ -275,11 +250,10 @@ async def _check_source(
     )
 
 
-async def _check_empty(target: PostgresTarget, tables: tuple[Table, ...]) -> None:
-    from agentctl.store.sqlite.schema import build_in_memory
-
+async def _check_empty(
+    target: PostgresTarget, tables: tuple[Table, ...], theirs: state.CopyState | None
+) -> None:
     created = build_in_memory(SCHEMA_VERSION)
-    theirs = await target.read(state.get_state())
     for table in tables:
         seeds = created.execute(f"SELECT {', '.join(table.columns)} FROM {table.name}").fetchall()
         async with target.snapshot(), aclosing(target.scan(table)) as batches:
@@ -312,11 +286,9 @@ async def _create_target(source: Database, target: Database) -> None:
         await migrating.migrate(target, lambda _: None)
 
 
-async def _describe(
-    stage: Stage, source: SqliteSource, place: str, tables: tuple[Table, ...], copied: int
-) -> CopyStatus:
+async def _describe(stage: Stage, source: SqliteSource, place: str, copied: int) -> CopyStatus:
     rows = 0
-    for table in tables:
+    for table in load_tables():
         rows += await source.count(table)
     changes = await source.read(state.count_changes())
     live = await source.read(state.count_live())
@@ -335,61 +307,8 @@ def _format_time(at: int | None) -> Timestamp | None:
 
 
 @asynccontextmanager
-async def _open_pair(source: Database, target: Database) -> AsyncIterator[_Pair]:
+async def _open_copier(
+    source: Database, target: Database, report: Report, indexes_texts: bool = False
+) -> AsyncIterator[Copier]:
     async with open_source(source) as first, open_target(target) as second:
-        yield _Pair(first, second, load_tables())
-
-
-@asynccontextmanager
-async def open_source(entry: Database) -> AsyncIterator[SqliteSource]:
-    """Open the source of a copy, and turn the errors of its driver into public ones.
-
-    Raises:
-        Unavailable: it does not exist or cannot be used.
-        SchemaMismatch: it does not have the schema of this code.
-    """
-    await _check_version(entry)
-    source = SqliteSource(sqlite_path(entry.url))
-    try:
-        yield source
-    except Exception as error:
-        raise source.to_public_error(error) from None
-    finally:
-        await source.close()
-
-
-@asynccontextmanager
-async def open_target(entry: Database) -> AsyncIterator[PostgresTarget]:
-    """Open the target of a copy; the errors are those of `open_source`."""
-    from agentctl.store.copying.postgres import open_postgres
-    from agentctl.store.postgres.failures import to_public_error
-
-    await _check_version(entry)
-    try:
-        target = await open_postgres(entry)
-    except Exception as error:
-        raise to_public_error(error, entry.id) from None
-    try:
-        yield target
-    except Exception as error:
-        raise target.to_public_error(error) from None
-    finally:
-        await target.close()
-
-
-async def _check_version(entry: Database) -> None:
-    version = await read_version(entry)
-    if version is None:
-        raise errors.Unavailable(
-            "There is no database yet", cause=f"{display_url(entry.url)} has none"
-        )
-    if version.number != SCHEMA_VERSION:
-        if version.moved_to is None and version.copied_from is None:
-            check_newer(version, display_url(entry.url))
-        is_older, place = version.number < SCHEMA_VERSION, display_url(entry.url)
-        raise errors.SchemaMismatch(
-            "Both databases of a copy must have the schema of this agentctl",
-            cause=f"{place} has schema {version.number}, this one {SCHEMA_VERSION}",
-            command=MIGRATE_COMMAND if is_older else None,
-            hint=None if is_older else "use the version of agentctl that migrated it",
-        )
+        yield Copier(first, second, report, indexes_texts)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from agentctl.admin.database_copy import open_source, open_target
 from agentctl.config.databases import is_sqlite_url
 from agentctl.config.settings import Database
+from agentctl.store.copying.postgres import open_target
+from agentctl.store.copying.sqlite import open_source
 from agentctl.store.copying.tables import TableSum, load_tables
 
 

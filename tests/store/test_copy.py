@@ -134,7 +134,7 @@ def test_wrong_targets_are_refused_and_an_abandoned_copy_leaves_nothing(
             await database_copy.copy_rows(source, taken, quiet)
         await database_copy.abandon_copy(source)
         await change(database)
-        async with database_copy.open_source(source) as opened:
+        async with sqlite.open_source(source) as opened:
             assert await opened.read(copier.state.count_changes()) == 0
         with pytest.raises(errors.Conflict, match="under way"):
             await database_copy.abandon_copy(source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import asyncpg
 
@@ -18,6 +18,7 @@ from agentctl.store.copying.tables import (
     Key,
     Row,
     Table,
+    check_schema,
     count_bytes,
 )
 from agentctl.store.database import Work
@@ -29,6 +30,8 @@ T = TypeVar("T")
 
 PREFETCH = 200
 """Rows that a cursor reads at a time: a row of a run may have megabytes."""
+
+_DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 
 _TYPES = {"TEXT": "text", "INTEGER": "bigint", "BLOB": "bytea", "REAL": "double precision"}
 
@@ -55,10 +58,9 @@ def name_place(entry: Entry) -> str:
 
 
 class PostgresTarget:
-    """A database that receives the rows of another one, used by one task. Use `open_postgres`.
+    """A database that receives the rows of another one, used by one task. Use `open_target`.
 
-    Methods raise the errors of the driver; the caller turns them into public ones by
-    `to_public_error`.
+    Methods raise the errors of the driver.
 
     Attributes:
         place: the URL without a password, for messages.
@@ -66,18 +68,7 @@ class PostgresTarget:
 
     def __init__(self, entry: Entry, connection: PooledConnection) -> None:
         self.place = name_place(entry)
-        self._id = entry.id
         self._connection = connection
-
-    async def close(self) -> None:
-        """Close the connection."""
-        self._connection.terminate()
-
-    def to_public_error(self, error: Exception) -> Exception:
-        """Return the public error for an error of the driver, and log its text."""
-        if isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
-            return to_public_error(error, self._id)
-        return error
 
     async def read(self, work: Work[T]) -> T:
         """Run a unit that reads."""
@@ -165,15 +156,8 @@ class PostgresTarget:
                     "SELECT setval($1::text::regclass, $2)", sequence, value
                 )
 
-    async def suspend_guards(self) -> None:
-        """Suspend the triggers that refuse changes: the source has allowed them."""
-        await self._alter_guards("DISABLE")
-
-    async def restore_guards(self) -> None:
-        """Let the suspended triggers work again."""
-        await self._alter_guards("ENABLE")
-
-    async def _alter_guards(self, how: str) -> None:
+    async def alter_guards(self, how: Literal["DISABLE", "ENABLE"]) -> None:
+        """Suspend the triggers that refuse changes, which the source has allowed; or end that."""
         for table, trigger in await self._connection.fetch(_GUARDS):
             await self._connection.execute(f"ALTER TABLE {table} {how} TRIGGER {trigger}")
 
@@ -186,13 +170,23 @@ class PostgresTarget:
         except BaseException:
             try:
                 await self._connection.execute("ROLLBACK")
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+            except _DRIVER_ERRORS:
                 # It is lost, or in use by a cancelled statement.
                 self._connection.terminate()
             raise
 
 
-async def open_postgres(entry: Entry) -> PostgresTarget:
-    """Open the target of a copy. Raises the errors of `connection.connect`."""
-    connection = await connect(replace(entry, statement_seconds=LONGEST_SECONDS))
-    return PostgresTarget(entry, connection)
+@asynccontextmanager
+async def open_target(entry: Entry) -> AsyncIterator[PostgresTarget]:
+    """Open the target of a copy; the errors are those of `sqlite.open_source`."""
+    await check_schema(entry)
+    try:
+        connection = await connect(replace(entry, statement_seconds=LONGEST_SECONDS))
+    except Exception as error:
+        raise to_public_error(error, entry.id) from None
+    try:
+        yield PostgresTarget(entry, connection)
+    except _DRIVER_ERRORS as error:
+        raise to_public_error(error, entry.id) from None
+    finally:
+        connection.terminate()

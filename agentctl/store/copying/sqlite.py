@@ -13,6 +13,8 @@ from typing import TypeVar, cast
 
 import apsw
 
+from agentctl.config.databases import sqlite_path
+from agentctl.config.settings import Database as Entry
 from agentctl.store.copying.tables import (
     BATCH_BYTES,
     BATCH_ROWS,
@@ -20,6 +22,7 @@ from agentctl.store.copying.tables import (
     Key,
     Row,
     Table,
+    check_schema,
     count_bytes,
 )
 from agentctl.store.database import Work
@@ -51,10 +54,9 @@ _OPERATIONS = ("INSERT", "UPDATE", "DELETE")
 
 
 class SqliteSource:
-    """A file that is copied, used by one task.
+    """A file that is copied, used by one task. Use `open_source`.
 
-    Reads see one state within `snapshot` and `locked`. Methods raise the errors of the driver; the
-    caller turns them into public ones by `to_public_error`.
+    Reads see one state within `snapshot` and `locked`. Methods raise the errors of the driver.
 
     Args:
         path: the file, which has the schema of this code.
@@ -69,14 +71,10 @@ class SqliteSource:
         self._writer = connect_writer(path, BusyHandler(LOCK_SECONDS))
         self._reading = self._reader
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the connections."""
         self._reader.close(True)
         self._writer.close(True)
-
-    def to_public_error(self, error: Exception) -> Exception:
-        """Return the public error for an error of the driver, and log its text."""
-        return to_public_error(error, self.place) if isinstance(error, apsw.Error) else error
 
     async def read(self, work: Work[T]) -> T:
         """Run a unit that reads."""
@@ -209,6 +207,24 @@ class SqliteSource:
         for (name,) in self._writer.execute(_TRIGGERS).fetchall():
             if str(name).startswith((RECORDER, DRAIN)):
                 self._writer.execute(f"DROP TRIGGER {name}")
+
+
+@asynccontextmanager
+async def open_source(entry: Entry) -> AsyncIterator[SqliteSource]:
+    """Open the source of a copy, and turn the errors of its driver into public ones.
+
+    Raises:
+        Unavailable: it does not exist or cannot be used.
+        SchemaMismatch: it does not have the schema of this code.
+    """
+    await check_schema(entry)
+    source = SqliteSource(sqlite_path(entry.url))
+    try:
+        yield source
+    except apsw.Error as error:
+        raise to_public_error(error, source.place) from None
+    finally:
+        source.close()
 
 
 def _in_batches(rows: Iterator[Row]) -> Iterator[list[Row]]:

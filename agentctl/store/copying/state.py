@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from agentctl import errors
 from agentctl.light_dataclass import dataclass
-from agentctl.store.copying.tables import Table
+from agentctl.store.copying.tables import Key, Table, read_key, write_key
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.schema import CLOSED_FROM, FINISH_UPGRADE
 from agentctl.store.states import IS_LIVE
@@ -24,7 +24,6 @@ class CopyState:
     other: str
     state: State
     copier: str | None
-    compatible_from: int
     started_at: int
     finished_at: int | None
 
@@ -49,11 +48,13 @@ class CopiedTable(NamedTuple):
     copied_rows: int
     is_complete: int
 
+    @property
+    def key(self) -> Key | None:
+        """The key of the last row that was copied."""
+        return None if self.cursor is None else read_key(self.cursor)
 
-_STATE = Sql(
-    "SELECT copy_id, role, other, state, copier, compatible_from, started_at, finished_at"
-    " FROM copy_state"
-)
+
+_STATE = Sql("SELECT copy_id, role, other, state, copier, started_at, finished_at FROM copy_state")
 _HAS_MOVED = Sql("SELECT 1 FROM copy_state WHERE role = 'source' AND state = 'moved'")
 _LOCKED_STATE = Sql(f"{_STATE} FOR UPDATE")
 _DELETE_STATE = Sql("DELETE FROM copy_state")
@@ -170,8 +171,9 @@ def list_copied() -> Steps[dict[str, CopiedTable]]:
     return {row[0]: CopiedTable(*row) for row in (yield Statement(_LIST_TABLES))}
 
 
-def advance(name: str, cursor: str | None, rows: int, *, is_complete: bool) -> Work[None]:
+def advance(name: str, key: Key | None, rows: int, *, is_complete: bool) -> Work[None]:
     """Record that rows of a table were copied, up to a key."""
+    cursor = None if key is None else write_key(key)
     return _ADVANCE.execute(name=name, cursor=cursor, rows=rows, is_complete=int(is_complete))
 
 

@@ -10,13 +10,15 @@ import json
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from graphlib import TopologicalSorter
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from agentctl import errors
+from agentctl.config.databases import display_url
+from agentctl.config.settings import Database as Entry
 from agentctl.light_dataclass import dataclass
-from agentctl.store.schema import SCHEMA_VERSION
-
-if TYPE_CHECKING:
-    import apsw
+from agentctl.store.migrating import read_version
+from agentctl.store.schema import MIGRATE_COMMAND, SCHEMA_VERSION, check_newer
+from agentctl.store.sqlite.schema import build_in_memory
 
 NOT_COPIED = frozenset(
     {
@@ -89,17 +91,7 @@ def count_bytes(row: Row) -> int:
 
 def load_tables() -> tuple[Table, ...]:
     """Return the tables that are copied; each comes after the tables that it refers to."""
-    from agentctl.store.sqlite.schema import build_in_memory
-
-    return order_tables(build_in_memory(SCHEMA_VERSION))
-
-
-def order_tables(schema: apsw.Connection) -> tuple[Table, ...]:
-    """Return the tables of a schema, without virtual ones and those that stay.
-
-    Raises:
-        ValueError: tables refer to each other, or one has no primary key.
-    """
+    schema = build_in_memory(SCHEMA_VERSION)
     tables = dict[str, Table]()
     references = dict[str, set[str]]()
     for (name,) in schema.execute(_TABLES).fetchall():
@@ -107,8 +99,6 @@ def order_tables(schema: apsw.Connection) -> tuple[Table, ...]:
             continue
         columns = schema.execute(_COLUMNS, (name,)).fetchall()
         keyed = sorted((pk, at) for at, (_, _, pk) in enumerate(columns) if pk)
-        if not keyed:
-            raise ValueError(f"table {name} has no primary key")
         tables[str(name)] = Table(
             str(name),
             tuple(str(column) for column, _, _ in columns),
@@ -118,6 +108,28 @@ def order_tables(schema: apsw.Connection) -> tuple[Table, ...]:
         found = schema.execute(_REFERENCES, (name,)).fetchall()
         references[str(name)] = {str(parent) for (parent,) in found} - {name}
     return tuple(tables[name] for name in TopologicalSorter(references).static_order())
+
+
+async def check_schema(entry: Entry) -> None:
+    """Check that a database of a copy has the schema of this code.
+
+    Raises:
+        Unavailable: it does not exist or cannot be used.
+        SchemaMismatch: it has another schema.
+    """
+    version, place = await read_version(entry), display_url(entry.url)
+    if version is None:
+        raise errors.Unavailable("There is no database yet", cause=f"{place} has none")
+    if version.number != SCHEMA_VERSION:
+        if version.moved_to is None and version.copied_from is None:
+            check_newer(version, place)
+        is_older = version.number < SCHEMA_VERSION
+        raise errors.SchemaMismatch(
+            "Both databases of a copy must have the schema of this agentctl",
+            cause=f"{place} has schema {version.number}, this one {SCHEMA_VERSION}",
+            command=MIGRATE_COMMAND if is_older else None,
+            hint=None if is_older else "use the version of agentctl that migrated it",
+        )
 
 
 def write_key(key: Key) -> str:
@@ -132,7 +144,10 @@ def read_key(text: str) -> Key:
 
 @dataclass(slots=True)
 class TableSum:
-    """A number of rows, and the sum of their hashes modulo 2^256: the same in any order."""
+    """A number of rows, and the sum of their hashes modulo 2^256: the same in any order.
+
+    The hash of a row is the SHA-256 of its values, in the order of `Table.columns`.
+    """
 
     rows: int = 0
     total: int = 0
@@ -141,13 +156,13 @@ class TableSum:
         """Add the hashes of rows."""
         for row in rows:
             self.rows += 1
-            self.total = (self.total + hash_row(row)) % _MODULUS
+            self.total = (self.total + _hash(row)) % _MODULUS
 
     def remove(self, rows: Iterable[Row]) -> None:
         """Subtract the hashes of rows."""
         for row in rows:
             self.rows -= 1
-            self.total = (self.total - hash_row(row)) % _MODULUS
+            self.total = (self.total - _hash(row)) % _MODULUS
 
     @property
     def digest(self) -> str:
@@ -155,6 +170,12 @@ class TableSum:
         return f"{self.total:064x}"
 
 
-def hash_row(row: Row) -> int:
-    """Return the SHA-256 of the values of a row, in the order of `Table.columns`."""
+def add_up(rows: Iterable[Row]) -> TableSum:
+    """Return the sum of some rows."""
+    found = TableSum()
+    found.add(rows)
+    return found
+
+
+def _hash(row: Row) -> int:
     return int.from_bytes(sha256(repr(row).encode("utf-8", "surrogatepass")).digest())
