@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from typing import NamedTuple, cast
 
 from agentctl.store.database import Sql, Statement, Steps, Value, unit
@@ -104,16 +103,17 @@ class _Reader:
         terms: dict[Word, list[str]],
     ) -> None:
         self.newest_first = page.order == "desc"
+        self._from, self._order = ("<=", "DESC") if self.newest_first else (">=", "ASC")
         self.page = page
         self._owner = None if visibility.everyone else build_owner_key(visibility.user_id)
-        self._texts, self._values = conditions.texts, dict(conditions.values)
+        where = " AND ".join(("sessions.session_id = t.session_id", *conditions.texts))
+        self._columns = f"t.place, t.session_id, (SELECT created_at FROM sessions WHERE {where})"
+        self._values = dict(conditions.values)
         plain, prefixes = search.format_tsquery()
         self._table = "search_words" if search.tokenizer == "words" else "search_trigrams"
         self._words: dict[str, Value] = {"search_query": search.format_fts5(self._owner, terms)}
         self._lexemes: dict[str, Value] = {"search_plain": plain, "search_prefixes": prefixes}
-        self._scope: dict[str, Value] = {}
         if self._owner is not None:
-            self._scope = {"search_owner": self._owner}
             self._lexemes |= {"search_lexeme": f"'{self._owner}'"}
         self.first = FARTHEST if self.newest_first else 0
         if page.after is not None:
@@ -141,14 +141,22 @@ class _Reader:
 
     def sqlite(self, start: int, limit: int) -> Statement:
         """Return the statement of SQLite for texts in order, from a place on."""
-        sql = _sqlite_sql(self._table, self._texts, self.newest_first)
+        # CROSS JOIN keeps the order of the index of words, so nothing is sorted.
+        sql = Sql(
+            f"SELECT {self._columns}"
+            f" FROM {self._table} AS w CROSS JOIN search_texts AS t ON t.place = w.rowid"
+            f" WHERE {self._table} MATCH :search_query AND w.rowid {self._from} :search_start"
+            f" ORDER BY w.rowid {self._order} LIMIT :search_limit"
+        )
         values = {**self._values, **self._words, "search_start": start, "search_limit": limit}
         return Statement(sql, values)
 
     def last_compared(self, start: int, size: int) -> Statement:
         """Return the statement of PostgreSQL for the last of some texts from a place on."""
-        values = {**self._bind_range(start, None), "search_offset": size - 1}
-        return Statement(_last_compared_sql(self.newest_first, bool(self._scope)), values)
+        sql = Sql(
+            f"SELECT place FROM search_texts WHERE {self._range} LIMIT 1 OFFSET :search_offset"
+        )
+        return Statement(sql, {**self._bind_range(start, None), "search_offset": size - 1})
 
     def compared(self, start: int, end: int | None, limit: int) -> Statement:
         """Return the statement of PostgreSQL that compares texts with the words, in order.
@@ -156,111 +164,72 @@ class _Reader:
         Args:
             end: the first place that is not read; None: there is none.
         """
-        sql = _compared_sql(self._texts, self.newest_first, bool(self._scope))
+        # OFFSET keeps the words out of the inner statement, for which the planner would choose
+        # their index by an estimate.
+        sql = Sql(
+            f"SELECT {self._columns} FROM (SELECT place, session_id, words FROM search_texts"
+            f" WHERE {self._range} OFFSET 0) AS t WHERE {self._matches} LIMIT :search_limit"
+        )
         bounds = {**self._bind_range(start, end), "search_limit": limit}
         return Statement(sql, {**self._values, **self._lexemes, **bounds})
 
+    @property
+    def _range(self) -> str:
+        """The condition and the order of the texts of an owner, or all, in a range of places."""
+        until = ">" if self.newest_first else "<"
+        if self._owner is None:
+            return (
+                f"place {self._from} :search_start AND place {until} :search_end"
+                f" ORDER BY place {self._order}"
+            )
+        # Pairs, and both columns in the order: only the index of owners has that. With the
+        # condition `owner = ...` the planner may read the texts of all owners in their order.
+        return (
+            f"(owner, place) {self._from} (:search_owner, :search_start)"
+            f" AND (owner, place) {until} (:search_owner, :search_end)"
+            f" ORDER BY owner {self._order}, place {self._order}"
+        )
+
     def _bind_range(self, start: int, end: int | None) -> dict[str, Value]:
         last = -1 if self.newest_first else FARTHEST
-        return {**self._scope, "search_start": start, "search_end": last if end is None else end}
+        owner: dict[str, Value] = {} if self._owner is None else {"search_owner": self._owner}
+        return {**owner, "search_start": start, "search_end": last if end is None else end}
 
     def estimate(self) -> Statement:
         """Return the statement of PostgreSQL that estimates the texts with all words."""
-        return Statement(_estimate_sql(bool(self._scope)), self._lexemes)
+        explained = f"SELECT 1 FROM search_texts AS t WHERE {self._matches}"
+        return Statement(Sql(f"EXPLAIN (FORMAT JSON) {explained}"), self._lexemes)
 
     def indexed(self, limit: int) -> Statement:
         """Return the statement of PostgreSQL that reads the index of words, in any order."""
-        sql = _indexed_sql(self._texts, self.newest_first, bool(self._scope))
+        # An expression: the index of places must not be read, however the planner estimates the
+        # words.
+        sql = Sql(
+            f"SELECT {self._columns} FROM search_texts AS t WHERE {self._matches}"
+            f" AND t.place + 0 {self._from} :search_start LIMIT :search_limit"
+        )
         bounds: dict[str, Value] = {"search_start": self.first, "search_limit": limit}
         return Statement(sql, {**self._values, **self._lexemes, **bounds})
 
-
-@cache
-def _sqlite_sql(table: str, conditions: tuple[str, ...], newest_first: bool) -> Sql:
-    # CROSS JOIN keeps the order of the index of words, so nothing is sorted.
-    sign, order = ("<=", "DESC") if newest_first else (">=", "ASC")
-    return Sql(
-        f"SELECT {_select(conditions)}"
-        f" FROM {table} AS w CROSS JOIN search_texts AS t ON t.place = w.rowid"
-        f" WHERE {table} MATCH :search_query AND w.rowid {sign} :search_start"
-        f" ORDER BY w.rowid {order} LIMIT :search_limit"
-    )
+    @property
+    def _matches(self) -> str:
+        query = (
+            "plainto_tsquery('simple', cast(:search_plain as text))"
+            " && to_tsquery('simple', cast(:search_prefixes as text))"
+        )
+        owner = "" if self._owner is None else " && cast(cast(:search_lexeme as text) as tsquery)"
+        # PostgreSQL ignores texts without a word for it, such as `<b>`: then nothing is found.
+        return f"t.words @@ ({query}{owner}) AND numnode({query}) > 0"
 
 
-@cache
-def _terms_sql() -> Sql:
-    # Each row is the first word of the index after the one before: no text is read. No word has the
-    # character U+0001.
-    after = "SELECT term FROM search_terms WHERE term >="
-    return Sql(
-        f"WITH RECURSIVE found (term) AS (SELECT ({after} :first LIMIT 1) UNION ALL"
-        f" SELECT ({after} found.term || char(1) LIMIT 1) FROM found WHERE found.term < :last)"
-        " SELECT term FROM found WHERE term < :last LIMIT :maximum"
-    )
-
-
-@cache
-def _last_compared_sql(newest_first: bool, owned: bool) -> Sql:
-    return Sql(
-        f"SELECT place FROM search_texts WHERE {_match_range(newest_first, owned)}"
-        " LIMIT 1 OFFSET :search_offset"
-    )
-
-
-@cache
-def _compared_sql(conditions: tuple[str, ...], newest_first: bool, owned: bool) -> Sql:
-    # OFFSET keeps the words out of the inner statement, for which the planner would choose their
-    # index by an estimate.
-    return Sql(
-        f"SELECT {_select(conditions)} FROM (SELECT place, session_id, words FROM search_texts"
-        f" WHERE {_match_range(newest_first, owned)} OFFSET 0) AS t"
-        f" WHERE {_match_words(owned)} LIMIT :search_limit"
-    )
-
-
-def _match_range(newest_first: bool, owned: bool) -> str:
-    """Return the condition and the order of the texts of an owner, or all, in a range of places."""
-    sign, other, order = ("<=", ">", "DESC") if newest_first else (">=", "<", "ASC")
-    if not owned:
-        return f"place {sign} :search_start AND place {other} :search_end ORDER BY place {order}"
-    # Pairs, and both columns in the order: only the index of owners has that. With the condition
-    # `owner = ...` the planner may read the texts of all owners in the order of places.
-    return (
-        f"(owner, place) {sign} (:search_owner, :search_start)"
-        f" AND (owner, place) {other} (:search_owner, :search_end)"
-        f" ORDER BY owner {order}, place {order}"
-    )
-
-
-@cache
-def _estimate_sql(owned: bool) -> Sql:
-    return Sql(f"EXPLAIN (FORMAT JSON) SELECT 1 FROM search_texts AS t WHERE {_match_words(owned)}")
-
-
-@cache
-def _indexed_sql(conditions: tuple[str, ...], newest_first: bool, owned: bool) -> Sql:
-    # An expression: the index of places must not be read, however the planner estimates the words.
-    sign = "<=" if newest_first else ">="
-    return Sql(
-        f"SELECT {_select(conditions)} FROM search_texts AS t WHERE {_match_words(owned)}"
-        f" AND t.place + 0 {sign} :search_start LIMIT :search_limit"
-    )
-
-
-def _select(conditions: tuple[str, ...]) -> str:
-    where = " AND ".join(("sessions.session_id = t.session_id", *conditions))
-    return f"t.place, t.session_id, (SELECT created_at FROM sessions WHERE {where})"
-
-
-def _match_words(owned: bool) -> str:
-    query = (
-        "plainto_tsquery('simple', cast(:search_plain as text))"
-        " && to_tsquery('simple', cast(:search_prefixes as text))"
-    )
-    lexeme = " && cast(cast(:search_lexeme as text) as tsquery)" if owned else ""
-    # PostgreSQL ignores texts without a word for it, such as `<b>`: then nothing is found.
-    return f"t.words @@ ({query}{lexeme}) AND numnode({query}) > 0"
-
+# Each row is the first word of the index after the one before: no text is read. No word has the
+# character U+0001.
+_NEXT_TERM = "SELECT term FROM search_terms WHERE term >="
+_TERMS = (
+    f"WITH RECURSIVE found (term) AS (SELECT ({_NEXT_TERM} :first LIMIT 1) UNION ALL"
+    f" SELECT ({_NEXT_TERM} found.term || char(1) LIMIT 1) FROM found WHERE found.term < :last)"
+    " SELECT term FROM found WHERE term < :last LIMIT :maximum"
+)
 
 # For the rest of the transaction. The table of texts is never read from its beginning to its end,
 # and texts in order are never sorted, however the planner estimates their number.
@@ -294,11 +263,14 @@ def list_page(
         for word in search.list_expanded():
             values: dict[str, Value] = {"first": word.text.lower()}
             values |= {"last": prefix_end(word.text.lower()), "maximum": MAXIMUM_TERMS + 1}
-            found = [row[0] for row in (yield Statement(_terms_sql(), values))]
+            found = [row[0] for row in (yield Statement(Sql(_TERMS), values))]
             if 0 < len(found) <= MAXIMUM_TERMS:
                 terms[word] = found
     reader = _Reader(search, visibility, conditions, page, terms)
-    part = yield from (_read_sqlite if is_sqlite else _read_postgres)(reader)
+    if is_sqlite:
+        part = yield from _read_in_order(reader, reader.sqlite, _Part([], reader.first), None)
+    else:
+        part = yield from _read_postgres(reader)
     sessions = _select_sessions(part.found, page)
     shown = sessions[page.offset : page.offset + page.limit]
     following = None if part.end is None else reader.build_cursor(part.end)
@@ -307,11 +279,6 @@ def list_page(
     total = page.total or (len(sessions), part.end is not None or page.after is not None)
     rows = yield from _read_rows(shown, visibility)
     return RowPage(rows, *total, following, keeps_total=True)
-
-
-@unit
-def _read_sqlite(reader: _Reader) -> Steps[_Part]:
-    return (yield from _read_in_order(reader, reader.sqlite, _Part([], reader.first), None))
 
 
 @unit
@@ -401,8 +368,10 @@ def _read_rows(shown: Sequence[Found], visibility: Visibility) -> Steps[list[Mat
     for group in group_ids([found.place for found in shown]):
         for place, session_id, run_id, text in (yield Statement(_TEXTS, group)):
             matches[place, session_id] = Match(run_id, text)
+    where = " AND ".join((f"session_id IN ({ID_GROUP})", *seen.texts))
+    rows_sql = Sql(f"SELECT {LISTING.columns} FROM sessions WHERE {where}")
     for group in group_ids([found.session_id for found in shown]):
-        for columns in (yield Statement(_rows_sql(seen.texts), {**group, **seen.values})):
+        for columns in (yield Statement(rows_sql, {**group, **seen.values})):
             row = SummaryRow(*columns)
             rows[row.session_id] = row
     return [
@@ -410,9 +379,3 @@ def _read_rows(shown: Sequence[Found], visibility: Visibility) -> Steps[list[Mat
         for found in shown
         if found.session_id in rows and (found.place, found.session_id) in matches
     ]
-
-
-@cache
-def _rows_sql(conditions: tuple[str, ...]) -> Sql:
-    where = " AND ".join((f"session_id IN ({ID_GROUP})", *conditions))
-    return Sql(f"SELECT {LISTING.columns} FROM sessions WHERE {where}")
