@@ -19,7 +19,7 @@ from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.light_dataclass import dataclass
 from agentctl.store import migrating
-from agentctl.store.migrating import get_engine, read_unbounded, read_version
+from agentctl.store.migrating import get_engine, read_sizes, read_unbounded, read_version
 from agentctl.store.repositories import integrity
 from agentctl.store.schema import (
     MIGRATE_COMMAND,
@@ -32,7 +32,6 @@ from agentctl.store.schema import (
     list_pending,
     load_migrations,
 )
-from agentctl.store.sizes import read_sizes
 from agentctl.store.sqlite.backup import ReportCopyProgress
 from agentctl.store.sqlite.backup import back_up as copy
 

@@ -10,9 +10,9 @@ from agentctl import errors
 from agentctl.config.settings import Settings
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.store.databases import Databases
-from agentctl.store.migrating import exclude_earlier_programs
 from agentctl.store.repositories import workers
 from agentctl.store.schema import TEXT_ROWS_SINCE
+from agentctl.store.versions import exclude_earlier_programs
 
 
 async def check_servers(settings: Settings) -> None:

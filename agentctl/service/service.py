@@ -237,13 +237,13 @@ def log_startup_warnings(settings: Settings) -> None:
     paths = [sqlite_path(entry.url) for entry in settings.databases if is_sqlite_url(entry.url)]
     if not paths:
         return
-    from agentctl.store.sqlite.hazards import (
+    from agentctl.store.sqlite.inspect import (
         MINIMUM_SQLITE_VERSION,
         NETWORK_FILESYSTEMS,
         detect_filesystem,
+        get_sqlite_version,
         is_at_least,
     )
-    from agentctl.store.sqlite.inspect import get_sqlite_version
 
     version = get_sqlite_version()
     if not is_at_least(version, MINIMUM_SQLITE_VERSION):

@@ -1,17 +1,20 @@
-"""Migrations of a configured database, and reads that work before a migration."""
+"""Migrations of a configured database, and reads that work before a migration: version and size."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
-from agentctl.store.database import Sql, Statement, Steps, Work, unit
-from agentctl.store.schema import FINISH_UPGRADE, Engine, Migration, StoredVersion, load_migrations
+from agentctl.store.database import Work
+from agentctl.store.schema import Engine, Migration, StoredVersion, load_migrations
 from agentctl.store.threads import call_in_thread
 
 if TYPE_CHECKING:
+    import apsw
+
     from agentctl.config.settings import Database as Entry
+    from agentctl.store.sqlite.thread import ShouldStop
 
 T = TypeVar("T")
 
@@ -20,9 +23,24 @@ Applied = Callable[[Migration], None]
 LONGEST_SECONDS = 86_400.0
 """Maximum duration of a statement of a migration: an index of a large table takes long."""
 
+EXACT_COUNT_LIMIT = 100_000
+"""Maximum number of rows of a table that are counted; a larger number is estimated."""
 
-_VERSION = Sql("SELECT max(version), max(compatible_from) FROM schema_version")
-_FINISH = Sql(FINISH_UPGRADE)
+_TABLES = ("sessions", "runs")
+
+_COUNT = f"SELECT count(*) FROM (SELECT 1 FROM {{}} LIMIT {EXACT_COUNT_LIMIT + 1}) AS counted"
+
+_ROWID = "SELECT max(rowid) FROM {}"
+
+_TUPLES = """
+SELECT reltuples::bigint FROM pg_class
+WHERE relnamespace = quote_ident(current_schema())::regnamespace AND relname = '{}'
+"""
+
+_BYTES = """
+SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
+WHERE relnamespace = quote_ident(current_schema())::regnamespace AND relkind = 'r'
+"""
 
 
 def get_engine(entry: Entry) -> Engine:
@@ -38,11 +56,10 @@ async def read_version(entry: Entry) -> StoredVersion | None:
     """
     if not is_sqlite_url(entry.url):
         from agentctl.store.postgres.connection import open_connection
-        from agentctl.store.postgres.schema import has_tables
-        from agentctl.store.postgres.schema import read_version as read
+        from agentctl.store.postgres.schema import read_stored_version
 
         async with open_connection(entry) as connection:
-            return await read(connection) if await has_tables(connection, entry) else None
+            return await read_stored_version(connection, entry)
     from agentctl.store.sqlite.connection import run_unit
     from agentctl.store.sqlite.file import build_emptied, check_file, has_been_used
     from agentctl.store.sqlite.schema import read_stored_version as stored
@@ -56,18 +73,6 @@ async def read_version(entry: Entry) -> StoredVersion | None:
     if version is None and has_been_used(path):
         raise build_emptied(path)
     return version
-
-
-@unit
-def read_current_version() -> Steps[StoredVersion]:
-    """Return the schema version of an open database."""
-    ((number, compatible_from),) = yield Statement(_VERSION)
-    return StoredVersion(number, compatible_from)
-
-
-def exclude_earlier_programs() -> Work[None]:
-    """Allow what programs of earlier releases cannot read; from then on they refuse to start."""
-    return _FINISH.execute()
 
 
 async def read_unbounded(entry: Entry, work: Work[T]) -> T:
@@ -89,6 +94,64 @@ async def read_unbounded(entry: Entry, work: Work[T]) -> T:
         return await database.read(work)
     finally:
         await database.close()
+
+
+class Sizes(NamedTuple):
+    """The size of a database in bytes and rows.
+
+    Attributes:
+        log: bytes of the write-ahead log of a SQLite file; None for PostgreSQL.
+        estimated: True if a number of rows is estimated.
+    """
+
+    bytes: int
+    log: int | None
+    sessions: int
+    runs: int
+    estimated: bool
+
+
+async def read_sizes(entry: Entry) -> Sizes:
+    """Read the size of a database that has the tables of agentctl. Raises Unavailable."""
+    if not is_sqlite_url(entry.url):
+        return await _read_postgres_sizes(entry)
+    from agentctl.store.sqlite.file import get_file_size, get_wal_path
+    from agentctl.store.sqlite.thread import run_on_thread
+
+    path = sqlite_path(entry.url)
+    sessions, runs = await run_on_thread(path, _count_rows)
+    return Sizes(
+        get_file_size(path),
+        get_file_size(get_wal_path(path)),
+        sessions,
+        runs,
+        max(sessions, runs) > EXACT_COUNT_LIMIT,
+    )
+
+
+def _count_rows(connection: apsw.Connection, _: ShouldStop) -> list[int]:
+    def number(sql: str) -> int:
+        return int(str(connection.execute(sql).fetchall()[0][0]))
+
+    counts = [number(_COUNT.format(table)) for table in _TABLES]
+    return [
+        rows if rows <= EXACT_COUNT_LIMIT else max(number(_ROWID.format(table)), rows)
+        for table, rows in zip(_TABLES, counts, strict=True)
+    ]
+
+
+async def _read_postgres_sizes(entry: Entry) -> Sizes:
+    from agentctl.store.postgres.connection import open_connection
+
+    counts = []
+    async with open_connection(entry) as connection:
+        for table in _TABLES:
+            count: int = await connection.fetchval(_COUNT.format(table))
+            if count > EXACT_COUNT_LIMIT:
+                count = max(await connection.fetchval(_TUPLES.format(table)), count)
+            counts.append(count)
+        size: int = await connection.fetchval(_BYTES)
+    return Sizes(size, None, counts[0], counts[1], max(counts) > EXACT_COUNT_LIMIT)
 
 
 async def migrate(entry: Entry, applied: Applied) -> None:

@@ -67,9 +67,6 @@ CLOSED_FROM = 1_000_000
 """`compatible_from` of a database that no program may serve, of any version: the source of a copy
 that has moved, or the target of one that is not complete."""
 
-COPY_OF_CLOSED = "SELECT role, other FROM copy_state"
-"""The statement for `StoredVersion.of`."""
-
 
 class Migration(NamedTuple):
     """A migration, such as `0002_many_servers` with the number 2."""
@@ -108,13 +105,6 @@ class StoredVersion(NamedTuple):
     compatible_from: int
     moved_to: str | None = None
     copied_from: str | None = None
-
-    @classmethod
-    def of(cls, number: int, compatible_from: int, copy: tuple[str, str]) -> StoredVersion:
-        """Return the version of a closed database. `copy`: role and `other` of its copy."""
-        role, other = copy
-        place = {"moved_to" if role == "source" else "copied_from": other}
-        return cls(number, compatible_from, **place)
 
     @property
     def is_newer(self) -> bool:

@@ -46,9 +46,10 @@ USES: dict[str, tuple[str, ...]] = {
         "store.repositories.personal_data",
     ),
     "calls of apsw and asyncpg, on the connections of the parts": (
-        "store.copying.postgres", "store.copying.sqlite", "store.postgres.inspect", "store.sizes",
-        "store.sqlite.backup_folder", "store.sqlite.file", "store.sqlite.inspect",
-        "store.sqlite.restore", "store.sqlite.rewrite", "store.sqlite.schema",
+        "store.copying.postgres", "store.copying.sqlite", "store.migrating",
+        "store.postgres.inspect", "store.sqlite.backup_folder", "store.sqlite.file",
+        "store.sqlite.inspect", "store.sqlite.restore", "store.sqlite.rewrite",
+        "store.sqlite.schema",
     ),
     "classes of exceptions, and the errors that follow": (
         "remote.failures", "store.postgres.failures",

@@ -36,7 +36,7 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.records.times import now
 from agentctl.store.databases import open_database
 from agentctl.store.sqlite import inspect
-from agentctl.store.sqlite.hazards import detect_filesystem
+from agentctl.store.sqlite.inspect import detect_filesystem
 from tests.loops import wait_until
 
 DAY = 86_400_000_000

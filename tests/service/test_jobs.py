@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentctl import errors
-from agentctl.admin.doctor.jobs import check_jobs
+from agentctl.admin.doctor.runs import check_jobs
 from agentctl.auth.keys.generate import generate_key
 from agentctl.config.backup import Backup
 from agentctl.config.settings import Audit, Database, Metrics, Settings

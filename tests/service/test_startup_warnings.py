@@ -24,18 +24,18 @@ def logged_warnings(folder: Path, caplog: pytest.LogCaptureFixture, url: str) ->
 def test_safe_sqlite_logs_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentctl.store.sqlite.hazards.NETWORK_FILESYSTEMS", frozenset())
+    monkeypatch.setattr("agentctl.store.sqlite.inspect.NETWORK_FILESYSTEMS", frozenset())
     assert logged_warnings(tmp_path, caplog, "sqlite:///a.db") == []
 
 
 def test_unsafe_sqlite_and_filesystem_are_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from agentctl.store.sqlite.hazards import detect_filesystem
+    from agentctl.store.sqlite.inspect import detect_filesystem
 
     kind = detect_filesystem(tmp_path)
-    monkeypatch.setattr("agentctl.store.sqlite.hazards.NETWORK_FILESYSTEMS", frozenset({kind}))
-    monkeypatch.setattr("agentctl.store.sqlite.hazards.MINIMUM_SQLITE_VERSION", "99.1.0")
+    monkeypatch.setattr("agentctl.store.sqlite.inspect.NETWORK_FILESYSTEMS", frozenset({kind}))
+    monkeypatch.setattr("agentctl.store.sqlite.inspect.MINIMUM_SQLITE_VERSION", "99.1.0")
     library, place = logged_warnings(tmp_path, caplog, "sqlite:///a.db")
     assert "can damage a database; 99.1.0 is required" in library
     assert place.startswith(f"{tmp_path}/a.db is on a network filesystem ({kind})")
@@ -44,5 +44,5 @@ def test_unsafe_sqlite_and_filesystem_are_logged(
 def test_postgres_logs_no_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentctl.store.sqlite.hazards.MINIMUM_SQLITE_VERSION", "99.1.0")
+    monkeypatch.setattr("agentctl.store.sqlite.inspect.MINIMUM_SQLITE_VERSION", "99.1.0")
     assert logged_warnings(tmp_path, caplog, "postgresql://ann@db.example/agents") == []

@@ -14,8 +14,7 @@ from agentctl.config.extras import build_install_command
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.times import format_rfc3339
-from agentctl.store.sqlite.hazards import MINIMUM_SQLITE_VERSION, is_at_least
-from agentctl.store.sqlite.inspect import get_sqlite_version
+from agentctl.store.sqlite.inspect import MINIMUM_SQLITE_VERSION, get_sqlite_version, is_at_least
 
 _LONG_LEEWAY = 60
 """Seconds; clocks that are synchronized over the network differ by less."""

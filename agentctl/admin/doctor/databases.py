@@ -24,7 +24,7 @@ from agentctl.store.repositories.workers import get_newest_time
 from agentctl.store.schema import SCHEMA_VERSION, StoredVersion, describe_newer
 from agentctl.store.sqlite import inspect
 from agentctl.store.sqlite.connection import WAL_BYTES
-from agentctl.store.sqlite.hazards import NETWORK_FILESYSTEMS, detect_filesystem
+from agentctl.store.sqlite.inspect import NETWORK_FILESYSTEMS, detect_filesystem
 from agentctl.store.threads import call_in_thread
 
 _LEAST_FREE = 100_000_000

@@ -1,4 +1,9 @@
-"""Check runs, workers and jobs: the number of problems of each kind that `runs doctor` finds."""
+"""Check runs, workers and jobs.
+
+Runs and workers: the number of problems of each kind that `runs doctor` finds. Jobs: no database
+has the times at which they ran. The lease shows a sweep of the last seconds, and work that is left
+although it was due shows a job that is late. Backups and webhooks have own checks.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,17 @@ from typing import TYPE_CHECKING
 from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError
+from agentctl.records.times import DAY, now
 
 if TYPE_CHECKING:
     from agentctl.admin.runs_doctor.find import ProblemKind
+    from agentctl.service.hosting import Hosting
 
 _CHECK = "runs"
+
+LATE_SECONDS = 300
+"""Time after which work that was due is late. Rows may be deleted a day later, because a process
+that doubts its clock waits for a day."""
 
 _DESCRIPTIONS: dict[ProblemKind, tuple[str, bool]] = {
     "lost": ("are live, but their workers are dead", True),
@@ -31,7 +42,6 @@ _DESCRIPTIONS: dict[ProblemKind, tuple[str, bool]] = {
 
 async def check_runs(settings: Settings) -> list[Finding]:
     """Count the problems in databases that exist and are valid, and find late jobs."""
-    from agentctl.admin.doctor.jobs import check_jobs
     from agentctl.admin.runs_doctor.find import RunsDoctor
     from agentctl.service.service import Service
 
@@ -53,3 +63,35 @@ async def check_runs(settings: Settings) -> list[Finding]:
         for kind, (text, is_wrong) in _DESCRIPTIONS.items()
         if kinds[kind]
     ] + [jobs]
+
+
+async def check_jobs(hosting: Hosting) -> Finding:
+    """Look for work that is late.
+
+    Raises:
+        Unavailable: a database does not answer.
+    """
+    from agentctl.runs.jobs.cleanup import EVENT_RETENTION
+    from agentctl.runs.life.claims import QUEUE_SECONDS
+    from agentctl.store.repositories import approvals, events, queue, workers
+
+    at, databases = now(), [hosting.databases[name] for name in hosting.databases]
+    before = at - LATE_SECONDS * 1_000_000
+    queued = before - QUEUE_SECONDS * 1_000_000
+    signs = {
+        "approvals have expired": approvals.list_due(before),
+        "runs have waited in the queue for too long": queue.list_overdue(queued),
+        "events are kept for too long": events.has_older(before - DAY - EVENT_RETENTION),
+    }
+    late = [
+        text
+        for text, sign in signs.items()
+        if any([await database.read(sign, size="large") for database in databases])
+    ]
+    sweeper = await hosting.databases.system.read(workers.get_sweeper(at))
+    what = f"worker {sweeper} sweeps" if sweeper else "no server sweeps now"
+    if not late:
+        return ok("jobs", f"{what}, and no work is late")
+    find = wrong if sweeper else note
+    remedy = "the log of a server names the reason: agentctl.runs" if sweeper else "agentctl serve"
+    return find("jobs", f"{what}, but {', '.join(late)}", remedy)

@@ -18,8 +18,8 @@ from agentctl.records.events import CONTENT_NAMES
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.runs.log.stream import BATCH_BYTES, Stream
 from agentctl.store.database import Database
-from agentctl.store.migrating import read_current_version
 from agentctl.store.repositories import events
+from agentctl.store.versions import read_current_version
 
 BATCH_SECONDS = 0.1
 """Interval of the writes. All runs of a process write at the same ticks of its clock, so that their

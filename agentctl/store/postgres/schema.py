@@ -14,11 +14,14 @@ from agentctl import errors
 from agentctl.config.databases import display_url
 from agentctl.config.settings import Database as Entry
 from agentctl.records.times import now
-from agentctl.store.postgres.connection import Connection, connect, verify_statements
+from agentctl.store.postgres.connection import (
+    Connection,
+    PooledConnection,
+    connect,
+    run_unit,
+    verify_statements,
+)
 from agentctl.store.schema import (
-    CLOSED_FROM,
-    COMPATIBLE_SINCE,
-    COPY_OF_CLOSED,
     FINISH_UPGRADE,
     TABLES,
     Migration,
@@ -29,6 +32,7 @@ from agentctl.store.schema import (
     load_migrations,
 )
 from agentctl.store.sqlite.schema import expected_columns, expected_indexes
+from agentctl.store.versions import read_version
 
 _LOCK = "SELECT pg_advisory_xact_lock(hashtext('agentctl ' || current_schema()))"
 _SCHEMA_LOCK = "SELECT pg_advisory_xact_lock(hashtext('agentctl schema'))"
@@ -41,8 +45,6 @@ SELECT pg_postmaster_start_time(), current_database(), current_schema(),
     to_regclass('schema_version')::oid
 """
 _ENCODING = "SELECT current_setting('server_encoding')"
-_VERSION = "SELECT max(version) FROM schema_version"
-_COMPATIBLE_FROM = "SELECT max(compatible_from) FROM schema_version"
 _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES ($1, $2)"
 
 
@@ -69,15 +71,16 @@ async def prepare_schema(entry: Entry, *, create: bool) -> StoredVersion:
     """
     connection = await connect(entry)
     try:
-        if create and not await has_tables(connection, entry):
+        version = await read_stored_version(connection, entry)
+        if version is None and create:
             await apply_pending(connection, entry, lambda _: None)
-        if not await has_tables(connection, entry):
+            version = await read_stored_version(connection, entry)
+        if version is None:
             raise errors.Unavailable(
                 "There is no database yet",
                 cause=f"{display_url(entry.url)} has no tables",
                 hint="create them with `agentctl serve` or `agentctl db migrate`",
             )
-        version = await read_version(connection)
         check_version(version, display_url(entry.url))
         if entry.listen_url:
             await _compare_databases(connection, entry)
@@ -111,7 +114,7 @@ async def _compare_databases(connection: Connection, entry: Entry) -> None:
 
 
 async def apply_pending(
-    connection: Connection, entry: Entry, applied: Callable[[Migration], None]
+    connection: PooledConnection, entry: Entry, applied: Callable[[Migration], None]
 ) -> None:
     """Apply the pending migrations, each in a separate transaction, under the lock.
 
@@ -138,15 +141,15 @@ async def apply_pending(
             # Local: a connection pooler gives the session to others after the transaction.
             await connection.execute("SET LOCAL statement_timeout = 0")
             await connection.execute(_LOCK)
-            exists = await has_tables(connection, entry)
-            if not exists:
+            stored = await read_stored_version(connection, entry)
+            if stored is None:
                 await _check_encoding(connection, entry)
-            version = await read_version(connection) if exists else StoredVersion(0, 0)
+            version = stored or StoredVersion(0, 0)
             todo = list_pending("postgres", version)[: 1 if version.number else None]
             for migration in todo:
                 await connection.execute(migration.text)
                 await connection.execute(_APPLIED, migration.number, now())
-            if not exists:
+            if stored is None:
                 await connection.execute(FINISH_UPGRADE)
         if not todo:
             check_newer(version, display_url(entry.url))
@@ -165,34 +168,22 @@ async def _check_encoding(connection: Connection, entry: Entry) -> None:
         )
 
 
-async def read_version(connection: Connection) -> StoredVersion:
-    """Return the schema version of a database with the tables of agentctl."""
-    number: int | None = await connection.fetchval(_VERSION)
-    if number is None or number < COMPATIBLE_SINCE:
-        return StoredVersion(number or 0, number or 0)
-    compatible_from: int = await connection.fetchval(_COMPATIBLE_FROM)
-    if compatible_from < CLOSED_FROM:
-        return StoredVersion(number, compatible_from)
-    (copy,) = await connection.fetch(COPY_OF_CLOSED)
-    return StoredVersion.of(number, compatible_from, (copy[0], copy[1]))
-
-
-async def has_tables(connection: Connection, entry: Entry) -> bool:
-    """Return True if the tables of agentctl exist.
+async def read_stored_version(connection: PooledConnection, entry: Entry) -> StoredVersion | None:
+    """Return the schema version; None if there are no tables.
 
     Raises:
-        Unavailable: only some of them exist.
+        Unavailable: only some of the tables exist.
     """
     names = {row[0] for row in await connection.fetch(_TABLE_NAMES)}
     if names >= TABLES:
-        return True
+        return await run_unit(connection, read_version())
     if names & TABLES:
         raise errors.Unavailable(
             "The database belongs to another program",
             cause=f"{display_url(entry.url)} has other tables; they were not changed",
             hint="name another database, or another schema in search_path",
         )
-    return False
+    return None
 
 
 _COLUMNS = """

@@ -17,9 +17,6 @@ import apsw
 from agentctl.records.times import now
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.schema import (
-    CLOSED_FROM,
-    COMPATIBLE_SINCE,
-    COPY_OF_CLOSED,
     FINISH_UPGRADE,
     SCHEMA_VERSION,
     TABLES,
@@ -39,6 +36,7 @@ from agentctl.store.sqlite.file import (
     has_been_used,
 )
 from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
+from agentctl.store.versions import read_version
 
 CREATION_SECONDS = 10.0
 """Maximum wait for another process that creates the same database."""
@@ -47,9 +45,6 @@ LOCK_SECONDS = 60.0
 """Maximum wait of a migration for writers, or for another migration."""
 
 _TABLE_NAMES = Sql("SELECT name FROM sqlite_master WHERE type = 'table'")
-_VERSION = Sql("SELECT max(version) FROM schema_version")
-_COMPATIBLE_FROM = Sql("SELECT max(compatible_from) FROM schema_version")
-_COPY = Sql(COPY_OF_CLOSED)
 _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES (?, ?)"
 
 
@@ -207,14 +202,7 @@ def read_stored_version(path: Path) -> Steps[StoredVersion | None]:
         return None
     if not names >= TABLES:
         raise build_not_ours(path)
-    ((number,),) = yield Statement(_VERSION)
-    if (number or 0) < COMPATIBLE_SINCE:
-        return StoredVersion(number or 0, number or 0)
-    ((compatible_from,),) = yield Statement(_COMPATIBLE_FROM)
-    if compatible_from < CLOSED_FROM:
-        return StoredVersion(number, compatible_from)
-    (copy,) = yield Statement(_COPY)
-    return StoredVersion.of(number, compatible_from, (copy[0], copy[1]))
+    return (yield from read_version())
 
 
 SchemaObjects = Mapping[tuple[str, str], str]
