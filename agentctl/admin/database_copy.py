@@ -111,7 +111,8 @@ async def finish_copy(
 
     Args:
         wait: maximum time in seconds to wait for the end of the live runs.
-        interrupt: True to go on if runs are live then.
+        interrupt: True to go on if runs are live then. They end, or go on from their checkpoints,
+            where the target is served.
         indexes_texts: as in `copy_rows`.
 
     Returns:
@@ -162,10 +163,6 @@ async def forget_lost_copy(database: OpenDatabase, entry: Database) -> None:
 
     The target has rows that were written after the time of the restored state, and the records of
     these changes are lost.
-
-    Args:
-        database: the restored database.
-        entry: its configuration.
     """
     present = await database.read(state.get_state())
     if present is not None and present.role == "source":
@@ -180,11 +177,7 @@ async def _forget_copy(source: SqliteSource) -> None:
 
 
 def _check_engines(source: Database, target: Database | None = None) -> None:
-    """Check that a copy is one from SQLite to PostgreSQL.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Check that a copy is one from SQLite to PostgreSQL."""
     if not is_sqlite_url(source.url):
         raise errors.UsageError(
             "db copy copies only from SQLite to PostgreSQL",
@@ -202,11 +195,7 @@ def _check_engines(source: Database, target: Database | None = None) -> None:
 
 
 async def _find_stage(copier: Copier) -> Stage:
-    """Return the stage of the copy between two databases.
-
-    Raises:
-        Conflict: they are part of other copies, or the target is not empty.
-    """
+    """Return the stage of the copy between two databases."""
     source, target = copier.source, copier.target
     ours, theirs = await source.read(state.get_state()), await target.read(state.get_state())
     _check_source(source, target.place, ours, theirs)

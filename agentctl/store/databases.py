@@ -24,7 +24,6 @@ def open_database(entry: settings.Database, *, create: bool) -> Database:
     """Open a database: a file at once, a PostgreSQL database when it is first used.
 
     Args:
-        entry: the configuration of the database.
         create: create a missing file, in an existing folder, or missing tables.
 
     Raises:
@@ -66,7 +65,6 @@ class Databases(Mapping[str, Database]):
     Access to a database raises the errors of `open_database`.
 
     Args:
-        configured: the settings.
         create: create the file or the tables of a missing database.
 
     Attributes:

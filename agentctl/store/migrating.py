@@ -160,7 +160,6 @@ async def migrate(entry: Entry, applied: Applied) -> None:
     A newer schema that this code works with is not changed.
 
     Args:
-        entry: the configuration of the database.
         applied: called with each migration after it is durable, on any thread.
 
     Raises:

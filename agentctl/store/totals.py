@@ -31,7 +31,6 @@ class ListTotals:
         """Return True if a list must still be longer than the limit.
 
         Args:
-            key: the list: its statement and values.
             removed: number of rows of its table that have ever been removed, read before the call.
         """
         with self._lock:

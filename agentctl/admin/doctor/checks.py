@@ -28,12 +28,7 @@ from agentctl.store.search import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class DoctorStep:
-    """One step of the doctor.
-
-    Attributes:
-        name: the subject.
-        check: executes the step.
-    """
+    """One step of the doctor."""
 
     name: str
     check: Callable[[], Awaitable[list[Finding]]]

@@ -60,7 +60,6 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
     """Check one database; SQLite reads the whole file, which may take long.
 
     Args:
-        entry: the database.
         processes: number of server processes that use it.
     """
     check = f"database {entry.id}"
@@ -168,17 +167,7 @@ def _check_location(check: str, path: Path) -> Iterator[Finding]:
 async def check_postgres_server(
     entry: Database, check: str, processes: int
 ) -> AsyncIterator[Finding]:
-    """Check a PostgreSQL server that has the tables of agentctl.
-
-    Args:
-        entry: a database of the server.
-        check: the subject of the findings.
-        processes: number of agentctl processes on this machine that use it.
-
-    Raises:
-        Unavailable: the server does not respond.
-        InvalidConfiguration: its password or certificates are missing.
-    """
+    """Check a PostgreSQL server that has the tables of agentctl."""
     facts = await read_server_facts(entry)
     for run_check in SERVER_CHECKS:
         for finding in run_check(check, facts):

@@ -20,7 +20,6 @@ def check_permissions(check: str, path: Path, what: str) -> Iterator[Finding]:
     """Check that other users cannot change or replace a file.
 
     Args:
-        check: the subject of the findings.
         path: the file; a missing file has no findings.
         what: the name of the file in the findings: `the configuration`.
     """

@@ -32,7 +32,6 @@ def check_production(settings: Settings, backups: Path | None) -> Iterator[Findi
     """Check what a server in production needs, in addition to the other checks.
 
     Args:
-        settings: the configuration.
         backups: the folder with the backups of SQLite databases, by default `BACKUPS`.
     """
     findings = [

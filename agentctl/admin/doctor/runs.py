@@ -66,11 +66,7 @@ async def check_runs(settings: Settings) -> list[Finding]:
 
 
 async def check_jobs(hosting: Hosting) -> Finding:
-    """Look for work that is late.
-
-    Raises:
-        Unavailable: a database does not answer.
-    """
+    """Look for work that is late."""
     from agentctl.runs.jobs.cleanup import EVENT_RETENTION
     from agentctl.runs.life.claims import QUEUE_SECONDS
     from agentctl.store.repositories import approvals, events, queue, workers

@@ -32,11 +32,7 @@ _log = logging.getLogger("agentctl.service")
 
 
 class RunRepairs:
-    """The repairs of runs and workers.
-
-    Args:
-        hosting: the shared objects of a service that executes no runs.
-    """
+    """The repairs of runs and workers."""
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting

@@ -40,9 +40,6 @@ def close_calls(stored: StoredMessages, now: int) -> StoredMessages:
 
     Args:
         now: seconds since the epoch.
-
-    Raises:
-        UnreadableMessages: the text is not a JSON array of messages.
     """
     entries = _parse(stored.messages or "[]")
     open_now = _find_open(entries)

@@ -115,11 +115,7 @@ class Copier:
             await self.target.alter_guards("DISABLE")
 
     async def copy_rows(self) -> None:
-        """Copy all rows, from the place where an earlier process ended.
-
-        Raises:
-            Conflict: a later process has taken over, or has ended the copy.
-        """
+        """Copy all rows, from the place where an earlier process ended."""
         await self.target.write(state.take_over(self._id))
         present = await self.target.read(state.get_state())
         self._copy_id = "" if present is None else present.copy_id
@@ -147,18 +143,9 @@ class Copier:
     async def finish(self, *, wait: float, interrupt: bool) -> dict[str, object]:
         """Copy the rest, compare everything, and let the target take the place of the source.
 
-        Args:
-            wait: maximum time in seconds to wait for the end of the live runs.
-            interrupt: True to go on if runs are live then. They end, or go on from their
-                checkpoints, where the target is served.
-
         Returns:
             The number of rows, the seconds in which no run could start and in which nothing could
             be written to either database, and the rows and the digest of each table.
-
-        Raises:
-            Conflict: runs are live, or a later process has taken over or has ended the copy.
-            Unavailable: the databases differ, or the source was not locked in time.
         """
         await self.copy_rows()
         sums = await self._compare()
@@ -224,11 +211,7 @@ class Copier:
                     return began
 
     async def _compare(self) -> Sums:
-        """Read all rows of both databases at one state of the source, and compare their sums.
-
-        Raises:
-            Unavailable: tables differ.
-        """
+        """Read all rows of both databases at one state of the source, and compare their sums."""
         async with self.source.snapshot():
             await self._catch_up(forget=True)
             in_source = await self._add_up(self.source.scan, "rows read")
@@ -283,7 +266,6 @@ class Copier:
 
         Args:
             sums: are kept up to date.
-            forget: True to delete the records.
 
         Returns:
             The number of changes.

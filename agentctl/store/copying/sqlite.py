@@ -58,9 +58,6 @@ class SqliteSource:
 
     Reads see one state within `snapshot` and `locked`. Methods raise the errors of the driver.
 
-    Args:
-        path: the file, which has the schema of this code.
-
     Attributes:
         place: the file, for messages.
     """

@@ -59,7 +59,6 @@ class Table(NamedTuple):
     """A table that is copied.
 
     Attributes:
-        columns: the names of its columns.
         types: the types of its columns in SQLite: TEXT, INTEGER, BLOB or REAL.
         key: the positions of the columns of the primary key, in the order of the key.
     """

@@ -156,7 +156,6 @@ class InDoubt(Exception):
     """The connection was lost during a COMMIT: the outcome of the transaction is not known here.
 
     Attributes:
-        transaction: the id of the transaction (`xid8`).
         last_crash: the time of the last recovery of the server after a crash.
         result: the result of the unit, if the transaction was committed.
     """
@@ -173,10 +172,6 @@ class InDoubt(Exception):
         After a crash PostgreSQL may use the id again for another transaction, if nothing of ours
         had reached the disk. It never does so for a committed one. So `aborted` is certain, and
         `committed` may be the status of the other transaction.
-
-        Args:
-            status: the status of the transaction id.
-            last_crash: the time of the last recovery of the server after a crash.
 
         Returns:
             None if PostgreSQL does not know yet.
@@ -253,9 +248,6 @@ async def _verify_settings(
     A lost time limit is set by each transaction. A lost `search_path` is an error: deployments in
     several schemas of a database would share the tables of one schema. So is one that someone has
     set for a session of a pooler: the next transaction may have another session.
-
-    Raises:
-        InvalidConfiguration: a setting is lost, or set by others.
     """
     rows = await connection.fetch(_SESSION, [*expected, _SCHEMA])
     # A pooler makes up the process id that it sends to its clients.
@@ -288,9 +280,6 @@ async def verify_statements(connection: PooledConnection, entry: Entry) -> None:
     """Verify that prepared statements survive a change of the session by a connection pooler.
 
     PgBouncer before 1.21 fails here at once, and not only under load.
-
-    Raises:
-        Exception: the errors of `connect` and of the statements, for `to_public_error`.
     """
     if not connection.is_shared:
         return
@@ -319,11 +308,7 @@ async def open_connection(entry: Entry) -> AsyncIterator[PooledConnection]:
 
 
 def build_connect_arguments(entry: Entry) -> dict[str, Any]:
-    """Build the arguments of `asyncpg.connect`.
-
-    Raises:
-        InvalidConfiguration: the password or the certificates are missing.
-    """
+    """Build the arguments of `asyncpg.connect`."""
     settings = {
         _NAME_SETTING: "agentctl",
         "statement_timeout": str(int(entry.statement_seconds * 1_000)),
@@ -376,15 +361,8 @@ async def run_unit(
     """Run a unit on a connection.
 
     Args:
-        connection: a connection that no other task uses.
-        work: the unit.
         alone: set outside a transaction.
         compile: returns the text of a statement, and the names of its parameters.
-
-    Raises:
-        ValidationFailed: a value is text that no database stores (docs/contract.md "Requests").
-        SecondStatement: the unit is `alone` and has a second statement.
-        Exception: the exceptions of the statements and of the unit.
     """
     steps = iter(work)
     send: Callable[[Any], Any] = steps.send

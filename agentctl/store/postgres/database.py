@@ -76,10 +76,6 @@ class PostgresDatabase:
     """A database on a PostgreSQL server (`database.Database`).
 
     It connects and checks its schema when it is first used, or in `check`.
-
-    Args:
-        entry: the configuration of the database.
-        create: create the tables if there are none.
     """
 
     def __init__(self, entry: Entry, *, create: bool) -> None:
@@ -105,12 +101,7 @@ class PostgresDatabase:
         return None
 
     async def check(self) -> None:
-        """Connect, and check the schema.
-
-        Raises:
-            Unavailable: the database does not answer, or has no tables.
-            SchemaMismatch: its schema is older or newer than this code.
-        """
+        """Connect, and check the schema."""
         try:
             await self._open_pool()
         except Exception as error:

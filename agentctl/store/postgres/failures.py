@@ -142,10 +142,6 @@ _limited_log = RateLimitedLog(log, level=logging.ERROR)
 def to_public_error(error: Exception, name: str) -> errors.AgentctlError:
     """Return the error for a caller, and log the text of asyncpg or of the network.
 
-    Args:
-        error: the error that was raised.
-        name: the id of the database.
-
     Returns:
         Unavailable, or InternalError for a fault of this package.
     """

@@ -46,19 +46,15 @@ class ServerFacts(NamedTuple):
     """Facts that a server reports.
 
     Attributes:
-        version: the version as text, such as `13.4`.
         number: the version as a number, such as 130004 for 13.4.
         clock_ahead: the difference between its clock and the local one, in microseconds; the
             duration of the query is not in it.
-        standby: True if it is a standby of another server.
         read_only: True if transactions cannot write, for any reason.
         fsync, full_pages, synchronous: True if an acknowledged change survives a crash.
         connection_limit: maximum number of connections of all users together.
         connections_in_use: connections of other programs.
         user_connection_limit: maximum number of connections of the user or of the database; None if
             neither has a limit.
-        encrypted: True if the connection is encrypted.
-        encoding: the encoding of the database.
         missing_privileges: privileges that the user lacks, by table.
     """
 
@@ -99,12 +95,7 @@ async def read_server_facts(entry: Entry) -> ServerFacts:
 
 
 async def receives_notifications(entry: Entry) -> bool:
-    """Return True if a connection receives its own notification.
-
-    Raises:
-        Unavailable: the server does not answer.
-        InvalidConfiguration: the password or the certificates are missing.
-    """
+    """Return True if a connection receives its own notification."""
     channel = f"agentctl_{uuid4().hex}"
     received = asyncio.Event()
     async with open_connection(entry) as connection:

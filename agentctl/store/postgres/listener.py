@@ -92,10 +92,6 @@ class Listener:
 
     It connects when it is first needed, on the running event loop.
 
-    Args:
-        entry: the configuration of the database.
-        connection: the connection, which the heartbeat shares.
-
     Attributes:
         is_heard: False if the messages of this process do not arrive; None while that is not known.
     """

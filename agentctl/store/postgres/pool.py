@@ -33,9 +33,6 @@ CLOSE_SECONDS = 2.0
 class Pool:
     """A pool of at most `entry.pool_size` connections, opened when they are needed.
 
-    Args:
-        entry: the configuration of the database.
-
     Attributes:
         waiting: number of tasks that wait for a connection.
         in_use: number of connections in use.

@@ -57,16 +57,7 @@ CREATE_DATABASE = f"createdb --encoding {ENCODING} --template template0"
 async def prepare_schema(entry: Entry, *, create: bool) -> StoredVersion:
     """Check that a database has the schema of this code; create the tables if that is allowed.
 
-    Args:
-        entry: the configuration of the database.
-        create: create the tables if there are none.
-
-    Returns:
-        Its schema version.
-
     Raises:
-        Unavailable: there are no tables, or those of another program.
-        SchemaMismatch: the schema is older than this code, or newer and not compatible with it.
         Exception: other errors, for `failures.to_public_error`.
     """
     connection = await connect(entry)
@@ -91,12 +82,7 @@ async def prepare_schema(entry: Entry, *, create: bool) -> StoredVersion:
 
 
 async def _compare_databases(connection: Connection, entry: Entry) -> None:
-    """Verify that `listen_url` leads to the same tables, and not through a connection pooler.
-
-    Raises:
-        InvalidConfiguration: it does not.
-        Exception: the errors of `connect` and of the statements.
-    """
+    """Verify that `listen_url` leads to the same tables, and not through a connection pooler."""
     direct = await connect(entry.at_listen_url())
     try:
         if direct.is_shared:
@@ -120,14 +106,7 @@ async def apply_pending(
 
     An empty database gets all of them in one transaction, so that no server finds an old schema.
 
-    Args:
-        connection: a connection to the database, in no transaction.
-        entry: the configuration of the database.
-        applied: called with each migration after it is durable.
-
     Raises:
-        Unavailable: the database has the tables of another program.
-        SchemaMismatch: the schema is newer than this code, and not compatible with it.
         InvalidConfiguration: an empty database cannot store every text.
     """
     # IF NOT EXISTS requires the privilege on the database even if the schema exists.

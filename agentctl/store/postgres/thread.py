@@ -84,11 +84,7 @@ class ThreadConnection:
             self._thread.join()
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the thread.
-
-        Raises:
-            Unavailable: the connection is closed.
-        """
+        """Run a coroutine on the thread."""
         with self._submitting:
             if self._closed:
                 work.close()
@@ -180,11 +176,6 @@ class ThreadConnection:
 
 class SharedConnection:
     """The connection of a `ThreadConnection`, for the event loop that uses it.
-
-    Args:
-        connection: the open connection.
-        submit: runs a coroutine on the thread of the connection.
-        using: the lock for its statements.
 
     Attributes:
         is_shared: True if a connection pooler gives its session to others.

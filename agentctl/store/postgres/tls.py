@@ -13,9 +13,6 @@ def build_tls(entry: Entry) -> ssl.SSLContext | str:
     """Build the argument `ssl` of `asyncpg.connect`.
 
     The modes without verification are those of asyncpg, which has no argument for `tls_ca_file`.
-
-    Raises:
-        InvalidConfiguration: a certificate cannot be read.
     """
     if not entry.tls.startswith("verify"):
         return entry.tls

@@ -116,7 +116,6 @@ def list_page(filter: AccountFilter, page: Slice) -> Work[AccountRowPage]:
     """Read a page of the accounts that match a filter, and their total.
 
     Args:
-        filter: the filter; its `page` is not read.
         page: the page; its `sort` is not read: the order is that of `created_at`.
     """
     page = replace(page, sort="created_at")

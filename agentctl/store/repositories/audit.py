@@ -137,7 +137,6 @@ def list_page(filter: AuditFilter, before: int | None = None) -> Steps[AuditRowP
     stops at `since` only if all rows of a window are older.
 
     Args:
-        filter: the filter; its `cursor` is not read.
         before: only rows with a smaller number.
     """
     ((lowest, highest),) = yield Statement(_BOUNDS)
@@ -175,9 +174,5 @@ def has_older(before: int) -> Work[bool]:
 
 
 def delete_older(before: int, last: int = LAST_NUMBER) -> Work[int]:
-    """Delete a batch of the rows before a time. Call it again until it returns 0.
-
-    Args:
-        last: number of the last row that may be deleted.
-    """
+    """Delete a batch of the rows before a time. Call it again until it returns 0."""
     return _DELETE_OLDER.count_rows(before=before, last=last)

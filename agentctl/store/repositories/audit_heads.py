@@ -13,12 +13,9 @@ class HeadRow(NamedTuple):
 
     Attributes:
         number: its number, from 1 without gaps.
-        at: the time of its signature, microseconds UTC.
         first_seq, last_seq: the numbers of the first and of the last entry that it covers.
-        entries: the number of these entries.
         expired_seq: the number of the last entry that may have been deleted for its age; 0 for
             none.
-        token: the signed head.
     """
 
     number: int

@@ -19,11 +19,7 @@ It deletes the events of whole runs, and the last run may have more rows.
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """A batch of events. `events` is the text that was appended.
-
-    Attributes:
-        session_id: the session of the run.
-    """
+    """A batch of events. `events` is the text that was appended."""
 
     run_id: str
     first_seq: int

@@ -55,8 +55,6 @@ def claim_key(
 
     Args:
         principal: the owner of the key. Equal keys of two principals are different keys.
-        body_hash: hash of the request.
-        now: the time, in microseconds UTC.
 
     Returns:
         None if the key belongs to this run now. Otherwise the claim of an earlier request, younger

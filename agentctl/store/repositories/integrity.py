@@ -24,8 +24,6 @@ class ScannedRun:
     """A run in a scan. The last three fields are 0 or 1.
 
     Attributes:
-        has_session: 1 if its session exists.
-        live: 1 if the run has not ended.
         calls: 1 if the run has ended and its messages may contain tool calls.
     """
 
@@ -284,7 +282,6 @@ class Inconsistency:
     """A run that is in no state of `store.states`, or disagrees with its parent or its approvals.
 
     Attributes:
-        text: the description, for people.
         remedy: what `runs doctor --fix` does.
     """
 

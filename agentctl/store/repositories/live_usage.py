@@ -62,11 +62,7 @@ def forget_ended() -> Steps[None]:
 
 @unit
 def read_used(scope: UsageScope, cost_of: CostOf) -> Steps[Used]:
-    """Return what the runs of a scope have used, live ones included.
-
-    Raises:
-        UnknownPrice: raised by `cost_of`.
-    """
+    """Return what the runs of a scope have used, live ones included."""
     groups = yield from read_used_by(scope, (), cost_of)
     return groups.get("", Used())
 
@@ -79,9 +75,6 @@ def read_used_by(
 
     Args:
         by: `("user_id",)`, `("component_id",)` or `()`; the keys are "" without a user.
-
-    Raises:
-        UnknownPrice: raised by `cost_of`.
     """
     # The live runs first: one that ends in between counts twice rather than not at all.
     conditions = Conditions().with_condition("finished_at IS NULL")

@@ -202,11 +202,7 @@ def delete_all_of_user(user_id: str) -> Steps[int]:
 
 
 def list_page(filter: MemoryFilter, visibility: Visibility, page: Slice) -> Work[MemoryRowPage]:
-    """Read a page of the visible memories that match a filter, and their total.
-
-    Args:
-        filter: the filter; its `page` is not read.
-    """
+    """Read a page of the visible memories that match a filter, and their total."""
     conditions = visibility.conditions().with_equal(
         user_id=filter.user_id, agent_id=filter.agent_id, team_id=filter.team_id
     )

@@ -229,11 +229,7 @@ class Erased:
 
 @unit
 def count_rows(user_id: str, *, is_system: bool) -> Steps[PersonalCounts]:
-    """Count the rows of a person. It may read many rows: for `large` reads.
-
-    Args:
-        is_system: True for the system database.
-    """
+    """Count the rows of a person. It may read many rows: for `large` reads."""
     values: dict[str, Value] = {"user_id": user_id}
     rows = dict[str, int]()
     for table in PERSONAL_TABLES:
@@ -338,7 +334,6 @@ def list_days(user_id: str, after: int, limit: int) -> Work[list[tuple[SumKey, S
 
     Args:
         after: only days after this one, microseconds UTC.
-        limit: number of days.
     """
     return _DAYS.rows(lambda *row: build_stored(row), user_id=user_id, after=after, limit=limit)
 

@@ -122,9 +122,6 @@ def list_next_legs(limit: int, after: NextLeg | None = None) -> Steps[list[NextL
 def advance(session_id: str, at: int) -> Steps[bool]:
     """Let the first run that waits in a session begin, if it may; the row of the session is locked.
 
-    Args:
-        at: the time in microseconds UTC.
-
     Returns:
         True if a server may claim it now.
     """

@@ -34,8 +34,6 @@ class IdleSessions:
     Attributes:
         before: only sessions that were used before this time, microseconds UTC.
         session_type, component_id: only those of this type and component; None for all.
-        without_component: only those without a component.
-        visibility: only those that a caller sees.
     """
 
     before: int
@@ -85,7 +83,6 @@ class Removal:
 
     Attributes:
         removed: the sessions that do not exist any more.
-        held: those that are held.
         busy: those with a live or paused run.
         used: those that were used since the time of the removal.
         missing: ids without a session.
@@ -175,7 +172,6 @@ def list_idle(
     """Read a page of idle sessions, those that were not used for longest first.
 
     Args:
-        after: `next` of the previous page.
         measured: True to read the sizes.
     """
     page = Slice("updated_at", "asc", limit, after=after)

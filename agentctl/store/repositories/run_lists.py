@@ -32,9 +32,7 @@ def list_page(
     """Read a page of the visible runs that match a filter, and their total.
 
     Args:
-        filter: the filter; its `page` is not read.
         page: the page, in the order of `created_at`.
-        totals: the remembered totals of the database.
     """
     failed = filter.error_code is not None or filter.error is not None
     conditions = visibility.conditions().with_equal(

@@ -87,10 +87,7 @@ class _Reader:
     """The statements that find texts in the index of one engine, and the order of places.
 
     Args:
-        search: the words.
         visibility: the data that the caller sees; its condition is one of `conditions`.
-        conditions: conditions on the session.
-        page: the page, with its order.
         terms: the words of the index of SQLite with each beginning, where they are known.
     """
 

@@ -74,13 +74,7 @@ _LAST_ERROR = (
 def list_page(
     filter: SessionFilter, visibility: Visibility, page: Slice, totals: ListTotals | None = None
 ) -> Work[SessionRowPage]:
-    """Read a page of the visible sessions that match a filter, and their total.
-
-    Args:
-        filter: the filter; its `page` is not read.
-        page: the page.
-        totals: the remembered totals of the database.
-    """
+    """Read a page of the visible sessions that match a filter, and their total."""
     conditions = _match_columns(filter, visibility)
     times, compared = _match_times(filter, page)
     compared = compared.with_all(_match_texts(filter))

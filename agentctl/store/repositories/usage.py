@@ -36,7 +36,8 @@ NANODOLLARS = 1_000_000_000
 """Units of the sums of a cost in a US dollar."""
 
 CostOf = Callable[[str, Mapping[str, int]], int | None]
-"""The cost of the tokens of a model in billionths of a US dollar; None if its price is unknown."""
+"""The cost of the tokens of a model in billionths of a US dollar; None if its price is unknown. It
+may raise `UnknownPrice`, which the units that call it pass on."""
 
 
 class EndedRun(NamedTuple):
@@ -230,11 +231,7 @@ class UnknownPrice(Exception):
 
 @unit
 def fold(cost_of: CostOf) -> Steps[int]:
-    """Add waiting rows to the sums. Return their number, at most `FOLD_ROWS`.
-
-    Raises:
-        UnknownPrice: raised by `cost_of`.
-    """
+    """Add waiting rows to the sums. Return their number, at most `FOLD_ROWS`."""
     # One transaction at a time reads and replaces sums.
     yield Statement(_LOCK, {"name": "usage"})
     taken = [EndedRun(*row) for row in (yield Statement(_TAKE, {"limit": FOLD_ROWS}))]

@@ -98,9 +98,6 @@ def read_groups(
 
     Args:
         by: fields of `SumKey` whose values are the key of a group; empty for one group.
-
-    Raises:
-        UnknownPrice: raised by `cost_of`.
     """
     conditions = scope.conditions(by_user="user_id" in by)
     columns = "".join(f"{name}, " for name in by)
@@ -134,9 +131,6 @@ def read_sums(
     Args:
         users: read the sums of each of these users; None: those of all users together, or of the
             one user of the scope.
-
-    Raises:
-        UnknownPrice: raised by `cost_of`.
     """
     conditions = scope.conditions(by_user=users is not None)
     if users is not None:

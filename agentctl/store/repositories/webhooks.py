@@ -297,7 +297,6 @@ def list_page(filter: DeliveryFilter, page: Slice) -> Work[RowPage[DeliveryRow]]
     """Read a page of the deliveries that match a filter, and their total.
 
     Args:
-        filter: the filter; its `page` is not read.
         page: the page, in the order of `created_at`.
     """
     conditions = Conditions().with_equal(

@@ -50,7 +50,6 @@ class FinishedBackup:
         created_at: the time at which the database was created, in microseconds UTC
             (`read_creation_time`).
         seconds: the duration of the copy and of the comparison.
-        tables: the number of rows of each table.
         digest: SHA-256 of all rows, in hexadecimal; `hash_rows` computes it for any copy.
     """
 
@@ -155,11 +154,7 @@ def _copy(
 def _compare(
     source: apsw.Connection, copy: apsw.Connection, report: ReportCopyProgress
 ) -> CopiedRows:
-    """Compare the copy with the original, row by row.
-
-    Raises:
-        Unavailable: the copy is damaged, or differs.
-    """
+    """Compare the copy with the original, row by row."""
     report("pages checked", 0, 0)
     is_whole = not is_damaged(copy)
     total = 2 * sum(_count(source, name) for name in _tables(source))

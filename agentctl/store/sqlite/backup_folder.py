@@ -64,7 +64,7 @@ class StoredBackup:
 
 
 class BackupFolder:
-    """The backups of one database.
+    """The backups of one database. Methods raise OSError if the folder cannot be used.
 
     Args:
         path: the folder, with the backups of any number of databases.
@@ -80,11 +80,7 @@ class BackupFolder:
         self._unfinished = re.compile(rf"{name}-{_STAMP}\.(db\.new(\.part(-\w+)?)?|json\.new)")
 
     def list_backups(self) -> list[StoredBackup]:
-        """Return the backups, newest first; none if there is no folder.
-
-        Raises:
-            OSError: the folder cannot be read.
-        """
+        """Return the backups, newest first; none if there is no folder."""
         found = []
         try:
             paths = list(self.path.iterdir())
@@ -108,9 +104,6 @@ class BackupFolder:
 
         Args:
             at: a time in seconds; later backups are left out, since their clock was ahead.
-
-        Raises:
-            OSError: the folder cannot be read.
         """
         backups = (each for each in self.list_backups() if at is None or each.taken_at <= at)
         return next((backup for backup in backups if backup.is_verified), None)
@@ -118,13 +111,9 @@ class BackupFolder:
     def check_owner(self, created_at: int) -> None:
         """Check that no verified backup is one of another database with the same id.
 
-        Args:
-            created_at: the time at which the database was created (`backup.read_creation_time`).
-
         Raises:
             InvalidConfiguration: there is one: another deployment uses the folder, or a new
                 database is in the place of a former one.
-            OSError: the folder cannot be read.
         """
         ours = format_rfc3339(created_at)
         for backup in self.list_backups():
@@ -144,9 +133,6 @@ class BackupFolder:
 
         Yields:
             False if another process has the lock.
-
-        Raises:
-            OSError: the folder cannot be written.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(self.path / f"{self._id}.lock", flags, 0o600)
@@ -161,11 +147,7 @@ class BackupFolder:
             os.close(file)
 
     def remove_unfinished(self) -> None:
-        """Remove the unfinished files of a killed server. The caller has the lock.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Remove the unfinished files of a killed server. The caller has the lock."""
         names = {path.name for path in self.path.iterdir()}
         for name in names:
             facts, path = self._facts_name.fullmatch(name), self.path / name
@@ -181,7 +163,6 @@ class BackupFolder:
 
         Raises:
             Unavailable: there is too little space.
-            OSError: the folder cannot be read.
         """
         free = shutil.disk_usage(self.path).free
         if free < needed + SPARE_BYTES:
@@ -197,11 +178,7 @@ class BackupFolder:
         return self.path / f"{self._id}-{datetime.fromtimestamp(at, UTC).strftime(_TIME)}.db.new"
 
     def publish(self, backup: FinishedBackup) -> Path:
-        """Store the facts of a checked copy, and give it its name. Return its path.
-
-        Raises:
-            OSError: the folder cannot be written, or the name exists.
-        """
+        """Store the facts of a checked copy, and give it its name. Return its path."""
         path = backup.path.with_suffix("")
         if path.exists():
             raise FileExistsError(f"{path} exists")
@@ -216,14 +193,7 @@ class BackupFolder:
         return path
 
     def delete_expired(self, rules: Sequence[KeepRule], at: int) -> list[Path]:
-        """Delete the backups that no rule keeps (`list_expired`). The caller has the lock.
-
-        Returns:
-            The deleted files.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Delete the backups that no rule keeps; return them. The caller has the lock."""
         expired = [backup.path for backup in list_expired(self.list_backups(), rules, at)]
         for path in expired:
             path.unlink(missing_ok=True)

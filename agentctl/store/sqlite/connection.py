@@ -124,12 +124,7 @@ class BusyHandler:
 
 
 def keep_wal_short(connection: apsw.Connection, busy_handler: BusyHandler) -> None:
-    """Checkpoint the write-ahead log after commits, and let it restart when it is long.
-
-    Args:
-        connection: the connection of the writer.
-        busy_handler: its busy handler.
-    """
+    """Checkpoint the write-ahead log after commits, and let it restart when it is long."""
     attempted_pages = 0
 
     def checkpoint(connection: apsw.Connection, name: str, pages: int) -> int:
@@ -159,10 +154,6 @@ def keep_wal_short(connection: apsw.Connection, busy_handler: BusyHandler) -> No
 def to_public_error(error: apsw.Error, name: str) -> errors.AgentctlError:
     """Return the error for a caller, and log the text of apsw.
 
-    Args:
-        error: the error that apsw raised.
-        name: the id of the database.
-
     Returns:
         Unavailable or DatabaseMoved, or InternalError for a fault of this package.
     """
@@ -190,9 +181,6 @@ def connect_reader(path: Path, *, on_loop: bool = False, searches: bool = False)
     Args:
         on_loop: True for a connection of the event loop, which waits for less time.
         searches: True to add the temporary table `search_terms`, with the words of the index.
-
-    Raises:
-        apsw.Error: the file cannot be opened.
     """
     connection = _connect(path, LOOP_WAIT_MILLISECONDS if on_loop else WAIT_MILLISECONDS)
     if searches:
@@ -205,9 +193,6 @@ def connect_writer(path: Path, busy_handler: BusyHandler | None = None) -> apsw.
     """Open a connection for writing that is durable at each commit. The file must exist.
 
     The journal mode is a property of the file; `schema.create_if_absent` sets it.
-
-    Raises:
-        apsw.Error: the file cannot be opened.
     """
     connection = _connect(path, WAIT_MILLISECONDS)
     connection.pragma("synchronous", "FULL")

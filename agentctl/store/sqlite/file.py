@@ -44,9 +44,6 @@ class OpenFile:
     Changes to a file that is no longer at its path are lost when its last process closes it. So a
     write checks the path before it begins, and a read at most every `CHECK_SECONDS`. A file that is
     moved back can be used again.
-
-    Args:
-        path: the file, which exists.
     """
 
     def __init__(self, path: Path) -> None:
@@ -101,10 +98,6 @@ def _identify(path: Path) -> tuple[int, int] | None:
 
 def check_file(path: Path, *, create: bool) -> None:
     """Check that a file can be a database and has not lost its content.
-
-    Args:
-        path: the file.
-        create: True if a missing file may be created.
 
     Raises:
         Unavailable: the file is no database, is damaged, or is missing and may not be created.

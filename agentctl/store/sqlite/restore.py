@@ -40,20 +40,12 @@ async def restore(
     """Put a copy of a backup in the place of a database.
 
     Args:
-        backup: the file of the backup, which is not changed.
-        path: the file of the database.
         prepare: called with a copy of the backup and its rows; migrates and settles the copy. If
             it raises, nothing is changed.
         replace: True to move an existing database aside.
-        report: called with the number of rows that were read.
 
     Returns:
         The rows of the backup, and the path to which the former database was moved, if any.
-
-    Raises:
-        Conflict: a process works with the database, it exists and `replace` is False, another
-            restore works, or the file is not a backup.
-        Unavailable: the backup cannot be read or is damaged, or a file cannot be written.
     """
     if os.path.lexists(path) and not replace:
         raise errors.Conflict(

@@ -37,7 +37,6 @@ async def rewrite_file(path: Path, maximum: int | None) -> Rewrite:
     """Rewrite a file and empty its write-ahead log. Readers continue, writers wait.
 
     Args:
-        path: the file.
         maximum: only empty the log of a file with more bytes than that; None for any file.
 
     Raises:

@@ -138,15 +138,8 @@ def apply_pending(
     that is killed leaves the schema before or after a migration.
 
     Args:
-        connection: a connection that may write.
-        path: its file, for messages.
         applied: called with each migration after it is durable.
         stop: returns True to end the wait for the lock.
-
-    Raises:
-        SchemaMismatch: the schema is newer than this code, and not compatible with it.
-        Unavailable: the database belongs to another program.
-        apsw.Error: a migration failed, without a change, or the lock was held for too long.
     """
     while (version := run_unit(connection, require_version(path))).number < SCHEMA_VERSION:
         _begin_immediate(connection, stop)

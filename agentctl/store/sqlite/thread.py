@@ -32,10 +32,8 @@ async def run_on_thread(
     If the task is cancelled, the running statement ends with `apsw.InterruptError`.
 
     Args:
-        path: the file. It must exist.
         work: called with the connection and a function that the work calls between statements to
             find out whether it must stop.
-        writes: True if the connection may write.
 
     Raises:
         Unavailable: the database failed.
