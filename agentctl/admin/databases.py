@@ -18,7 +18,6 @@ from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
 from agentctl.config.settings import Database
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.light_dataclass import dataclass
-from agentctl.store import migrating
 from agentctl.store.migrating import get_engine, read_sizes, read_unbounded, read_version
 from agentctl.store.repositories import integrity
 from agentctl.store.schema import (
@@ -108,18 +107,16 @@ async def read_database_status(entry: Database) -> DatabaseStatus:
             check_version(version, display_url(entry.url))
             status.state = "ahead" if version.is_newer else "ok"
         except AgentctlError as failure:
-            status.state, status.failure = _name_unusable(version), failure
+            status.failure = failure
+            if version.moved_to is not None:
+                status.state = "moved"
+            elif version.copied_from is not None:
+                status.state = "incomplete"
+            else:
+                status.state = "new" if version.is_newer else "old"
     except AgentctlError as failure:
         status.state, status.failure = "unavailable", failure
     return status
-
-
-def _name_unusable(version: StoredVersion) -> DatabaseState:
-    if version.moved_to is not None:
-        return "moved"
-    if version.copied_from is not None:
-        return "incomplete"
-    return "new" if version.is_newer else "old"
 
 
 def _build_missing_error(place: str) -> Unavailable:
@@ -132,7 +129,6 @@ def _build_missing_error(place: str) -> Unavailable:
 class MigrationPlan:
     """The pending migrations of a database. `version`: its schema version; None: no database."""
 
-    entry: Database
     version: StoredVersion | None
     migrations: Sequence[Migration]
 
@@ -146,21 +142,9 @@ async def plan_migration(entry: Database) -> MigrationPlan:
     """
     engine, version = get_engine(entry), await read_version(entry)
     if version is None:
-        return MigrationPlan(entry, None, load_migrations(engine))
+        return MigrationPlan(None, load_migrations(engine))
     check_newer(version, display_url(entry.url))
-    return MigrationPlan(entry, version, list_pending(engine, version))
-
-
-async def migrate(plan: MigrationPlan, applied: Callable[[MigrationPlan, Migration], None]) -> None:
-    """Apply the pending migrations, except those that another process applies first.
-
-    Args:
-        plan: from `plan_migration`.
-        applied: is called with each migration that this process applied.
-
-    Raises: as `plan_migration`.
-    """
-    await migrating.migrate(plan.entry, lambda migration: applied(plan, migration))
+    return MigrationPlan(version, list_pending(engine, version))
 
 
 async def check_integrity(entry: Database, at: ReportProgress) -> AsyncIterator[Finding]:

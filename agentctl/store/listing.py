@@ -104,13 +104,13 @@ class Conditions:
         """Add other conditions."""
         return Conditions((*self.texts, *others.texts), {**self.values, **others.values})
 
-    def with_prefix(self, column: str, prefix: str) -> Conditions:
-        """Add the condition that a column begins with a text."""
-        end = prefix_end(prefix)
-        bounded = self.with_condition(f"{column} >= :{column}_from", **{f"{column}_from": prefix})
+    def with_prefix(self, column: str, prefix: str, name: str = "") -> Conditions:
+        """Add the condition that a column begins with a text; `name` as in `build_any`."""
+        first, last, end = f"{name or column}_from", f"{name or column}_to", prefix_end(prefix)
+        bounded = self.with_condition(f"{column} >= :{first}", **{first: prefix})
         if end is None:
             return bounded
-        return bounded.with_condition(f"{column} < :{column}_to", **{f"{column}_to": end})
+        return bounded.with_condition(f"{column} < :{last}", **{last: end})
 
     def with_any(self, column: str, values: Collection[Value], name: str = "") -> Conditions:
         """Add the condition that a column has one of some values."""

@@ -79,11 +79,11 @@ async def check_database(entry: Database, processes: int = 1) -> AsyncIterator[F
         yield await _check_newest_record(entry, check)
         for finding in _check_schema(check, str(path), await read_version(entry)):
             yield finding
-        damage = await inspect.check_integrity(path)
-        if damage is None:
-            yield ok(check, f"no damage in {format_bytes(path.stat().st_size)}")
+        damage = await inspect.find_damage(path, quick=True)
+        if damage:
+            yield wrong(check, f"it is damaged: {damage[0]}", "restore it from a backup")
         else:
-            yield wrong(check, f"it is damaged: {damage}", "restore it from a backup")
+            yield ok(check, f"no damage in {format_bytes(path.stat().st_size)}")
         await call_in_thread(inspect.try_write_lock, path)
         mode = await call_in_thread(inspect.read_journal_mode, path)
     except AgentctlError as failure:

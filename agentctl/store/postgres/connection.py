@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import secrets
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import lru_cache
@@ -27,7 +28,6 @@ from agentctl.store.database import (
     compile_for_postgres,
 )
 from agentctl.store.postgres.failures import CONFLICTS, CONNECTION_LOST, to_public_error
-from agentctl.store.postgres.tls import build_tls
 
 T = TypeVar("T")
 
@@ -324,22 +324,47 @@ def build_connect_arguments(entry: Entry) -> dict[str, Any]:
         "statement_cache_size": STATEMENTS,
         "max_cached_statement_lifetime": 0,
         "server_settings": settings,
-        "ssl": build_tls(entry),
+        "ssl": _build_tls(entry),
         "connection_class": PooledConnection,
     }
     if entry.password_env:
-        arguments["password"] = _password(entry)
+        arguments["password"] = os.environ.get(entry.password_env)
+        if arguments["password"] is None:
+            raise errors.InvalidConfiguration(
+                f"The password of database {entry.id!r} is missing",
+                cause=f"the environment variable {entry.password_env} is not set",
+            )
     return arguments
 
 
-def _password(entry: Entry) -> str:
-    password = os.environ.get(entry.password_env)
-    if password is None:
+def _build_tls(entry: Entry) -> ssl.SSLContext | str:
+    """Build the argument `ssl` of `asyncpg.connect`.
+
+    The modes without verification are those of asyncpg, which has no argument for `tls_ca_file`.
+    """
+    if not entry.tls.startswith("verify"):
+        return entry.tls
+    try:
+        context = ssl.create_default_context(cafile=entry.tls_ca_file)
+    except OSError:
         raise errors.InvalidConfiguration(
-            f"The password of database {entry.id!r} is missing",
-            cause=f"the environment variable {entry.password_env} is not set",
-        )
-    return password
+            f"The certificates of database {entry.id!r} cannot be read",
+            cause=f"tls_ca_file is {entry.tls_ca_file}",
+        ) from None
+    context.check_hostname = entry.tls == "verify-full"
+    # The client certificate, as asyncpg loads it without verification.
+    certificate, key = os.environ.get("PGSSLCERT"), os.environ.get("PGSSLKEY")
+    if not certificate:
+        return context
+    try:
+        # Without a password OpenSSL would prompt for that of an encrypted key.
+        context.load_cert_chain(certificate, key or None, password="")
+        return context
+    except OSError:
+        raise errors.InvalidConfiguration(
+            f"The client certificate for database {entry.id!r} cannot be read",
+            cause=f"PGSSLCERT is {certificate}, PGSSLKEY is {key or 'not set'}",
+        ) from None
 
 
 @lru_cache(MAXIMUM_COMPILED)

@@ -139,6 +139,7 @@ _SESSIONS_WITH_WORK = _build_busy(IS_LIVE)
 _DELETE_DELIVERIES = Sql(f"DELETE FROM webhook_deliveries WHERE {_OF_THEIR_RUNS}")
 _DELETE_KEYS = Sql(f"DELETE FROM idempotency WHERE {_OF_THEIR_RUNS}")
 _DELETE_RUNS = change(RUN, "delete")(f"DELETE FROM runs WHERE {_OF_SESSIONS}")
+_DELETES_OF_SESSIONS = (_DELETE_DELIVERIES, _DELETE_KEYS, _DELETE_RUNS)
 _DELETE_SESSIONS = Sql(f"DELETE FROM sessions WHERE {_OF_SESSIONS} RETURNING run_count")
 
 
@@ -224,18 +225,11 @@ def remove_sessions(
                 removal.used.append(session_id)
             else:
                 removable.append(session_id)
-        if removable:
-            yield from _remove(removable)
-            removal.removed += removable
+        for removed in group_ids(removable):
+            for delete in _DELETES_OF_SESSIONS:
+                yield Statement(delete, removed)
+            counts = yield Statement(_DELETE_SESSIONS, removed)
+            runs = sum(run_count for (run_count,) in counts)
+            yield Statement(COUNT_REMOVALS, {"sessions": len(counts), "runs": runs})
+        removal.removed += removable
     return removal
-
-
-@unit
-def _remove(session_ids: Sequence[str]) -> Steps[None]:
-    for group in group_ids(session_ids):
-        yield Statement(_DELETE_DELIVERIES, group)
-        yield Statement(_DELETE_KEYS, group)
-        yield Statement(_DELETE_RUNS, group)
-        counts = yield Statement(_DELETE_SESSIONS, group)
-        runs = sum(run_count for (run_count,) in counts)
-        yield Statement(COUNT_REMOVALS, {"sessions": len(counts), "runs": runs})

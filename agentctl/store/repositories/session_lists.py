@@ -20,7 +20,6 @@ from agentctl.store.listing import (
     Times,
     fold_ascii,
     narrow,
-    prefix_end,
 )
 from agentctl.store.repositories.run_reads import LAST_RUN_COLUMNS, select_newest
 from agentctl.store.repositories.run_rows import LastRunState
@@ -79,57 +78,57 @@ def list_page(
     times, compared = _match_times(filter, page)
     compared = compared.with_all(_match_texts(filter))
     sort_ids = filter.id_prefix is not None
+    parses = filter.metadata or filter.tag
+    maximum = MAXIMUM_COMPARED_METADATA if parses else MAXIMUM_COMPARED
     if filter.session_name:
-        return _list_named(filter, conditions, compared, page, times, sort_ids, totals)
+        return _list_named(
+            filter.session_name, conditions, compared, page, times, sort_ids, totals, maximum
+        )
     if compared.texts:
-        return _list_compared(filter, conditions, compared, page, times, sort_ids)
+        return LISTING.read_compared(
+            conditions, compared, page, _build_row, times, maximum=maximum, sort_ids=sort_ids
+        )
     return LISTING.list_page(conditions, page, _build_row, totals, times, sort_ids=sort_ids)
 
 
 @unit
 def _list_named(
-    filter: SessionFilter,
+    name: str,
     conditions: Conditions,
     compared: Conditions,
     page: Slice,
     times: Times,
     sort_ids: bool,
     totals: ListTotals | None,
+    maximum: int,
 ) -> Steps[SessionRowPage]:
-    folded, prefix = fold_ascii(filter.session_name or ""), Conditions()
-    by_name = conditions.with_all(_match_range(folded))
+    folded, prefix = fold_ascii(name), Conditions()
+    by_name = conditions.with_prefix(_NAME, folded, "name")
     total = yield from LISTING.count(by_name.with_times(*times, page.sort), totals)
     if total <= MAXIMUM_TOTAL:
         conditions, sort_ids = by_name, True
     else:
         # The index of names is not in the order of the list. With more names than that, a page
         # is found sooner by reading the list in its order than by sorting.
-        prefix = _match_prefix(folded)
+        prefix = prefix.with_condition(
+            f"substr({_NAME}, 1, :name_length) = :name_prefix",
+            name_length=len(folded),
+            name_prefix=folded,
+        )
         if page.sort == "created_at" and len(folded) >= _START_LENGTH:
             conditions = conditions.with_condition(
                 f"substr({_NAME}, 1, {_START_LENGTH}) = :name_start",
                 name_start=folded[:_START_LENGTH],
             )
     if compared.texts:
-        compared = prefix.with_all(compared)
-        return (yield from _list_compared(filter, conditions, compared, page, times, sort_ids))
+        return (
+            yield from LISTING.read_compared(
+                conditions, prefix.with_all(compared), page, _build_row, times,
+                maximum=maximum, sort_ids=sort_ids,
+            )
+        )  # fmt: skip
     matching, page = narrow(conditions.with_all(prefix), page, *times)
     return (yield from LISTING.read(matching, page, _build_row, total, sort_ids=sort_ids))
-
-
-def _list_compared(
-    filter: SessionFilter,
-    conditions: Conditions,
-    compared: Conditions,
-    page: Slice,
-    times: Times,
-    sort_ids: bool,
-) -> Work[SessionRowPage]:
-    parses = filter.metadata or filter.tag
-    maximum = MAXIMUM_COMPARED_METADATA if parses else MAXIMUM_COMPARED
-    return LISTING.read_compared(
-        conditions, compared, page, _build_row, times, maximum=maximum, sort_ids=sort_ids
-    )
 
 
 def _build_row(*values: Any) -> ListedSession:
@@ -143,7 +142,7 @@ def build_conditions(filter: SessionFilter, visibility: Visibility) -> Condition
     times, compared = _match_times(filter, Slice())
     conditions = _match_columns(filter, visibility).with_times(*times)
     if filter.session_name:
-        conditions = conditions.with_all(_match_range(fold_ascii(filter.session_name)))
+        conditions = conditions.with_prefix(_NAME, fold_ascii(filter.session_name), "name")
     return conditions.with_all(compared).with_all(_match_texts(filter))
 
 
@@ -159,22 +158,6 @@ def _match_columns(filter: SessionFilter, visibility: Visibility) -> Conditions:
         few = f"session_id IN (SELECT runs.session_id FROM runs WHERE {_FEW[filter.status]})"
         conditions = conditions.with_condition(few)
     return conditions
-
-
-def _match_range(prefix: str) -> Conditions:
-    conditions = Conditions().with_condition(f"{_NAME} >= :name_from", name_from=prefix)
-    end = prefix_end(prefix)
-    if end is None:
-        return conditions
-    return conditions.with_condition(f"{_NAME} < :name_to", name_to=end)
-
-
-def _match_prefix(prefix: str) -> Conditions:
-    return Conditions().with_condition(
-        f"substr({_NAME}, 1, :name_length) = :name_prefix",
-        name_length=len(prefix),
-        name_prefix=prefix,
-    )
 
 
 def _match_times(filter: SessionFilter, page: Slice) -> tuple[Times, Conditions]:

@@ -7,9 +7,8 @@ tables counts each run once (docs/decisions/0104).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
-from itertools import islice
 from typing import NamedTuple
 
 import orjson
@@ -342,30 +341,20 @@ def _count_run(run: EndedRun) -> Sums:
     return sums
 
 
-def _batches(keys: Iterable[SumKey]) -> Iterator[list[SumKey]]:
-    remaining = iter(keys)
-    while group := list(islice(remaining, _GROUP)):
-        yield group
-
-
 @unit
 def _add(step: Step, added: Mapping[SumKey, Sums]) -> Steps[None]:
     """Add sums to the stored ones."""
-    for group in _batches(sorted(added)):
-        for key, stored in (yield from _find(step, group)):
+    keys = sorted(added)
+    for first in range(0, len(keys), _GROUP):
+        group = keys[first : first + _GROUP]
+        values: dict[str, Value] = {
+            f"{name}_{number}": None for name in SumKey._fields for number in range(_GROUP)
+        }
+        for number, key in enumerate(group):
+            values |= {f"{name}_{number}": value for name, value in key._asdict().items()}
+        for key, stored in map(build_stored, (yield Statement(_FIND[step], values))):
             added[key].add(stored)
         yield from _store(step, [(key, added[key]) for key in group])
-
-
-@unit
-def _find(step: Step, keys: Sequence[SumKey]) -> Steps[list[tuple[SumKey, Sums]]]:
-    values: dict[str, Value] = {
-        f"{name}_{number}": None for name in SumKey._fields for number in range(_GROUP)
-    }
-    for number, key in enumerate(keys):
-        values |= {f"{name}_{number}": value for name, value in key._asdict().items()}
-    rows = yield Statement(_FIND[step], values)
-    return [build_stored(row) for row in rows]
 
 
 @unit

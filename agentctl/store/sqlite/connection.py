@@ -192,7 +192,7 @@ def connect_reader(path: Path, *, on_loop: bool = False, searches: bool = False)
 def connect_writer(path: Path, busy_handler: BusyHandler | None = None) -> apsw.Connection:
     """Open a connection for writing that is durable at each commit. The file must exist.
 
-    The journal mode is a property of the file; `schema.create_if_absent` sets it.
+    The journal mode is a property of the file; `schema.create_file` sets it.
     """
     connection = _connect(path, WAIT_MILLISECONDS)
     connection.pragma("synchronous", "FULL")

@@ -103,30 +103,27 @@ class SqliteDatabase:
         """
         if size in ("unknown", "run"):
             with contextlib.suppress(apsw.InterruptError):
-                return self._read_briefly(work)
+                return self._read_on_loop(work, LOOP_CHECKS)
         if size != "small":
             return await asyncio.wrap_future(self._submit_large_read(work, size == "run"))
         return self.read_blocking(work)
 
     def read_blocking(self, work: Work[T]) -> T:
         """Do the same as a small `read`, for callers without an event loop."""
-        try:
-            with self._lock:
-                return self._run_on_loop(work)
-        except apsw.Error as error:
-            raise to_public_error(error, self.id) from None
+        return self._read_on_loop(work, -1)
 
-    def _read_briefly(self, work: Work[T]) -> T:
+    def _read_on_loop(self, work: Work[T], checks: int) -> T:
+        """Run a read; it raises `apsw.InterruptError` after a number of checks; -1: no limit."""
         try:
             with self._lock:
-                self._checks_left = LOOP_CHECKS
+                self._checks_left = checks
                 try:
                     return self._run_on_loop(work)
                 finally:
                     self._checks_left = -1
-        except apsw.InterruptError:
-            raise
         except apsw.Error as error:
+            if checks >= 0 and isinstance(error, apsw.InterruptError):
+                raise
             raise to_public_error(error, self.id) from None
 
     def _must_interrupt(self) -> bool:

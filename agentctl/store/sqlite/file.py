@@ -112,7 +112,12 @@ def check_file(path: Path, *, create: bool) -> None:
         return
     _check_orphaned_wal(path)
     if used:
-        raise build_missing(path)
+        locks = shlex.quote(str(get_lock_folder(path)))
+        raise errors.Unavailable(
+            "The database file is missing",
+            cause=f"{path} does not exist, but was used before",
+            hint=f"move it back, or restore a backup; for an empty database: rm -r {locks}",
+        )
     if not create:
         raise build_no_database(path)
     if not path.parent.is_dir():
@@ -228,16 +233,6 @@ def build_no_database(path: Path) -> errors.Unavailable:
     )
 
 
-def build_missing(path: Path) -> errors.Unavailable:
-    """Build the error for a missing file that was a database."""
-    locks = shlex.quote(str(get_lock_folder(path)))
-    return errors.Unavailable(
-        "The database file is missing",
-        cause=f"{path} does not exist, but was used before",
-        hint=f"move it back, or restore a backup; for an empty database: rm -r {locks}",
-    )
-
-
 def build_emptied(path: Path) -> errors.Unavailable:
     """Build the error for an empty file that was a database."""
     locks = shlex.quote(str(get_lock_folder(path)))
@@ -245,24 +240,6 @@ def build_emptied(path: Path) -> errors.Unavailable:
         "The database has lost its content",
         cause=f"{path} is empty, but was used before",
         hint=f"restore it from a backup; for an empty database: rm -r {locks}",
-    )
-
-
-def build_not_ours(path: Path) -> errors.Unavailable:
-    """Build the error for the database of another program."""
-    return errors.Unavailable(
-        "The file is not an agentctl database",
-        cause=f"{path} contains something else; it was not changed",
-        hint="name another file in [[databases]] url",
-    )
-
-
-def build_cannot_create(path: Path, error: OSError) -> errors.Unavailable:
-    """Build the error for a file that cannot be created."""
-    return errors.Unavailable(
-        "The database cannot be created",
-        cause=f"{path}: {os.strerror(error.errno or 0).lower()}",
-        hint="check the permissions of the folder",
     )
 
 

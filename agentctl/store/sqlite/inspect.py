@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from pathlib import Path
@@ -18,30 +19,13 @@ def get_sqlite_version() -> str:
     return apsw.sqlite_lib_version()
 
 
-async def check_integrity(path: Path) -> str | None:
-    """Return the first damage in a file, as one line; None if there is none.
-
-    The whole file is read, on a thread. The read ends at once if the task is cancelled.
-
-    Raises:
-        Unavailable: the file cannot be read.
-    """
-    rows = await run_on_thread(
-        path, lambda connection, _: connection.execute("PRAGMA quick_check(1)").fetchall()
-    )
-    result = str(rows[0][0])
-    return None if result == "ok" else " ".join(result.split())
-
-
 def read_journal_mode(path: Path) -> str:
     """Return the journal mode of a file: `wal`, unless it was changed. Raises Unavailable."""
-    connection = _reader(path)
     try:
-        return str(connection.pragma("journal_mode"))
+        with contextlib.closing(connect_reader(path)) as connection:
+            return str(connection.pragma("journal_mode"))
     except apsw.Error as error:
         raise to_public_error(error, path.name) from None
-    finally:
-        connection.close(True)
 
 
 def try_write_lock(path: Path) -> None:
@@ -51,19 +35,9 @@ def try_write_lock(path: Path) -> None:
         Unavailable: the file cannot be written, or another process holds the lock for too long.
     """
     try:
-        connection = connect_writer(path)
-        try:
+        with contextlib.closing(connect_writer(path)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
-        finally:
-            connection.close(True)
-    except apsw.Error as error:
-        raise to_public_error(error, path.name) from None
-
-
-def _reader(path: Path) -> apsw.Connection:
-    try:
-        return connect_reader(path)
     except apsw.Error as error:
         raise to_public_error(error, path.name) from None
 
@@ -72,11 +46,18 @@ MAXIMUM_DAMAGES = 5
 """Maximum number of reported damages."""
 
 
-async def find_damage(path: Path) -> list[str]:
-    """Return the damages in a file, one line each. Raises Unavailable if it cannot be checked."""
+async def find_damage(path: Path, *, quick: bool = False) -> list[str]:
+    """Return the damages in a file, one line each. Raises Unavailable if it cannot be checked.
+
+    The whole file is read, on a thread. The read ends at once if the task is cancelled.
+
+    Args:
+        quick: True to find the first damage only, and not to compare indexes with their tables.
+    """
+    check = "quick_check(1)" if quick else f"integrity_check({MAXIMUM_DAMAGES})"
 
     def look(connection: apsw.Connection, _: object) -> list[str]:
-        rows = connection.execute(f"PRAGMA integrity_check({MAXIMUM_DAMAGES})").fetchall()
+        rows = connection.execute(f"PRAGMA {check}").fetchall()
         texts = [" ".join(str(row[0]).split()) for row in rows]
         return [] if texts == ["ok"] else texts
 

@@ -54,7 +54,12 @@ async def restore(
             hint="--replace moves it aside, and restores the backup",
         )
     copy = path.with_name(f"{path.name}.restoring")
-    _check_log(backup)
+    if get_file_size(log := get_wal_path(backup)):
+        raise errors.Conflict(
+            "The file is not a backup: a part of it is in a write-ahead log",
+            cause=f"{log} has changes that would be lost; nothing was changed",
+            hint="`agentctl db backup` creates a whole file from such a database",
+        )
     with _copied(backup, copy):
         try:
             rows = await run_on_thread(
@@ -68,20 +73,15 @@ async def restore(
                 hint="restore another one",
             ) from failure
         await prepare(copy, rows)
-        await run_on_thread(copy, lambda connection, _: _close_log(connection), writes=True)
+        # Write everything to the file itself, and empty its log.
+        await run_on_thread(
+            copy,
+            lambda connection, _: connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE),
+            writes=True,
+        )
         flush(copy)
         moved = _put_in_place(copy, path)
     return rows, moved
-
-
-def _check_log(backup: Path) -> None:
-    log = get_wal_path(backup)
-    if get_file_size(log):
-        raise errors.Conflict(
-            "The file is not a backup: a part of it is in a write-ahead log",
-            cause=f"{log} has changes that would be lost; nothing was changed",
-            hint="`agentctl db backup` creates a whole file from such a database",
-        )
 
 
 @contextlib.contextmanager
@@ -141,14 +141,10 @@ def _check(connection: apsw.Connection, backup: Path, report: Callable[[int], No
     return hash_rows(connection, report)
 
 
-def _close_log(connection: apsw.Connection) -> None:
-    """Write everything to the file itself, and empty its log."""
-    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-
-
 def _put_in_place(copy: Path, path: Path) -> Path | None:
     """Move the former files aside and rename the copy, while no process can open the database."""
-    moved = path.with_name(f"{path.name}.before-{_format_moment()}")
+    moment = format_rfc3339(now())[:19].replace("-", "").replace(":", "")
+    moved = path.with_name(f"{path.name}.before-{moment}Z")
     try:
         if not os.path.lexists(path):
             copy.rename(path)
@@ -180,7 +176,11 @@ def _holding(path: Path) -> Iterator[None]:
             connection.pragma("journal_mode", "DELETE")
             connection.execute("BEGIN EXCLUSIVE")
         except (apsw.BusyError, apsw.LockedError):
-            raise _build_in_use(path) from None
+            raise errors.Conflict(
+                "A process works with the database",
+                cause=f"{path} was not changed",
+                hint="stop its servers first; `fuser` names the processes of a file",
+            ) from None
         except (apsw.CorruptError, apsw.NotADBError, apsw.IOError):
             pass
         yield
@@ -188,17 +188,5 @@ def _holding(path: Path) -> Iterator[None]:
         connection.close(True)
 
 
-def _build_in_use(path: Path) -> errors.Conflict:
-    return errors.Conflict(
-        "A process works with the database",
-        cause=f"{path} was not changed",
-        hint="stop its servers first; `fuser` names the processes of a file",
-    )
-
-
 def _log_files(path: Path) -> list[Path]:
     return [path.with_name(f"{path.name}{end}") for end in LOG_FILES]
-
-
-def _format_moment() -> str:
-    return format_rfc3339(now())[:19].replace("-", "").replace(":", "") + "Z"

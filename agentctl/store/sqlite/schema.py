@@ -14,6 +14,7 @@ from pathlib import Path
 
 import apsw
 
+from agentctl import errors
 from agentctl.records.times import now
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.schema import (
@@ -27,14 +28,7 @@ from agentctl.store.schema import (
     load_migrations,
 )
 from agentctl.store.sqlite.connection import run_unit, to_public_error
-from agentctl.store.sqlite.file import (
-    add_path,
-    build_cannot_create,
-    build_emptied,
-    build_no_database,
-    build_not_ours,
-    has_been_used,
-)
+from agentctl.store.sqlite.file import add_path, build_emptied, build_no_database, has_been_used
 from agentctl.store.sqlite.thread import ShouldStop, run_on_thread
 from agentctl.store.versions import read_version
 
@@ -49,20 +43,6 @@ _APPLIED = "INSERT INTO schema_version (version, applied_at) VALUES (?, ?)"
 
 
 def create_file(id: str, path: Path) -> bool:
-    """Do the same as `create_if_absent`, with the public error for a failure.
-
-    Raises:
-        Unavailable: the file cannot be created, or is empty, but was used before.
-    """
-    try:
-        return create_if_absent(path)
-    except apsw.Error as error:
-        raise add_path(to_public_error(error, id), path) from None
-    except OSError as error:
-        raise build_cannot_create(path, error) from None
-
-
-def create_if_absent(path: Path) -> bool:
     """Create the file, readable for its owner only, and its schema, unless it has tables.
 
     Several processes may call this at the same time: one of them creates the schema, the others
@@ -72,9 +52,21 @@ def create_if_absent(path: Path) -> bool:
         True if this process has created the schema.
 
     Raises:
-        Unavailable: the file is empty, but was used before.
-        OSError, apsw.Error: the file cannot be created.
+        Unavailable: the file cannot be created, or is empty, but was used before.
     """
+    try:
+        return _create(path)
+    except apsw.Error as error:
+        raise add_path(to_public_error(error, id), path) from None
+    except OSError as error:
+        raise errors.Unavailable(
+            "The database cannot be created",
+            cause=f"{path}: {os.strerror(error.errno or 0).lower()}",
+            hint="check the permissions of the folder",
+        ) from None
+
+
+def _create(path: Path) -> bool:
     # Read before the file is created: a process that creates it now uses it only later.
     used = path.exists() and has_been_used(path)
     if not path.exists():
@@ -194,7 +186,11 @@ def read_stored_version(path: Path) -> Steps[StoredVersion | None]:
     if not names:
         return None
     if not names >= TABLES:
-        raise build_not_ours(path)
+        raise errors.Unavailable(
+            "The file is not an agentctl database",
+            cause=f"{path} contains something else; it was not changed",
+            hint="name another file in [[databases]] url",
+        )
     return (yield from read_version())
 
 

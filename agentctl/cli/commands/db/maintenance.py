@@ -140,12 +140,13 @@ def migrate(
 async def _migrate(
     entries: Sequence[Database], records: list[dict[str, object]], *, dry_run: bool
 ) -> None:
-    from agentctl.admin.databases import migrate, plan_migration
+    from agentctl.admin.databases import plan_migration
     from agentctl.config.databases import display_url
+    from agentctl.store.migrating import migrate
     from agentctl.store.schema import SCHEMA_VERSION, describe_newer
 
-    def applied(plan: MigrationPlan, migration: Migration) -> None:
-        records.append(_migration_row(plan.entry, migration, "applied"))
+    def applied(migration: Migration) -> None:
+        records.append(_migration_row(entry, migration, "applied"))
         counter.done += 1
 
     for entry in entries:
@@ -163,7 +164,7 @@ async def _migrate(
             note(f"{where} would be {_describe_plan(plan)}; nothing was changed")
         else:
             async with showing_progress(counter):
-                await migrate(plan, applied)
+                await migrate(entry, applied)
             note(f"{where} was {_describe_plan(plan)}")
 
 
