@@ -501,7 +501,7 @@ def test_network_filesystem_low_space_and_large_log(
     monkeypatch.setattr(databases, "detect_filesystem", lambda path: "nfs4")
     monkeypatch.setattr(databases, "_LITTLE_FREE", 1 << 62)
     monkeypatch.setattr(databases, "_LARGE_LOG", -1)
-    reader = inspect._reader(path)
+    reader = inspect.connect_reader(path)
     reader.execute("SELECT count(*) FROM runs").fetchall()
     findings = check_file(path)
     monkeypatch.setattr(databases, "_LEAST_FREE", 1 << 62)

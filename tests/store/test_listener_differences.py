@@ -122,13 +122,12 @@ class Sides:
     async def check_state(self) -> None:
         """Check that the session of the listener only listens, once."""
         shared = await self.thread.share()
-        state = await shared.fetchval(
-            "SELECT array_agg(c) FROM pg_listening_channels() AS c", timeout=PATIENCE
-        )
+        listening = "SELECT array_agg(c) FROM pg_listening_channels() AS c"
+        state = await shared.use(lambda own: own.fetchval(listening, timeout=PATIENCE))
         assert state == [CHANNEL]
         # Its setting of `synchronous_commit` ends with each transaction.
         changed = "SELECT count(*) FROM pg_settings WHERE source = 'session'"
-        assert await shared.fetchval(changed, timeout=PATIENCE) == 0
+        assert await shared.use(lambda own: own.fetchval(changed, timeout=PATIENCE)) == 0
 
 
 async def compare(sides: Sides, comparison: Comparison) -> None:

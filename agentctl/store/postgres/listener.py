@@ -28,12 +28,14 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
 from agentctl.config.settings import Database as Entry
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.store.database import run_topic, worker_topic
+from agentctl.store.postgres.connection import PooledConnection
 from agentctl.store.postgres.thread import ThreadConnection
 
 SEND_SECONDS = 0.1
@@ -163,26 +165,33 @@ class Listener:
 
     async def _listen_once(self) -> None:
         clock = asyncio.get_running_loop().time
-        connection = await self._connection.share()
+        shared = await self._connection.share()
+        on_loss, on_message = map(shared.on_own_loop, (self._on_loss, self._on_message))
+
+        async def listen(connection: PooledConnection) -> bool:
+            connection.add_termination_listener(on_loss)
+            if connection.is_closed():
+                on_loss(connection)
+            self._schema = await connection.fetchval(_SCHEMA, timeout=COMMAND_SECONDS)
+            if not connection.is_shared:
+                await connection.add_listener(CHANNEL, on_message)
+            return connection.is_shared
+
         try:
             self._is_lost, self._pinged_at, self._next_ping = False, None, 0.0
-            await connection.on_loss(self._on_termination)
-            self._schema = await connection.fetchval(_SCHEMA, timeout=COMMAND_SECONDS)
-            if connection.is_shared:
+            if await shared.use(listen):
                 self._report_pooler()
-            else:
-                await connection.listen(CHANNEL, self._on_message)
             # Messages may have been lost before.
             self._wake_all()
             while not self._is_lost:
                 self._changed.clear()
                 self._judge_ping(clock())
                 if messages := self._take_messages(clock()):
-                    await connection.execute(_SEND, messages, timeout=COMMAND_SECONDS)
+                    await shared.use(partial(_send, messages=messages))
                     self._failed = False
                 await self._wait_for_change(clock())
         finally:
-            connection.terminate()
+            shared.terminate()
 
     def _report_pooler(self) -> None:
         if self.is_heard is not False:
@@ -194,7 +203,7 @@ class Listener:
         # A ping could return, because a pooler may use the same session again.
         self.is_heard, self._next_ping = False, math.inf
 
-    def _on_termination(self, _: object) -> None:
+    def _on_loss(self, _: object) -> None:
         self._is_lost = True
         self._changed.set()
 
@@ -286,6 +295,10 @@ class Listener:
     def _wake_all(self) -> None:
         for watched in list(self._topics.values()):
             watched.wake()
+
+
+async def _send(connection: PooledConnection, messages: list[str]) -> None:
+    await connection.execute(_SEND, messages, timeout=COMMAND_SECONDS)
 
 
 def _split(beginning: str, names: Iterable[str]) -> Iterator[str]:

@@ -175,11 +175,7 @@ class ThreadConnection:
 
 
 class SharedConnection:
-    """The connection of a `ThreadConnection`, for the event loop that uses it.
-
-    Attributes:
-        is_shared: True if a connection pooler gives its session to others.
-    """
+    """The connection of a `ThreadConnection`, for the event loop that uses it."""
 
     def __init__(
         self,
@@ -191,35 +187,29 @@ class SharedConnection:
         self._submit = submit
         self._using = using
         self._own_loop = asyncio.get_running_loop()
-        self.is_shared = connection.is_shared
 
-    async def fetchval(self, sql: str, *parameters: Any, timeout: float) -> Any:
-        """Return the first value of the first row.
+    async def use(self, work: Callable[[PooledConnection], Coroutine[Any, Any, T]]) -> T:
+        """Run a function on the thread, while no other statement is running.
 
         Raises:
-            TimeoutError: there was no response for `timeout` seconds.
             Exception: the errors of asyncpg.
         """
-        return await self._use(lambda: self._connection.fetchval(sql, *parameters, timeout=timeout))
 
-    async def execute(self, sql: str, *parameters: Any, timeout: float) -> None:
-        """Execute a statement. Raises as `fetchval` does."""
-        await self._use(lambda: self._connection.execute(sql, *parameters, timeout=timeout))
+        async def use() -> T:
+            async with self._using:
+                return await work(self._connection)
 
-    async def listen(self, channel: str, callback: Callable[..., None]) -> None:
-        """Call a function with each notification, on the event loop of the caller."""
-        await self._use(lambda: self._connection.add_listener(channel, self._on_own_loop(callback)))
+        return await asyncio.wrap_future(self._submit(use()))
 
-    async def on_loss(self, callback: Callable[..., None]) -> None:
-        """Call a function when the connection is lost, on the event loop of the caller."""
+    def on_own_loop(self, callback: Callable[..., None]) -> Callable[..., None]:
+        """Return a function that lets the event loop of this object call another one."""
 
-        async def add() -> None:
-            called = self._on_own_loop(callback)
-            if self._connection.is_closed():
-                called()
-            self._connection.add_termination_listener(called)
+        def call(*arguments: Any) -> None:
+            # The event loop of the process may have ended.
+            with contextlib.suppress(RuntimeError):
+                self._own_loop.call_soon_threadsafe(callback, *arguments)
 
-        await self._use(add)
+        return call
 
     def terminate(self) -> None:
         """Close the connection as soon as no statement is running."""
@@ -230,18 +220,3 @@ class SharedConnection:
 
         with contextlib.suppress(errors.Unavailable):
             self._submit(terminate())
-
-    async def _use(self, statement: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        async def use() -> Any:
-            async with self._using:
-                return await statement()
-
-        return await asyncio.wrap_future(self._submit(use()))
-
-    def _on_own_loop(self, callback: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
-            # The event loop of the process may have ended.
-            with contextlib.suppress(RuntimeError):
-                self._own_loop.call_soon_threadsafe(callback, *arguments)
-
-        return call
