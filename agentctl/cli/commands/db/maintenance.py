@@ -158,9 +158,7 @@ async def _migrate(
         elif not plan.migrations:
             note(f"{where} is up to date, schema version {SCHEMA_VERSION}")
         elif dry_run:
-            records += [
-                _migration_row(entry, migration, "pending") for migration in plan.migrations
-            ]
+            records += [_migration_row(entry, each, "pending") for each in plan.migrations]
             note(f"{where} would be {_describe_plan(plan)}; nothing was changed")
         else:
             async with showing_progress(counter):
