@@ -24,19 +24,41 @@ PROTOCOL_VERSION = "1.0"
 
 AguiEvent = dict[str, Any]
 
+_TEXTS: dict[EventKind, tuple[dict[str, AguiEvent], str, tuple[str, ...]]] = {
+    EventKind.CONTENT: (
+        {"TEXT_MESSAGE_START": {"role": "assistant"}},
+        "TEXT_MESSAGE_CONTENT",
+        ("TEXT_MESSAGE_END",),
+    ),
+    EventKind.THINKING: (
+        {"REASONING_START": {}, "REASONING_MESSAGE_START": {"role": "reasoning"}},
+        "REASONING_MESSAGE_CONTENT",
+        ("REASONING_MESSAGE_END", "REASONING_END"),
+    ),
+}
+"""The events that open a text, with their members, add to it, and close it."""
+
+
+_USAGE = (
+    ("inputTokens", "input_tokens"), ("outputTokens", "output_tokens"),
+    ("totalTokens", "total_tokens"),
+)  # fmt: skip
+
 
 @dataclass(slots=True)
 class _Part:
     """A run in the stream: the one of the thread, or that of a member or step.
 
-    The message and the thinking that are open have an id. The last text has the tool calls that
-    follow it; its id is `caller_id`. `has_text` is True if a part of its text was sent.
+    Attributes:
+        open_text: kind and id of the text that is open; thinking is one, too.
+        caller_id: id of the last text, which holds the tool calls that follow it.
+        has_text: True if a part of its text was sent.
+        steps: names of its open steps.
     """
 
     run_id: str
     name: str
-    message_id: str | None = None
-    thinking_id: str | None = None
+    open_text: tuple[EventKind, str] | None = None
     caller_id: str | None = None
     has_text: bool = False
     steps: list[str] = field(default_factory=list)
@@ -128,7 +150,7 @@ class AguiStream:
     def abort(self) -> Iterator[AguiEvent]:
         """Yield the end of a stream whose run goes on, or is gone."""
         for part in [*self._parts.values()]:
-            for event in self._close_texts(part):
+            for event in self._close_text(part):
                 yield self._attribute(part, event)
         self._end = {
             "type": "RUN_ERROR",
@@ -167,10 +189,8 @@ class AguiStream:
 
     def _translate(self, part: _Part, event: Event, seq: int) -> Iterator[AguiEvent]:  # noqa: C901
         match event.kind:
-            case EventKind.CONTENT:
-                yield from self._add_text(part, event.text, seq)
-            case EventKind.THINKING:
-                yield from self._add_thinking(part, event.text, seq)
+            case EventKind.CONTENT | EventKind.THINKING:
+                yield from self._add_text(part, event.kind, event.text, seq)
             case EventKind.TOOL_CALL_STARTED | EventKind.TOOL_CALL_COMPLETED:
                 yield from self._add_call(part, event)
             case EventKind.PROGRESS:
@@ -180,13 +200,13 @@ class AguiStream:
                 value = {"queue_position": event.data.get("queue_position")}
                 yield {"type": "CUSTOM", "name": "agentctl.queued", "value": value}
             case EventKind.STEP_STARTED:
-                yield from self._close_texts(part)
+                yield from self._close_text(part)
                 name = str(event.data.get("step_name"))
                 if name not in part.steps:  # one name is open once: clients know steps by name
                     part.steps.append(name)
                     yield {"type": "STEP_STARTED", "stepName": name}
             case EventKind.STEP_COMPLETED:
-                yield from self._close_texts(part)
+                yield from self._close_text(part)
                 name = str(event.data.get("step_name"))
                 if name in part.steps:
                     part.steps.remove(name)
@@ -198,30 +218,23 @@ class AguiStream:
                     if not is_interrupt(asked):
                         self._answered.add(call_id)
                 part.has_text = bool(event.data.get("content"))
-            case _ if event.end_status == "COMPLETED":
-                if not part.has_text and event.data.get("content"):
-                    yield from self._add_text(part, str(event.data["content"]), seq)
+            case EventKind.COMPLETED if not part.has_text:
+                text = str(event.data.get("content") or "")
+                yield from self._add_text(part, EventKind.CONTENT, text, seq)
 
-    def _add_text(self, part: _Part, text: str, seq: int) -> Iterator[AguiEvent]:
+    def _add_text(self, part: _Part, kind: EventKind, text: str, seq: int) -> Iterator[AguiEvent]:
         if not text:
             return
-        if part.message_id is None:
-            yield from self._close_texts(part)
-            part.message_id = part.caller_id = f"{part.run_id}:{seq}"
-            yield {"type": "TEXT_MESSAGE_START", "messageId": part.message_id, "role": "assistant"}
-        part.has_text = True
-        yield {"type": "TEXT_MESSAGE_CONTENT", "messageId": part.message_id, "delta": text}
-
-    def _add_thinking(self, part: _Part, text: str, seq: int) -> Iterator[AguiEvent]:
-        if not text:
-            return
-        if part.thinking_id is None:
-            yield from self._close_texts(part)
-            part.thinking_id = f"{part.run_id}:{seq}"
-            named = {"messageId": part.thinking_id}
-            yield {"type": "REASONING_START", **named}
-            yield {"type": "REASONING_MESSAGE_START", **named, "role": "reasoning"}
-        yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": part.thinking_id, "delta": text}
+        opening, content, _ = _TEXTS[kind]
+        if part.open_text is None or part.open_text[0] is not kind:
+            yield from self._close_text(part)
+            part.open_text = kind, f"{part.run_id}:{seq}"
+            if kind is EventKind.CONTENT:
+                part.caller_id = part.open_text[1]
+            for name, members in opening.items():
+                yield {"type": name, "messageId": part.open_text[1], **members}
+        part.has_text = part.has_text or kind is EventKind.CONTENT
+        yield {"type": content, "messageId": part.open_text[1], "delta": text}
 
     def _add_call(self, part: _Part, event: Event) -> Iterator[AguiEvent]:
         tool = event.tool
@@ -251,7 +264,7 @@ class AguiStream:
         if call_id in self._shown:
             return
         self._shown.add(call_id)
-        yield from self._close_texts(part)
+        yield from self._close_text(part)
         start: AguiEvent = {
             "type": "TOOL_CALL_START",
             "toolCallId": call_id,
@@ -286,7 +299,7 @@ class AguiStream:
         for member in [*self._parts.values()][::-1]:
             if member is not part:
                 yield from self._close_part(member, event)
-        yield from self._close_texts(part)
+        yield from self._close_text(part)
         for name in part.steps:
             yield {"type": "STEP_FINISHED", "stepName": name}
         self._end = self._build_end(event)
@@ -295,7 +308,7 @@ class AguiStream:
         if not self._attributes:
             yield {"type": "STEP_FINISHED", "stepName": part.name}
             return
-        for closing in self._close_texts(part):
+        for closing in self._close_text(part):
             yield self._attribute(part, closing)
         for name in part.steps:
             yield self._attribute(part, {"type": "STEP_FINISHED", "stepName": name})
@@ -313,21 +326,20 @@ class AguiStream:
         else:
             yield {"type": "SUBAGENT_ERROR", **named, **_describe_failure(event)}
 
-    def _close_texts(self, part: _Part) -> Iterator[AguiEvent]:
-        if part.message_id is not None:
-            yield {"type": "TEXT_MESSAGE_END", "messageId": part.message_id}
-            part.message_id = None
-        if part.thinking_id is not None:
-            yield {"type": "REASONING_MESSAGE_END", "messageId": part.thinking_id}
-            yield {"type": "REASONING_END", "messageId": part.thinking_id}
-            part.thinking_id = None
+    def _close_text(self, part: _Part) -> Iterator[AguiEvent]:
+        if part.open_text is not None:
+            kind, text_id = part.open_text
+            part.open_text = None
+            for name in _TEXTS[kind][2]:
+                yield {"type": name, "messageId": text_id}
 
     def _build_end(self, event: Event) -> AguiEvent:
         if event.kind is EventKind.PAUSED:
             return self._build_pause()
         finished = {"type": "RUN_FINISHED", **self._name}
         if event.end_status == "COMPLETED":
-            usage = _build_usage(event.data.get("metrics") or {})
+            metrics = event.data.get("metrics") or {}
+            usage = {name: metrics[key] for name, key in _USAGE if metrics.get(key) is not None}
             outcome = {"type": "success"}
             return {**finished, "outcome": outcome, **({"usage": [usage]} if usage else {})}
         failure = _describe_failure(event)
@@ -360,12 +372,6 @@ def _describe_failure(event: Event) -> AguiEvent:
         return {"message": text, "code": "CANCELLED"}
     error: Mapping[str, Any] = event.data.get("error") or {}
     return {"message": str(error.get("detail")), "code": str(error.get("code"))}
-
-
-def _build_usage(metrics: Mapping[str, Any]) -> AguiEvent:
-    names = {"inputTokens": "input_tokens", "outputTokens": "output_tokens"}
-    names["totalTokens"] = "total_tokens"
-    return {name: metrics[key] for name, key in names.items() if metrics.get(key) is not None}
 
 
 def build_patch(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[AguiEvent]:

@@ -74,7 +74,10 @@ class Exchange:
             operations.require(operation, **path)
             operations.require_component(self.kind, self.component_id)
             given = read_input(await read_json_body(self.call))
-            key = self._get_key()
+            keys = self.call.headers.getlist("Idempotency-Key")
+            if len(keys) > 1:
+                raise BadRequest("The header field Idempotency-Key is given more than once")
+            key = keys[0] if keys else None
             known = await operations.find_waiting(
                 self.kind,
                 self.component_id,
@@ -98,12 +101,6 @@ class Exchange:
         add_log_context(**started)
         headers = {"X-Session-ID": started["session_id"], "X-Run-ID": started["run_id"]}
         return EventStreamResponse(first, events, encode, headers)
-
-    def _get_key(self) -> str | None:
-        values = self.call.headers.getlist("Idempotency-Key")
-        if len(values) > 1:
-            raise BadRequest("The header field Idempotency-Key is given more than once")
-        return values[0] if values else None
 
     def _start(self, given: AguiRequest, key: str | None) -> AsyncGenerator[list[AguiEvent]]:
         request = RunRequest(

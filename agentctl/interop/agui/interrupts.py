@@ -21,6 +21,13 @@ from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, VERBS, ApprovalRecor
 Asked = Mapping[str, Any]
 """An approval of a pause: of its event with the id of its run, or its record."""
 
+_QUESTIONS = {
+    "outcome": "The server died during the call of {}. What happened?",
+    "input": "{} asks for an answer",
+    "approval": "May {} be called?",
+    "external": "May {} be called?",
+}
+
 _NOTE = {"type": "string", "maxLength": MAXIMUM_NOTE_LENGTH}
 
 
@@ -37,7 +44,7 @@ def is_interrupt(asked: Asked) -> bool:
 def build_interrupt(asked: Asked) -> dict[str, Any]:
     """Return the interrupt of an approval."""
     reason, schema = _describe_answer(asked)
-    question = asked["question"] or _build_question(asked)
+    question = asked["question"] or _QUESTIONS[asked["kind"]].format(asked["tool_name"])
     if asked["policy"] == "other":
         question += " (an approver decides; it cannot be answered here)"
     interrupt = {
@@ -76,14 +83,6 @@ def _describe_answer(asked: Asked) -> tuple[str, dict[str, Any]]:
             reason = "tool_call"
     properties["argumentsHash"] = {"type": "string"}
     return reason, {"type": "object", "properties": properties, "required": required}
-
-
-def _build_question(asked: Asked) -> str:
-    if asked["kind"] == "outcome":
-        return f"The server died during the call of {asked['tool_name']}. What happened?"
-    if asked["kind"] == "input":
-        return f"{asked['tool_name']} asks for an answer"
-    return f"May {asked['tool_name']} be called?"
 
 
 def check_no_interrupt(waiting: Iterable[ApprovalRecord]) -> None:

@@ -16,7 +16,7 @@ from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest
 from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.mcp.client import Client, Result, build_result
 from agentctl.interop.mcp.progress import CallProgress
-from agentctl.interop.mcp.questions import PausedRun, Question, read_answer, reject
+from agentctl.interop.mcp.questions import PausedRun, read_answer, reject
 from agentctl.interop.mcp.tools import Arguments, RunTool
 from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind
 from agentctl.records.ids import is_unique_id
@@ -100,7 +100,12 @@ class _RunCall:
                 if questions is None or not (client.ask or client.takes_questions):
                     return self._build_pause()
                 if client.ask is None:
-                    return self._build_questions(questions)
+                    asked = {
+                        question.id: {"method": "elicitation/create", "params": question.params}
+                        for question in questions
+                    }
+                    state = {"requestState": self.run_id}
+                    return {"resultType": "input_required", "inputRequests": asked, **state}
                 try:
                     stack.enter_context(waits())
                 except TooManyRequests:
@@ -174,14 +179,6 @@ class _RunCall:
                     if data["run_id"] == self.run_id:
                         return None if is_pause else self._build(data)
         return build_result("The stream ended before the run", failed=True)
-
-    def _build_questions(self, questions: list[Question]) -> Result:
-        asked = {
-            question.id: {"method": "elicitation/create", "params": question.params}
-            for question in questions
-        }
-        state = {"requestState": self.run_id}
-        return {"resultType": "input_required", "inputRequests": asked, **state}
 
     def _build_pause(self) -> Result:
         """Return the result of a run that waits: an error, because it has no answer yet."""

@@ -26,6 +26,8 @@ _PRIMITIVES = frozenset({"string", "number", "integer", "boolean"})
 _TEXT = {"type": "string"}
 _NOTE = {**_TEXT, "title": "Note", "description": "A remark for the agent", "maxLength": 500}
 
+_DECISION = {**_TEXT, "title": "Decision", "enum": [*VERBS["approval"]]}
+
 _NOTES = {
     "decline": "The user declined",
     "cancel": "The user closed the question without an answer",
@@ -64,7 +66,10 @@ class PausedRun:
         arguments = json.dumps(approval["arguments"], ensure_ascii=False)
         match approval["kind"]:
             case "approval":
-                form, schema = "approval", _build_decision_form()
+                form, schema = (
+                    "approval",
+                    _build_form({"decision": _DECISION, "note": _NOTE}, "decision"),
+                )
                 text = f"The {self.kind} {self.component_id} wants to call {tool} with {arguments}"
                 text = f"{text}\n{asked}" if asked else text
             case "input":
@@ -132,11 +137,6 @@ def _parse_answer(text: Any) -> Any:
 def _build_form(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
     names = list(required or properties)
     return {"type": "object", "properties": dict(properties), "required": names}
-
-
-def _build_decision_form() -> dict[str, Any]:
-    choices = {**_TEXT, "title": "Decision", "enum": [*VERBS["approval"]]}
-    return _build_form({"decision": choices, "note": _NOTE}, "decision")
 
 
 def _build_answer_form(schema: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:

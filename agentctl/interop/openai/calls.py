@@ -171,12 +171,8 @@ def build_tool_calls(handed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     ]
 
 
-def build_call_items(handed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the output items of a response."""
-    return [_build_item(each) for each in handed]
-
-
-def _build_item(approval: Mapping[str, Any]) -> dict[str, Any]:
+def build_call_item(approval: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the output item of a response that hands out a call."""
     name, arguments = approval["tool_name"], _dump_arguments(approval)
     if approval["kind"] == "approval":
         return {

@@ -124,7 +124,9 @@ async def _run(
     has_session = session_id is not None or principal.session_id is not None
     is_continued = has_session and turn.previous is None
     if not has_session:
-        session_id = _find_chat(call)
+        # The program sends the whole conversation, so the session only keeps its runs together.
+        named = _get_header(call, CHAT_HEADER)
+        session_id = named if named is not None and is_session_id(named) else None
 
     request = RunRequest(
         message=turn.messages.message,
@@ -139,15 +141,6 @@ async def _run(
     )
     earlier = turn.messages.instructions if is_continued else turn.messages.earlier
     return await start_turn(call, requested, request, earlier)
-
-
-def _find_chat(call: Call) -> str | None:
-    """Return the session that `CHAT_HEADER` names; None if it names none.
-
-    The program sends the whole conversation, so the session only keeps its runs together.
-    """
-    session_id = _get_header(call, CHAT_HEADER)
-    return session_id if session_id is not None and is_session_id(session_id) else None
 
 
 def _get_header(call: Call, name: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from agentctl.interface.requests import EarlierMessage, StreamEvent
-from agentctl.interop.openai.calls import RequestTools, build_call_items, read_tools, select_handed
+from agentctl.interop.openai.calls import RequestTools, build_call_item, read_tools, select_handed
 from agentctl.interop.openai.events import Answer, AnswerEnd, RunEvents, format_leg_id, read_answer
 from agentctl.interop.openai.failures import RefusedParameter, describe_end
 from agentctl.interop.openai.messages import read_input_items
@@ -48,7 +48,7 @@ class RequestFields(NamedTuple):
 def select_items(end: AnswerEnd, tools: RequestTools) -> list[dict[str, Any]]:
     """Return the items that hand out what a run waits for; empty if the response cannot."""
     handed = select_handed(end.waiting, one_by_one=tools.one_by_one, with_approvals=True)
-    return build_call_items(handed)
+    return [build_call_item(each) for each in handed]
 
 
 def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:

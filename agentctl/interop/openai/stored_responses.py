@@ -15,7 +15,7 @@ from starlette.responses import Response
 from agentctl.auth.principal import Principal
 from agentctl.errors import Conflict, NotFound
 from agentctl.interface.requests import CancelRequest, SessionLocator
-from agentctl.interop.openai.calls import build_call_items, read_item_reference
+from agentctl.interop.openai.calls import build_call_item, read_item_reference
 from agentctl.interop.openai.events import read_leg_id
 from agentctl.interop.openai.failures import RefusedParameter, ResponseNotFound
 from agentctl.interop.openai.messages import is_result
@@ -184,7 +184,7 @@ async def _resolve(
     if found.component_id != model:
         raise NotFound("Run not found")
     if asked is not None:
-        return build_call_items([asked])[0]
+        return build_call_item(asked)
     if run_id in seen:
         return None
     seen.add(run_id)

@@ -154,7 +154,13 @@ async def continue_turn(call: Call, requested: Requested) -> Response:
     expanded = _expand_pauses(call, events)
     if requested.is_stream:
         return await _stream(call, requested, expanded, start)
-    return _respond(requested, await cancel_on_disconnect(call.receive, _collect(expanded, start)))
+
+    async def collect() -> Answer:
+        async with contextlib.aclosing(expanded):
+            first = await anext(expanded)
+            return await RunEvents(first[0], start).collect(first, expanded)
+
+    return _respond(requested, await cancel_on_disconnect(call.receive, collect()))
 
 
 async def _find_run(call: Call, requested: Requested) -> tuple[str, FoundTurn]:
@@ -271,12 +277,6 @@ async def _stream(
     add_log_context(session_id=read.session_id, run_id=read.run_id)
     headers = _build_headers(requested, read.session_id, read.run_id)
     return EventStreamResponse(first, events, requested.turn.build_encoder(read), headers)
-
-
-async def _collect(events: Portions, start: LegStart) -> Answer:
-    async with contextlib.aclosing(events):
-        first = await anext(events)
-        return await RunEvents(first[0], start).collect(first, events)
 
 
 def _respond(requested: Requested, answer: Answer) -> Response:

@@ -63,8 +63,8 @@ Record = dict[str, Any]
 _CONCURRENT_REQUESTS = 8
 
 
-class AgentOSRequests(AgentOSBackend):
-    """The requests that all operations on an AgentOS server share."""
+class AgentOSSessions(AgentOSBackend):
+    """Requests to an AgentOS server, and the operations on sessions."""
 
     def __init__(self, connection: Connection, server: AgentOS) -> None:
         super().__init__(str(server), server.url)
@@ -122,17 +122,6 @@ class AgentOSRequests(AgentOSBackend):
         total, pages = (read_count(counts.get(name)) for name in ("total_count", "total_pages"))
         built = build_meta(page, number, total, pages)
         return rows, built if rows else built | {"next_cursor": None}
-
-
-def build_json_fields(**objects: Mapping[str, Any] | None) -> Pairs:
-    """Build the fields of a form that have JSON as their value; None omits a field."""
-    return tuple(
-        (name, orjson.dumps(value).decode()) for name, value in objects.items() if value is not None
-    )
-
-
-class AgentOSSessions(AgentOSRequests):
-    """Operations on sessions."""
 
     async def get_sessions(self, filter: SessionFilter) -> Document[Any]:
         if filter.search is not None:
@@ -335,3 +324,10 @@ def view_session(session: Record, view: SessionView) -> Record:
 def omit_type(where: SessionLocator) -> SessionLocator:
     """Return a locator without the type: with the wrong one AgentOS 2.7 deletes runs."""
     return replace(where, type=None)
+
+
+def build_json_fields(**objects: Mapping[str, Any] | None) -> Pairs:
+    """Build the fields of a form that have JSON as their value; None omits a field."""
+    return tuple(
+        (name, orjson.dumps(value).decode()) for name, value in objects.items() if value is not None
+    )
