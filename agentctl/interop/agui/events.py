@@ -39,6 +39,12 @@ _TEXTS: dict[EventKind, tuple[dict[str, AguiEvent], str, tuple[str, ...]]] = {
 """The events that open a text, with their members, add to it, and close it."""
 
 
+_NOTES = {
+    EventKind.PROGRESS: ("agentctl.progress", ("text", "fraction")),
+    EventKind.QUEUED: ("agentctl.queued", ("queue_position",)),
+}
+"""Events that are no part of the protocol: name and members."""
+
 _USAGE = (
     ("inputTokens", "input_tokens"), ("outputTokens", "output_tokens"),
     ("totalTokens", "total_tokens"),
@@ -187,30 +193,18 @@ class AguiStream:
             opening["parentSubagentRunId"] = parent
         return part, [opening]
 
-    def _translate(self, part: _Part, event: Event, seq: int) -> Iterator[AguiEvent]:  # noqa: C901
+    def _translate(self, part: _Part, event: Event, seq: int) -> Iterator[AguiEvent]:
         match event.kind:
             case EventKind.CONTENT | EventKind.THINKING:
                 yield from self._add_text(part, event.kind, event.text, seq)
             case EventKind.TOOL_CALL_STARTED | EventKind.TOOL_CALL_COMPLETED:
                 yield from self._add_call(part, event)
-            case EventKind.PROGRESS:
-                value = {name: event.data.get(name) for name in ("text", "fraction")}
-                yield {"type": "CUSTOM", "name": "agentctl.progress", "value": value}
-            case EventKind.QUEUED:
-                value = {"queue_position": event.data.get("queue_position")}
-                yield {"type": "CUSTOM", "name": "agentctl.queued", "value": value}
-            case EventKind.STEP_STARTED:
-                yield from self._close_text(part)
-                name = str(event.data.get("step_name"))
-                if name not in part.steps:  # one name is open once: clients know steps by name
-                    part.steps.append(name)
-                    yield {"type": "STEP_STARTED", "stepName": name}
-            case EventKind.STEP_COMPLETED:
-                yield from self._close_text(part)
-                name = str(event.data.get("step_name"))
-                if name in part.steps:
-                    part.steps.remove(name)
-                    yield {"type": "STEP_FINISHED", "stepName": name}
+            case EventKind.PROGRESS | EventKind.QUEUED:
+                name, members = _NOTES[event.kind]
+                value = {member: event.data.get(member) for member in members}
+                yield {"type": "CUSTOM", "name": name, "value": value}
+            case EventKind.STEP_STARTED | EventKind.STEP_COMPLETED:
+                yield from self._change_step(part, event)
             case EventKind.CONTINUED:
                 for asked in event.data.get("approvals") or ():
                     call_id = build_call_id(event.run_id, asked["tool_call_id"])
@@ -221,6 +215,17 @@ class AguiStream:
             case EventKind.COMPLETED if not part.has_text:
                 text = str(event.data.get("content") or "")
                 yield from self._add_text(part, EventKind.CONTENT, text, seq)
+
+    def _change_step(self, part: _Part, event: Event) -> Iterator[AguiEvent]:
+        """Yield the start or the end of a step; clients know steps by name, so one is open once."""
+        yield from self._close_text(part)
+        name, starts = str(event.data.get("step_name")), event.kind is EventKind.STEP_STARTED
+        if starts and name not in part.steps:
+            part.steps.append(name)
+            yield {"type": "STEP_STARTED", "stepName": name}
+        elif not starts and name in part.steps:
+            part.steps.remove(name)
+            yield {"type": "STEP_FINISHED", "stepName": name}
 
     def _add_text(self, part: _Part, kind: EventKind, text: str, seq: int) -> Iterator[AguiEvent]:
         if not text:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import orjson
@@ -14,7 +13,7 @@ from agentctl.interop.agentos.values import format_content, read_counters
 from agentctl.interop.agentos.waiting import find_waiting
 from agentctl.records.events import END_STATUSES, EVENT_NAMES, EventKind, find_event_kind
 from agentctl.records.kinds import ComponentKind, Record
-from agentctl.remote.events import EventParser, ServerEvent
+from agentctl.remote.events import ServerEvent
 
 CONTROL_EVENTS = frozenset({"replay", "catch_up", "subscribed", "error"})
 """Events about the stream itself, which a resumed stream mixes with those of the run."""
@@ -98,18 +97,6 @@ def _build_data(kind: EventKind | None, data: dict[str, Any], *, is_own: bool) -
     if "metrics" in data:
         built["metrics"] = read_counters(data["metrics"])
     return built
-
-
-async def read_events(
-    chunks: AsyncIterator[bytes], reader: EventReader
-) -> AsyncGenerator[StreamEvent]:
-    """Yield the events of the run in the chunks of a stream."""
-    parser = EventParser()
-    async for chunk in chunks:
-        for received in parser.feed(chunk):
-            event = reader.read(received)
-            if event is not None:
-                yield event
 
 
 def _parse(received: ServerEvent) -> dict[str, Any]:

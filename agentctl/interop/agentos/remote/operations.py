@@ -236,4 +236,4 @@ def _read_call(record: Record) -> Built:
 
 
 def _build_path(name: str, approval_id: str) -> str:
-    return fill_template(AGENTOS_ROUTES[name].route.template, approval_id=approval_id)
+    return fill_template(AGENTOS_ROUTES[name][1].template, approval_id=approval_id)

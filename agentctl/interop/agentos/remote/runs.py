@@ -26,7 +26,7 @@ from agentctl.interface.requests import (
 from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.agentos.backend import build_runs_page, view_run
 from agentctl.interop.agentos.mapping import read_run
-from agentctl.interop.agentos.remote.events import EventReader, read_events
+from agentctl.interop.agentos.remote.events import EventReader
 from agentctl.interop.agentos.remote.server import AgentOS
 from agentctl.interop.agentos.remote.sessions import AgentOSSessions, Record, build_json_fields
 from agentctl.interop.agentos.waiting import FIELDS, apply_decisions, find_returned
@@ -36,6 +36,7 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.runs import FINAL_STATUSES, CancelRecord
 from agentctl.records.times import format_rfc3339, now
 from agentctl.remote.connection import Connection, Request, build_path
+from agentctl.remote.events import EventParser
 from agentctl.remote.queries import build_query
 
 POLL_SECONDS = 0.25
@@ -48,6 +49,20 @@ LONG_POLL_SECONDS = 1.0
 
 MAXIMUM_FAILED_READS = 2
 """Reads in a row that may fail while the end of a run is awaited."""
+
+
+_NOT_IN_RUNS = {
+    "input": (
+        "an object as input of a run", "it takes a message: give --message without --input"
+    ),
+    "client_tools": (
+        "tools of the caller", "its agents have their own tools: omit --client-tools"
+    ),
+    "idempotency_key": (
+        "idempotency keys", "a repeated command would start a second run: omit the key"
+    ),
+}  # fmt: skip
+"""Fields of a run to start that AgentOS does not have, and what to do."""
 
 
 class AgentOSRuns(AgentOSSessions):
@@ -136,18 +151,9 @@ class AgentOSRuns(AgentOSSessions):
         self, kind: ComponentKind, component_id: str, request: RunRequest, *, stream: bool
     ) -> Request:
         """Build the request that starts a run; Unsupported if AgentOS lacks a part of it."""
-        if request.input is not None:
-            raise self.build_missing_error(
-                "an object as input of a run", "it takes a message: give --message without --input"
-            )
-        if request.client_tools is not None:
-            raise self.build_missing_error(
-                "tools of the caller", "its agents have their own tools: omit --client-tools"
-            )
-        if request.idempotency_key is not None:
-            raise self.build_missing_error(
-                "idempotency keys", "a repeated command would start a second run: omit the key"
-            )
+        for name, missing in _NOT_IN_RUNS.items():
+            if getattr(request, name) is not None:
+                raise self.build_missing_error(*missing)
         form = build_query(
             message=request.message,
             stream=stream,
@@ -190,12 +196,12 @@ class AgentOSRuns(AgentOSSessions):
 
     async def _stream(self, request: Request, reader: EventReader) -> AsyncGenerator[StreamEvent]:
         try:
-            async with (
-                self.connection.stream(request) as chunks,
-                contextlib.aclosing(read_events(chunks, reader)) as events,
-            ):
-                async for event in events:
-                    yield event
+            async with self.connection.stream(request) as chunks:
+                parser = EventParser()
+                async for chunk in chunks:
+                    for received in parser.feed(chunk):
+                        if (event := reader.read(received)) is not None:
+                            yield event
         except errors.AgentctlError as failure:
             raise self.server.add_name(failure) from None
 

@@ -53,11 +53,9 @@ class MemoryForm(UpdateMemoryBody, total=False):
 
 
 def _add_scopes(body: Mapping[str, Any], _: object) -> Mapping[str, Any]:
-    given = body.get("scopes")
-    return {
-        **body,
-        "scopes": [{"scope": scope} for scope in DEFAULT_SCOPES] if given is None else given,
-    }
+    if body.get("scopes") is not None:
+        return body
+    return {**body, "scopes": [{"scope": scope} for scope in DEFAULT_SCOPES]}
 
 
 BODIES: dict[str, dict[str, Any]] = {
