@@ -36,6 +36,16 @@ PAUSE_TYPES: dict[ApprovalKind, str] = {
 }
 """The names of the kinds of approval. AgentOS has none for `outcome`."""
 
+FLAGS: dict[ApprovalKind, str] = {
+    "approval": "requires_confirmation",
+    "external": "external_execution_required",
+    "input": "requires_user_input",
+}
+"""The members of a call that are true for a kind of approval."""
+
+_SETTLED = {"approval": "confirmed", "external": "result", "input": "answered"}
+"""The members of a call that have a value after a decision."""
+
 FIELD_TYPES = {
     "string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list",
     "object": "dict",
@@ -127,15 +137,11 @@ def _find_in_requirement(run: Record, requirement: Built) -> Iterator[Waiting]:
 
 
 def _find_call(run: Record, tool: Built, requirement: Record | None = None) -> Iterator[Waiting]:
-    if tool.get("requires_confirmation") and tool.get("confirmed") is None:
-        kind = "approval"
-    elif tool.get("external_execution_required") and tool.get("result") is None:
-        kind = "external"
-    elif tool.get("requires_user_input") and not tool.get("answered"):
-        kind = "input"
-    else:
-        return
-    yield _build(run, tool, kind, requirement or {}), tool
+    for kind, flag in FLAGS.items():
+        given = tool.get(_SETTLED[kind])
+        if tool.get(flag) and (given is None or (kind == "input" and not given)):
+            yield _build(run, tool, kind, requirement or {}), tool
+            return
 
 
 def _build(run: Record, tool: Record, kind: str, requirement: Record) -> Built:

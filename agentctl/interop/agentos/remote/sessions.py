@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
@@ -78,11 +78,13 @@ class AgentOSSessions(AgentOSBackend):
 
     async def read_object(self, request: Request) -> Record:
         """Send a request and return the JSON object of the response."""
-        return cast(Record, await self._read(request, "object", dict[str, Any]))
+        record: Record = await self._read(request, "object", dict[str, Any])
+        return record
 
     async def read_list(self, request: Request, expected: Any = list[Record]) -> list[Record]:
         """Send a request and return the JSON array of the response, by default of objects."""
-        return cast(list[Record], await self._read(request, "array", expected))
+        records: list[Record] = await self._read(request, "array", expected)
+        return records
 
     async def _read(self, request: Request, shape: Shape, expected: Any) -> Any:
         try:

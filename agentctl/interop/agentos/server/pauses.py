@@ -14,7 +14,7 @@ from agentctl.interface.requests.approvals import Ruling, build_ruling
 from agentctl.interop.agentos.mapping import write_tool
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.values import Built, read_object, read_objects, read_text, to_seconds
-from agentctl.interop.agentos.waiting import FIELD_TYPES
+from agentctl.interop.agentos.waiting import FIELD_TYPES, FLAGS
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRecord, hash_call
 from agentctl.records.kinds import ComponentKind
@@ -41,10 +41,8 @@ def write_waiting_tool(asked: Asked) -> Built:
             "tool_call_id": asked["tool_call_id"],
             "tool_name": asked["tool_name"],
             "tool_args": asked["arguments"],
-            "requires_confirmation": kind == "approval",
-            "requires_user_input": kind == "input",
+            **{flag: kind == named for named, flag in FLAGS.items()},
             "user_input_schema": _write_fields(asked) if kind == "input" else None,
-            "external_execution_required": kind == "external",
             "approval_type": write_approval_type(asked),
             "approval_id": asked["approval_id"],
         },
