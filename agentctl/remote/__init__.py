@@ -3,7 +3,6 @@
 Other servers, such as those of AgentOS, have adapters in `interop`.
 """
 
-from agentctl.remote.client import RemoteOperations
-from agentctl.remote.open import open_remote
+from agentctl.remote.client import RemoteOperations, open_remote
 
 __all__ = ["RemoteOperations", "open_remote"]

@@ -8,12 +8,13 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, get_origin
 
 from agentctl import errors
+from agentctl.extensions import load_extensions
 from agentctl.interface.declarations import find_declaration
-from agentctl.interface.operations import Operations
+from agentctl.interface.operations import ROUTES, Operations
+from agentctl.interface.operations.partial import PartialOperations
 from agentctl.interface.requests import BEFORE_FIRST_EVENT, ResumeRequest, StreamEvent
 from agentctl.interface.requests.repeats import ForkRequest
 from agentctl.records.events import LAST_NAMES
@@ -29,6 +30,7 @@ from agentctl.remote.connection import (
     Timeouts,
 )
 from agentctl.remote.events import EventParser
+from agentctl.remote.failures import parse_object
 from agentctl.remote.queries import build_request
 
 _SEQUENCE = re.compile(r"[0-9]{1,18}")
@@ -84,12 +86,7 @@ class RemoteOperations(Operations):
         await self.connection.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.connection.close()
 
     def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -211,3 +208,28 @@ def _find_source(
         return source, data["session_id"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return known, None
+
+
+@contextlib.asynccontextmanager
+async def open_remote(
+    url: str, token: str | None, *, allow_insecure: bool = False, read_timeout: float | None = None
+) -> AsyncIterator[tuple[Operations, str | None]]:
+    """Open the operations of a server, and recognise its product once.
+
+    It yields the operations, and the name of another product, such as `Product 3.1.10`, or None.
+
+    Raises:
+        errors.Unavailable: the server cannot be reached or does not respond.
+        errors.UsageError: see `RemoteOperations`.
+    """
+    timeouts = DEFAULT_TIMEOUTS if read_timeout is None else Timeouts(read=read_timeout)
+    remote = RemoteOperations(url, token, timeouts=timeouts, allow_insecure=allow_insecure)
+    async with remote as operations:
+        raw = await operations.connection.probe(ROUTES["get_info"].template)
+        info = (raw is not None and parse_object(raw)) or {}
+        for extension in load_extensions():
+            adapter: PartialOperations | None = extension.adapt_server(operations.connection, info)
+            if adapter is not None:
+                yield adapter, adapter.name
+                return
+        yield operations, None

@@ -31,7 +31,6 @@ SHORT = {
     "agentctl.interface.operations.personal_data": "declarations of one part of the operations",
     "agentctl.interface.requests.personal_data": "requests of one part of the operations",
     "agentctl.interface.requests.repeats": "requests of one part of the operations",
-    "agentctl.remote.open": "the choice between two backends, which imports both",
     "agentctl.runs.jobs.usage": "work of the sweep and of the end of a command, apart from both",
     "agentctl.runtime.runners.default_values": "the runners of two libraries use it",
     "agentctl.admin.doctor.finding": "a type that all checks use, and imports none of them",

@@ -178,7 +178,7 @@ def test_a_compressed_document_is_not_unpacked(agentctl: Agentctl, serve: Serve)
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the time for a whole response to a moment."""
-    monkeypatch.setattr("agentctl.remote.open.DEFAULT_TIMEOUTS", Timeouts(whole=0.3))
+    monkeypatch.setattr("agentctl.remote.client.DEFAULT_TIMEOUTS", Timeouts(whole=0.3))
 
 
 @pytest.fixture
