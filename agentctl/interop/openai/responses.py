@@ -70,7 +70,7 @@ def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
         error = {"code": failure["code"], "message": failure["message"]}
     if end is not None and (text or end.status == "COMPLETED"):
         output = [build_item(format_leg_id(ITEM_ID, answer), item_status, [build_part(text)])]
-    output += [] if end is None or end.status == "COMPLETED" else items
+    output += items
     choice = fields.tools.choice
     return {
         "id": format_leg_id(RESPONSE_ID, answer),
