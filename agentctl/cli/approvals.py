@@ -6,13 +6,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from agentctl.cli.ids import choose_id
 from agentctl.cli.io import read_text_or_stdin
-from agentctl.cli.options import complete_values
+from agentctl.cli.options import CommandOutput, argument, complete_values, option
 from agentctl.cli.show.approvals import APPROVAL, SHOWN_HASH, describe_call
-from agentctl.cli.show.output import Format, show_record
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target
 from agentctl.errors import AgentctlError, Conflict, NotFound, UsageError, WaitsForDecision
@@ -28,20 +25,15 @@ if TYPE_CHECKING:
     from agentctl.records.approvals import ApprovalRecord
 
 ApprovalId = Annotated[
-    str,
-    typer.Argument(
-        metavar="APPROVAL_ID", help="Approval id", autocompletion=complete_values("approval")
-    ),
+    str, argument("APPROVAL_ID", "Approval id", autocompletion=complete_values("approval"))
 ]
-Note = Annotated[
-    str | None, typer.Option("--note", metavar="TEXT", help="Note, at most 500 characters")
-]
+Note = Annotated[str | None, option("--note", "TEXT", "Note, at most 500 characters")]
 SeenHash = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--hash",
-        metavar="HASH",
-        help=f"Hash of the call that you have seen, {SHOWN_HASH} characters or more: asks nothing",
+        "HASH",
+        f"Hash of the call that you have seen, {SHOWN_HASH} characters or more: asks nothing",
     ),
 ]
 
@@ -123,7 +115,7 @@ def name_command(target: Target, approval: Mapping[str, Any]) -> str:
 
 
 async def send_ruling(
-    target: Target, approval: ApprovalRecord, ruling: Ruling, output_format: Format
+    target: Target, approval: ApprovalRecord, ruling: Ruling, out: CommandOutput
 ) -> None:
     """Decide about an approval and report it.
 
@@ -134,8 +126,8 @@ async def send_ruling(
         approval["component_type"], approval["component_id"], approval["approval_id"], ruling
     )
     decided = document.value
-    if output_format not in ("table", "wide"):
-        show_record(document, APPROVAL, output_format, id_field="approval_id")
+    if not out.is_table:
+        out.show_record(document, APPROVAL, "approval_id")
     target.report_done(f"{decided['status']}: {decided['kind']} of {decided['tool_name']}")
     if target.local is not None:
         await _note_continuation(target, decided["root_run_id"])

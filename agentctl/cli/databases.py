@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from agentctl.cli.options import option
 from agentctl.errors import NotFound
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Database, Settings
 
-OnlyDatabase = Annotated[
-    str | None, typer.Option("--db", metavar="ID", help="Database id (default: all databases)")
-]
+OnlyDatabase = Annotated[str | None, option("--db", "ID", "Database id (default: all databases)")]
 
 
 def select_databases(config: Path | None, db: str | None) -> Sequence[Database]:

@@ -83,7 +83,10 @@ class CommandApp(typer.Typer):
             epilog: `Example: agentctl ...`; every command has one.
             help: instead of the function's docstring.
         """
-        return super().command(name, cls=Command, epilog=epilog, help=help)
+        from agentctl.cli.request_options import expand_options
+
+        add = super().command(name, cls=Command, epilog=epilog, help=help)
+        return lambda function: add(expand_options(function))
 
 
 def first_sentence(command: Any) -> str:

@@ -1,115 +1,153 @@
-"""Lists that commands print: one page of the requested length, or with `--all` every page."""
+"""Lists that commands print: one page of the requested length, with `--all` every page.
+
+Rows are written as their pages arrive, so that a list of any length needs the memory of some pages
+only, in every format (docs/cli.md "Long lists").
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
+from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.io import current_io
-from agentctl.cli.paging import Row, walk_pages, with_page
-from agentctl.cli.show.fields import ColumnChoice
-from agentctl.cli.show.list_writer import ListWriter
-from agentctl.cli.show.output import Format, show_page
+from agentctl.cli.options import FieldsOutput, flag, option
+from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, to_columns
+from agentctl.cli.show.output import check_fields, show_page, show_records, write_json
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import note
-from agentctl.cli.show.watched_list import DEFAULT_SECONDS, WatchedList, watch_list
-from agentctl.errors import AgentctlError
+from agentctl.cli.show.watched_list import DEFAULT_SECONDS, WatchedList, check_watch, watch_list
+from agentctl.errors import AgentctlError, InvalidResponse
 from agentctl.interface.requests import MAXIMUM_LIMIT
 from agentctl.light_dataclass import dataclass
+from agentctl.records.kinds import Record
 
 if TYPE_CHECKING:
     from agentctl.cli.target import Target
     from agentctl.records.document import Document
 
+MAXIMUM_ROWS = 1_000_000
+"""Rows of one list that a command keeps in memory."""
+
+TABLE_ROWS = 1_000
+"""Rows of one table: the widths of its columns are those of these rows."""
+
+Row = dict[str, Any]
 F = TypeVar("F")
 Read = Callable[[F], Awaitable["Document[Any]"]]
-ShowPage = Callable[..., None]
+ReadAt = Callable[[str | None], Awaitable["Document[Any]"]]
+"""Returns the page at a cursor; None is the first page."""
+
+
+def build_age_option(flags: str, what: str) -> Any:
+    """Return an option for an age: `created more` than AGE ago."""
+    return option(flags, "AGE", f"Filter by age: {what} than AGE ago, such as 10m, 2h or 7d")
 
 
 @dataclass(frozen=True, slots=True)
-class ListView:
-    """The form of a list; the attributes are the arguments of `show_list`."""
+class AgeOptions:
+    """The options for the age of records. An age is that of the read: `--watch` repeats it."""
 
-    columns: ColumnChoice
-    format: Format
-    id_field: str
-    fields: str | None = None
+    older_than: Annotated[str | None, build_age_option("--older-than", "created more")] = None
+    newer_than: Annotated[str | None, build_age_option("--newer-than", "created less")] = None
 
+    def limit(self, filter: Any) -> Any:
+        """Return a filter with the times of the ages, counted from now.
 
-async def show_filtered(
-    target: Target,
-    read: Read[F],
-    filter: F,
-    view: ListView,
-    *,
-    all_pages: bool,
-    show: ShowPage = show_page,
-) -> None:
-    """Show the page of a list that a filter selects, or every page from there on.
-
-    Args:
-        read: the operation, such as `target.operations.get_runs`.
-        filter: its filter, with a `page` or with the fields of one.
-        all_pages: the option `--all`.
-        show: writes one page.
-    """
-    page: Any = getattr(filter, "page", filter)
-    if all_pages:
-        created = {"sort_by": "created_at"} if hasattr(page, "sort_by") else {}
-        whole = with_page(filter, limit=MAXIMUM_LIMIT, **created)
-        await show_every_page(
-            target, lambda cursor: read(with_page(whole, cursor=cursor)), view, start=page.cursor
+        Raises:
+            UsageError: an age is not valid.
+        """
+        return replace(
+            filter,
+            created_after=microseconds_ago("--newer-than", self.newer_than),
+            created_before=microseconds_ago("--older-than", self.older_than),
         )
-        return
-    document = await read_page(target, read, filter)
-    show(document, view.columns, view.format, id_field=view.id_field, fields=view.fields)
 
 
-async def show_every_page(
-    target: Target,
-    read: Callable[[str | None], Awaitable[Document[Any]]],
-    view: ListView,
-    *,
-    start: str | None = None,
-    flag: str = "--cursor",
-    is_array: bool = False,
-) -> None:
-    """Write all rows of a list as their pages arrive.
+NO_AGES = AgeOptions()
 
-    Args:
-        read: returns the page at a cursor.
-        start: the cursor of the first page to read; None for that of the list.
-        flag: the option that takes a cursor.
-        is_array: see `ListWriter`.
 
-    Raises:
-        AgentctlError: a page cannot be read. A note has the cursor that continues the list.
-    """
-    import asyncio
+@dataclass(frozen=True, slots=True)
+class ListOutput(FieldsOutput):
+    """The options of a list: those of its output, and `--all`."""
 
-    writer = ListWriter(
-        view.columns, view.format, id_field=view.id_field, fields=view.fields, is_array=is_array
-    )
-    counter = Counter("rows read")
-    reached, before = start, set[object]()
-    # On a terminal the rows themselves show the progress.
-    progress = nullcontext() if current_io().out_is_terminal else showing_progress(counter)
-    try:
-        async with progress:
-            async for rows, cursor in walk_pages(read, start):
-                # Another product has numbers of pages: a new row moves others to the next page.
-                writer.add([row for row in rows if row.get(view.id_field) not in before])
-                if target.product is not None:
-                    before = {row.get(view.id_field) for row in rows}
-                counter.done, reached = writer.count, cursor
-    except (AgentctlError, asyncio.CancelledError):
-        writer.flush()
-        if reached is not None:
-            note(f"interrupted after {writer.count} rows; continue with: --all {flag} {reached}")
-        raise
-    writer.finish()
+    all_pages: Annotated[bool, flag("--all", "List every page, in the order of creation")] = False
+
+    async def show(
+        self,
+        target: Target,
+        read: Read[F],
+        filter: F,
+        columns: ColumnChoice,
+        id_field: str,
+        *,
+        show: Callable[..., None] = show_page,
+    ) -> None:
+        """Show the page of a list that a filter selects, or every page from there on.
+
+        Args:
+            read: the operation, such as `target.operations.get_runs`.
+            filter: its filter, with a `page` or with the fields of one.
+            show: writes one page.
+        """
+        page: Any = getattr(filter, "page", filter)
+        if self.all_pages:
+            created = {"sort_by": "created_at"} if hasattr(page, "sort_by") else {}
+            whole = with_page(filter, limit=MAXIMUM_LIMIT, **created)
+            writer = ListWriter(self, columns, id_field)
+            await writer.write_pages(
+                target, lambda cursor: read(with_page(whole, cursor=cursor)), page.cursor
+            )
+            return
+        document = await read_page(target, read, filter)
+        show(document, columns, self.format, id_field=id_field, fields=self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedOutput(ListOutput):
+    """The options of a list that can be watched."""
+
+    watch: Annotated[
+        bool,
+        flag("--watch -w", "Show the list again and again until Ctrl-C; -o jsonl: its changes"),
+    ] = False
+    every: Annotated[
+        float | None,
+        option(
+            "--every",
+            "SECONDS",
+            "Seconds between two reads with --watch (default: 2)",
+            min=0.1,
+            max=86_400,
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Check the options before anything is read; see `check_watch`."""
+        check_watch(self.watch, self.every, self.format)
+
+    async def show(
+        self,
+        target: Target,
+        read: Read[F],
+        filter: F,
+        columns: ColumnChoice,
+        id_field: str,
+        *,
+        show: Callable[..., None] = show_page,
+    ) -> None:
+        """Show the list once, or with `--watch` again and again."""
+        if not self.watch:
+            await ListOutput.show(self, target, read, filter, columns, id_field, show=show)
+            return
+        again = partial(read_page, target, read, filter)
+        seconds = self.every or DEFAULT_SECONDS
+        await watch_list(
+            WatchedList(target, again, columns, self.format, id_field, self.fields, seconds)
+        )
 
 
 async def read_page(target: Target, read: Read[F], filter: F) -> Document[Any]:
@@ -142,18 +180,171 @@ async def read_page(target: Target, read: Read[F], filter: F) -> Document[Any]:
     return build_document({"data": found, "meta": {**meta, **known}})
 
 
-async def watch_filtered(
-    target: Target, read: Read[F], filter: F, view: ListView, seconds: float | None
-) -> None:
-    """Show the page of a list again and again; see `watch_list`."""
-    await watch_list(
-        WatchedList(
-            target,
-            partial(read_page, target, read, filter),
-            view.columns,
-            view.format,
-            view.id_field,
-            view.fields,
-            seconds or DEFAULT_SECONDS,
-        )
+class ListWriter:
+    """Writes a list in parts.
+
+    `json` is an object with `data` and the number of rows in `meta`, as that of a page, one row in
+    each line. A table has `TABLE_ROWS` rows; a longer list is several tables with headings.
+
+    Args:
+        is_array: `json` is an array, as of the operations that have no pages.
+    """
+
+    def __init__(
+        self, out: FieldsOutput, columns: ColumnChoice, id_field: str, *, is_array: bool = False
+    ) -> None:
+        check_fields(out.format, out.fields)
+        self._columns = to_columns(columns)
+        self._format = out.format
+        self._id_field = id_field
+        self._fields = out.fields
+        self._is_array = is_array
+        self._count = 0
+        self._waiting: list[Record] = []
+
+    async def write_pages(
+        self, target: Target, read: ReadAt, start: str | None, option: str = "--cursor"
+    ) -> None:
+        """Write all rows of a list as their pages arrive.
+
+        Args:
+            start: the cursor of the first page to read; None for that of the list.
+            option: takes a cursor.
+
+        Raises:
+            AgentctlError: a page cannot be read. A note has the cursor that continues the list.
+        """
+        import asyncio
+
+        counter = Counter("rows read")
+        reached, before = start, set[object]()
+        # On a terminal the rows themselves show the progress.
+        progress = nullcontext() if current_io().out_is_terminal else showing_progress(counter)
+        try:
+            async with progress:
+                async for rows, cursor in walk_pages(read, start):
+                    # Another product has numbers of pages: a new row moves others to the next page.
+                    self._add([row for row in rows if row.get(self._id_field) not in before])
+                    if target.product is not None:
+                        before = {row.get(self._id_field) for row in rows}
+                    counter.done, reached = self._count, cursor
+        except (AgentctlError, asyncio.CancelledError):
+            self._flush()
+            if reached is not None:
+                note(
+                    f"interrupted after {self._count} rows; continue with: --all {option} {reached}"
+                )
+            raise
+        self._finish()
+
+    def _add(self, rows: Sequence[Record]) -> None:
+        if not rows:
+            return
+        if self._fields is not None and not self._count:
+            self._columns = choose_columns(rows, self._columns, self._fields)
+        is_first = not self._count
+        self._count += len(rows)
+        if self._format in ("table", "wide"):
+            self._waiting += rows
+            if len(self._waiting) >= TABLE_ROWS:
+                self._flush()
+        elif self._format == "json":
+            self._write_array(rows, is_first=is_first)
+        else:
+            if self._format == "jsonl" and self._fields is not None:
+                rows = [pick_values(row, self._columns.tsv) for row in rows]
+            show_records(rows, self._columns, self._format, self._id_field, heading=is_first)
+
+    def _flush(self) -> None:
+        """Write the rows of a table that has not its whole length."""
+        if self._waiting:
+            show_records(self._waiting, self._columns, self._format, self._id_field)
+            self._waiting = []
+
+    def _finish(self) -> None:
+        self._flush()
+        if self._format == "json":
+            if not self._count:
+                write_json(b"[" if self._is_array else b'{"data":[')
+            meta = b'],"meta":{"total_count":%d,"next_cursor":null}}' % self._count
+            write_json(b"]" if self._is_array else meta)
+        elif not self._count:
+            show_records([], self._columns, self._format, self._id_field)
+
+    def _write_array(self, rows: Sequence[Record], *, is_first: bool) -> None:
+        import orjson
+
+        if self._fields is not None:
+            rows = [pick_values(row, self._columns.tsv) for row in rows]
+        if is_first:
+            write_json(b"[" if self._is_array else b'{"data":[')
+        write_json((b"" if is_first else b",") + b"\n,".join(map(orjson.dumps, rows)))
+
+
+async def read_pages(read: Read[F], filter: F) -> AsyncGenerator[list[Row]]:
+    """Yield the rows of each page that matches a filter.
+
+    Raises:
+        InvalidResponse: see `walk_pages`.
+    """
+    async for rows, _ in walk_pages(lambda cursor: read(with_page(filter, cursor=cursor))):
+        yield rows
+
+
+def with_page(filter: F, **changes: Any) -> F:
+    """Return a filter with another page."""
+    values: Any = filter
+    page = getattr(values, "page", None)
+    if page is not None:
+        changes = {"page": replace(page, **changes)}
+    return cast(F, replace(values, **changes))
+
+
+async def walk_pages(
+    read: ReadAt, cursor: str | None = None
+) -> AsyncGenerator[tuple[list[Row], str | None]]:
+    """Yield the rows of each page, and the cursor of the next one; None on the last page.
+
+    Args:
+        read: returns the page at a cursor; None is the first page.
+        cursor: the cursor of the page to begin with.
+
+    Raises:
+        InvalidResponse: a page names itself as the next one, or has no rows although its total is
+            known: the list would have no end.
+    """
+    import asyncio
+
+    while True:
+        page = (await read(cursor)).value
+        rows, meta = page["data"], page["meta"]
+        following = meta.get("next_cursor") or None
+        yield rows, following
+        if following is None:
+            return
+        # A page of a filter that no index has can be empty before the end (docs/decisions/0118).
+        # So can one of another product that was searched here.
+        can_be_empty = meta.get("total_is_capped") or meta.get("searched") == "page"
+        if following == cursor or not (rows or can_be_empty):
+            raise _build_endless_list_error(
+                "a page names a next page and has no rows, or names itself"
+            )
+        cursor = following
+        # A local read does not suspend the command: here an interrupt can end it.
+        await asyncio.sleep(0)
+
+
+def check_row_count(rows: list[Row]) -> None:
+    """Check the number of rows that a command has gathered.
+
+    Raises:
+        InvalidResponse: there are more than `MAXIMUM_ROWS`.
+    """
+    if len(rows) > MAXIMUM_ROWS:
+        raise _build_endless_list_error(f"it has more than {MAXIMUM_ROWS:,} rows")
+
+
+def _build_endless_list_error(cause: str) -> InvalidResponse:
+    return InvalidResponse(
+        "the list of the server has no end", cause=cause, hint="use filters to make it shorter"
     )

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from agentctl.cli.ids import ShortId
-from agentctl.cli.show.output import CommonFormat, Format
+from agentctl.cli.show.output import CommonFormat, Format, resolve_format, show_list, show_record
 from agentctl.errors import InvalidConfiguration, UsageError
 from agentctl.extensions import name_products
 from agentctl.interface import requests
 from agentctl.interface.declarations import Option, Query, find_declared
 from agentctl.light_dataclass import dataclass
-from agentctl.records.kinds import ComponentKind, ComponentRef
+from agentctl.records.kinds import ComponentKind, ComponentRef, Record
 from agentctl.records.strict import parse_json
 
 if TYPE_CHECKING:
+    from agentctl.cli.show.fields import ColumnChoice
+    from agentctl.cli.show.table import Column
     from agentctl.config.settings import Settings
+    from agentctl.records.document import Document
 
 _TOKEN_PLACES = "(- reads stdin)  [env: AGENTCTL_TOKEN]"
 
@@ -42,156 +47,117 @@ def complete_values(subject: str) -> Any:
     return complete
 
 
+def option(flags: str, metavar: str, help: str, **more: Any) -> Any:
+    """Return an option with a value, such as `option("--message -m", "TEXT", "Message")`."""
+    return typer.Option(*flags.split(), metavar=metavar, help=help, **more)
+
+
+def flag(flags: str, help: str, **more: Any) -> Any:
+    """Return an option without a value."""
+    return typer.Option(*flags.split(), help=help, **more)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """Return an argument."""
+    return typer.Argument(metavar=metavar, help=help, **more)
+
+
 def build_option(annotation: object) -> Any:
     """Build the option of a field of a request, from the declarations in its annotation."""
-    option, bounds = find_declared(annotation, Option), find_declared(annotation, Query)
-    assert option is not None
-    more: dict[str, Any] = {"case_sensitive": False} if option.any_case else {}
+    declared, bounds = find_declared(annotation, Option), find_declared(annotation, Query)
+    assert declared is not None
+    more: dict[str, Any] = {"case_sensitive": False} if declared.any_case else {}
     if bounds is not None:
         more |= {"min": bounds.ge, "max": bounds.le}
-    if option.noun is not None:
-        more["autocompletion"] = complete_values(option.noun)
-    return typer.Option(option.flag, metavar=option.metavar, help=option.help, **more)
-
-
-def _target_option(*flags: str, **about: Any) -> Any:
-    return typer.Option(*flags, rich_help_panel="Connection and identity", **about)
+    if declared.noun is not None:
+        more["autocompletion"] = complete_values(declared.noun)
+    return typer.Option(declared.flag, metavar=declared.metavar, help=declared.help, **more)
 
 
 def build_id_option(noun: str, help: str | None = None) -> Any:
     """Return the option for the id of something, such as `--session`, which a shell completes."""
-    return typer.Option(
-        f"--{noun}",
-        metavar="ID",
-        help=help or f"{noun.title()} id",
-        autocompletion=complete_values(noun),
-    )
+    text = help or f"{noun.title()} id"
+    return option(f"--{noun}", "ID", text, autocompletion=complete_values(noun))
 
 
 def _id_argument(noun: str, help: str) -> Any:
-    return typer.Argument(
-        metavar=f"{noun.upper()}_ID", help=help, autocompletion=complete_values(noun)
-    )
+    return argument(f"{noun.upper()}_ID", help, autocompletion=complete_values(noun))
 
 
-def _age_option(flag: str, what: str) -> Any:
-    text = f"Filter by age: {what} than AGE ago, such as 10m, 2h or 7d"
-    return typer.Option(flag, metavar="AGE", help=text)
+def build_output_option(formats: str) -> Any:
+    """Return the option for one of these formats."""
+    default = "[env: AGENTCTL_OUTPUT; default: table at a terminal, else tsv]"
+    return option("--output -o", "FORM", f"Output format: {formats}  {default}")
 
 
-def _output_option(formats: str) -> Any:
-    text = (
-        f"Output format: {formats}  [env: AGENTCTL_OUTPUT; default: table at a terminal, else tsv]"
-    )
-    return typer.Option("--output", "-o", metavar="FORM", help=text)
+_PANEL = "Connection and identity"
+_of_target = partial(option, rich_help_panel=_PANEL)
 
-
-Output = Annotated[CommonFormat | None, _output_option("table, wide, json, jsonl, tsv or name")]
-TranscriptOutput = Annotated[
-    Format | None, _output_option("table, text, markdown, json, jsonl, tsv or name")
+OutputOption = Annotated[
+    CommonFormat | None, build_output_option("table, wide, json, jsonl, tsv or name")
 ]
-Fields = Annotated[
-    str | None,
-    typer.Option(
-        "--fields", metavar="FIELDS", help="Show only these fields, such as run_id,status,error"
-    ),
-]
-Watch = Annotated[
-    bool,
-    typer.Option(
-        "--watch", "-w", help="Show the list again and again until Ctrl-C; -o jsonl: its changes"
-    ),
-]
-Every = Annotated[
-    float | None,
-    typer.Option(
-        "--every",
-        metavar="SECONDS",
-        min=0.1,
-        max=86_400,
-        help="Seconds between two reads with --watch (default: 2)",
-    ),
-]
-AllPages = Annotated[bool, typer.Option("--all", help="List every page, in the order of creation")]
-Full = Annotated[bool, typer.Option("--full", help="Show whole tool calls, prompts and reasoning")]
-Members = Annotated[bool, typer.Option("--members", help="Show the work of every member and step")]
-Raw = Annotated[bool, typer.Option("--raw", help="Show answers as sent, not as Markdown")]
-LocalTime = Annotated[
-    bool, typer.Option("--local-time", help="Show times in the local time zone instead of UTC")
-]
-NoPager = Annotated[
-    bool, typer.Option("--no-pager", help="Use no pager  [env: AGENTCTL_PAGER, default: less -FRX]")
+FieldsOption = Annotated[
+    str | None, option("--fields", "FIELDS", "Show only these fields, such as run_id,status,error")
 ]
 Config = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="Configuration file  [env: AGENTCTL_CONFIG]"),
+    Path | None, option("--config", "FILE", "Configuration file  [env: AGENTCTL_CONFIG]")
 ]
 LocalConfig = Annotated[
     Path | None,
-    _target_option(
-        "--config",
-        metavar="FILE",
-        help="Work locally with this configuration  [env: AGENTCTL_CONFIG]",
-    ),
+    _of_target("--config", "FILE", "Work locally with this configuration  [env: AGENTCTL_CONFIG]"),
 ]
-Url = Annotated[str | None, _target_option("--url", metavar="URL", help="Server URL")]
+Url = Annotated[str | None, _of_target("--url", "URL", "Server URL")]
 ContextName = Annotated[
     str | None,
-    _target_option(
+    _of_target(
         "--context",
-        metavar="NAME",
-        help="Use this named server  [env: AGENTCTL_CONTEXT]",
+        "NAME",
+        "Use this named server  [env: AGENTCTL_CONTEXT]",
         autocompletion=complete_values("context"),
     ),
 ]
 TokenFile = Annotated[
     str | None,
-    _target_option(
-        "--token-file", metavar="FILE", help=f"File with the token for the server {_TOKEN_PLACES}"
-    ),
+    _of_target("--token-file", "FILE", f"File with the token for the server {_TOKEN_PLACES}"),
 ]
 GivenTokenFile = Annotated[
-    str | None,
-    typer.Option("--token-file", metavar="FILE", help=f"File with the token {_TOKEN_PLACES}"),
+    str | None, option("--token-file", "FILE", f"File with the token {_TOKEN_PLACES}")
 ]
 InsecureHttp = Annotated[
     bool,
-    _target_option(
-        "--insecure-http", help="Allow sending the token to another machine without encryption"
+    flag(
+        "--insecure-http",
+        "Allow sending the token to another machine without encryption",
+        rich_help_panel=_PANEL,
     ),
 ]
 Timeout = Annotated[
     float | None,
-    _target_option(
+    _of_target(
         "--timeout",
-        metavar="SECONDS",
+        "SECONDS",
+        "Seconds to wait for the server to respond (default: 30)",
         min=0.1,
         max=86_400,
-        help="Seconds to wait for the server to respond (default: 30)",
     ),
 ]
 AsUser = Annotated[
-    str | None,
-    _target_option("--as-user", metavar="USER", help="Act as this user (local mode only)"),
+    str | None, _of_target("--as-user", "USER", "Act as this user (local mode only)")
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Skip the confirmation")]
+Yes = Annotated[bool, flag("--yes -y", "Skip the confirmation")]
 DbId = Annotated[str | None, build_option(requests.DatabaseId)]
 UserId = Annotated[str | None, build_option(requests.UserId)]
 ToFile = Annotated[
     Path | None,
-    typer.Option(
-        "--to-file",
-        metavar="FILE",
-        help="New file to write to, readable only by its owner (- is stdout)",
-    ),
+    option("--to-file", "FILE", "New file to write to, readable only by its owner (- is stdout)"),
 ]
-UserOfData = Annotated[str, typer.Argument(metavar="USER", help="User id: the `sub` of tokens")]
+UserOfData = Annotated[str, argument("USER", "User id: the `sub` of tokens")]
 ForeignDatabase = Annotated[
     str | None,
-    _target_option(
+    _of_target(
         "--database",
-        metavar="URL",
-        help=f"Read this database of {name_products()}: a URL, or the path of a SQLite file",
+        "URL",
+        f"Read this database of {name_products()}: a URL, or the path of a SQLite file",
     ),
 ]
 AgentId = Annotated[str | None, build_id_option("agent")]
@@ -206,10 +172,53 @@ OptionalSessionIds = Annotated[
 RunId = Annotated[str, ShortId("run"), _id_argument("run", "Run id")]
 RunIds = Annotated[list[str], ShortId("run"), _id_argument("run", "Run ids")]
 OptionalRunIds = Annotated[list[str] | None, ShortId("run"), _id_argument("run", "Run ids")]
-OlderThan = Annotated[str | None, _age_option("--older-than", "created more")]
-NewerThan = Annotated[str | None, _age_option("--newer-than", "created less")]
-Idle = Annotated[str | None, _age_option("--idle", "last used more")]
-UsedWithin = Annotated[str | None, _age_option("--used-within", "last used less")]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOutput:
+    """The option `--output` of a command, and its ways to show a result."""
+
+    output: OutputOption = None
+
+    @property
+    def format(self) -> Format:
+        """The output format; UsageError as of `resolve_format`."""
+        return resolve_format(self.output)
+
+    @property
+    def is_table(self) -> bool:
+        """True for the formats for people."""
+        return self.format in ("table", "wide")
+
+    @property
+    def run_view(self) -> requests.RunView:
+        """The view of runs that the output needs: summaries for tables, else whole records."""
+        is_whole = self.format in ("json", "jsonl") or self.fields is not None
+        return requests.FULL_VIEW if is_whole else requests.SUMMARY_VIEW
+
+    @property
+    def fields(self) -> str | None:
+        """The option `--fields`; None without one."""
+        return None
+
+    def show_list(
+        self, document: Document[Any] | Sequence[Record], columns: ColumnChoice, id_field: str
+    ) -> None:
+        """Write an array of records; see `show.output.show_list`."""
+        show_list(document, columns, self.format, id_field=id_field, fields=self.fields)
+
+    def show_record(
+        self, document: Document[Any] | Record, columns: Sequence[Column], id_field: str
+    ) -> None:
+        """Write one record; see `show.output.show_record`."""
+        show_record(document, columns, self.format, id_field=id_field, fields=self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldsOutput(CommandOutput):
+    """The options `--output` and `--fields`."""
+
+    fields: FieldsOption = None
 
 
 def check_list_options(context: typer.Context) -> None:

@@ -1,28 +1,34 @@
-"""Options of commands that take a request, from the declarations of its fields.
+"""Options of commands that take a request or a group of options, from the fields of its class.
 
-A command such as `async def list_sessions(target, filter: SessionFilter)` has an option for each
-field of the request with an `agentctl.interface.declarations.Option`.
+A command such as `async def list_sessions(target, out: ListOutput, filter: SessionFilter)` has an
+option for each field of the request with an `agentctl.interface.declarations.Option`, and those of
+`ListOutput`, which come last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Annotated, Any, get_args
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.ids import ShortId
-from agentctl.cli.options import build_option
+from agentctl.cli.options import CommandOutput, build_option
+from agentctl.cli.show.output import resolve_format
 from agentctl.interface.declarations import Option, Query, Signature, find_declared
 from agentctl.records.times import ParsedTimestamp
+
+_LAST = ("all_pages", "watch", "every", "output", "fields")
+"""The last options of a command that shows a result, unless its `order` names them or others."""
 
 
 class CommandSignature:
     """The parameters of a command, and the arguments of its function.
 
     Args:
-        function: the function, whose first parameter is the target.
+        function: the function, without the parameter for the target.
         without, order: as for `agentctl.interface.declarations.Signature`.
 
     Attributes:
@@ -31,11 +37,11 @@ class CommandSignature:
 
     def __init__(
         self,
-        function: Callable[..., Awaitable[None]],
-        without: Sequence[str],
-        order: tuple[Any, ...],
+        function: Callable[..., Any],
+        without: Sequence[str] = (),
+        order: tuple[Any, ...] = (...,),
     ) -> None:
-        self._signature = Signature(partial(function, None), without=without, order=order)
+        self._signature = Signature(function, without=without, order=order)
         self._options = {
             each.name: (each, option)
             for each in self._signature.parameters
@@ -46,12 +52,16 @@ class CommandSignature:
             for each in self._signature.parameters
             if each.name in self._options or find_declared(each.annotation, Query) is None
         ]
+        has_output = any(each.name == "output" for each in self.parameters)
+        moved = _LAST if has_output and order[-1] is ... else ()
+        last = [name for name in moved if name not in order]
+        self.parameters.sort(key=lambda each: last.index(each.name) if each.name in last else -1)
 
     def build_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Build the arguments of the function from the values of the parameters.
 
         Raises:
-            UsageError: an age is not valid.
+            UsageError: an age or the output format is not valid.
         """
         fields = {each.name: each.default for each in self._signature.parameters}
         fields |= {name: value for name, value in values.items() if name in fields}
@@ -62,7 +72,11 @@ class CommandSignature:
             elif parameter.default == ():
                 value = tuple(value or ())
             fields[parameter.name] = value
-        return self._signature.build_arguments(fields)
+        arguments = self._signature.build_arguments(fields)
+        for argument in arguments.values():
+            if isinstance(argument, CommandOutput):
+                resolve_format(argument.output)
+        return arguments
 
     def _build_parameter(self, parameter: Parameter) -> Parameter:
         if parameter.name not in self._options:
@@ -76,6 +90,26 @@ class CommandSignature:
             plain = str | None
         annotation: Any = Annotated[(plain, *marks, build_option(parameter.annotation))]
         return parameter.replace(name=_name_of(option), annotation=annotation, default=default)
+
+
+def expand_options(function: Any) -> Any:
+    """Return a command with the parameters of a function, and the options of its groups."""
+    if hasattr(function, "__signature__"):  # `with_target` did it
+        return function
+    own = CommandSignature(function)
+
+    @functools.wraps(function)
+    def command(**values: Any) -> Any:
+        return function(**own.build_arguments(values))
+
+    declare_parameters(command, own.parameters)
+    return command
+
+
+def declare_parameters(command: Any, parameters: Sequence[Parameter]) -> None:
+    """Set the parameters of a command, which Typer reads from these two attributes."""
+    command.__signature__ = inspect.Signature(parameters)
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
 
 
 def _name_of(option: Option) -> str:

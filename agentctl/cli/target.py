@@ -42,7 +42,7 @@ from agentctl.cli.options import (
     Url,
     check_list_options,
 )
-from agentctl.cli.request_options import CommandSignature
+from agentctl.cli.request_options import CommandSignature, declare_parameters
 from agentctl.cli.show.terminal import note, note_detail
 from agentctl.errors import AgentctlError, NotFound, UsageError
 from agentctl.extensions import list_layouts
@@ -283,7 +283,7 @@ def with_target(
             run_until_done(_run_with_target(body, own, opened, options.config, values))
 
         has_database = reads_databases and bool(list_layouts())
-        own = CommandSignature(body, without, order)
+        own = CommandSignature(functools.partial(body, None), without, order)
         common = inspect.signature(TargetOptions, eval_str=True)
         keyword_only = inspect.Parameter.KEYWORD_ONLY
         parameters = [
@@ -300,9 +300,7 @@ def with_target(
             parameters.append(
                 inspect.Parameter("invocation", keyword_only, annotation=typer.Context)
             )
-        # Typer reads the parameters of the command from these two.
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {option.name: option.annotation for option in parameters}
+        declare_parameters(command, parameters)
         return command
 
     return decorate

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentctl.cli.io import current_io
-from agentctl.cli.options import NO_CHOICE, ComponentChoice, UserId
+from agentctl.cli.options import NO_CHOICE, ComponentChoice, UserId, flag, option
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, UsageError
 from agentctl.interface.requests import RunFilter
@@ -28,15 +28,15 @@ async def show_top(
     user: UserId = None,
     every: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--every",
-            metavar="SECONDS",
+            "SECONDS",
+            "Seconds between two readings (default: 1 locally, 2 on a server)",
             min=0.2,
             max=3600,
-            help="Seconds between two readings (default: 1 locally, 2 on a server)",
         ),
     ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Cancel nothing")] = False,
+    read_only: Annotated[bool, flag("--read-only", "Cancel nothing")] = False,
 ) -> None:
     """Watch live runs on a full screen, and cancel them.
 

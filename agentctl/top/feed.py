@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.paging import read_pages
+from agentctl.cli.lists import read_pages
 from agentctl.cli.show.progress import run_all, successes
 from agentctl.errors import NotFound, Unsupported
 from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, RunFilter

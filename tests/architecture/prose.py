@@ -80,6 +80,9 @@ BEGINNING = re.compile(rf"\s*(?:{QUESTION_WORDS})\b(?![^.]*\?)")
 DESCRIPTIONS = {"help", "short_help", "epilog", "description", "summary"}
 """Arguments that users read as a description."""
 
+DECLARATIONS = {"option", "flag", "argument"}
+"""Functions whose last positional argument is such a description (`agentctl/cli/options.py`)."""
+
 ALLOWED: dict[str, tuple[str, ...]] = {
     "docs/style.md": ("*",),
     "docs/glossary.md": ("*",),
@@ -198,6 +201,12 @@ def _strings(tree: ast.Module, seen: set[int]) -> Iterator[Text]:
         if isinstance(node, ast.Call)
         for keyword in node.keywords
         if keyword.arg in DESCRIPTIONS
+    }
+    described |= {
+        id(node.args[-1])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args
+        if node.func.id in DECLARATIONS
     }
     for node in ast.walk(tree):  # outer nodes first
         if id(node) in seen:

@@ -40,10 +40,18 @@ def test_the_texts_of_a_module_that_are_read(tmp_path: Path) -> None:
         "NAME = 'told'\n"
         "TEXT = f'{NAME} was told'\n"
         "option(help='Who it is')\n"
+        "flag('--all', 'Who it is')\n"
         "def read():\n"
         "    '''Read `whoever`.\n\n"
         "    Beside it.\n"
         "    '''\n"
     )
     found = sorted((offence.line, offence.words) for offence in offences(file, tmp_path))
-    assert found == [(1, "told"), (2, "whoever"), (4, "told"), (5, "Who"), (9, "Beside")]
+    assert found == [
+        (1, "told"),
+        (2, "whoever"),
+        (4, "told"),
+        (5, "Who"),
+        (6, "Who"),
+        (10, "Beside"),
+    ]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.cli import paging, run_streams
+from agentctl.cli import lists, run_streams
 from agentctl.remote import connection, events
 from agentctl.remote.connection import Timeouts
 from tests.cli.conftest import Agentctl, Terminal
@@ -252,7 +252,7 @@ def test_an_endless_event_is_not_resumed(
 def test_an_endless_list_is_reported(
     agentctl: Agentctl, serve: Serve, monkeypatch: pytest.MonkeyPatch, row: bytes
 ) -> None:
-    monkeypatch.setattr(paging, "MAXIMUM_ROWS", 10)
+    monkeypatch.setattr(lists, "MAXIMUM_ROWS", 10)
     server = serve(answer(body=b'{"data": [' + row + b'], "meta": {"next_cursor": "c"}}'))
     ended = agentctl("runs", "cancel", "--all", "--yes", "--url", server.url)
     assert (ended.code, ended.stdout) == (7, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -77,7 +78,9 @@ def test_order_of_names(order: tuple[Any, ...], expected: str) -> None:
 
 
 def test_options_of_a_command_are_the_declared_ones() -> None:
-    signature = CommandSignature(list_command, ("sort_by", "sort_order"), ("page", ...))
+    signature = CommandSignature(
+        partial(list_command, None), ("sort_by", "sort_order"), ("page", ...)
+    )
     names = [each.name for each in signature.parameters]
     assert names == ["page", "grape", "since", "limit", "cursor", "cellar"]
     values: dict[str, Any] = dict.fromkeys(names) | {"page": 2, "limit": 5, "grape": ["syrah"]}

@@ -7,15 +7,12 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from agentctl.cli.durations import parse_until
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import choose_id, is_id_prefix
-from agentctl.cli.lists import ListView, show_filtered
-from agentctl.cli.options import AllPages, Fields, Output, Yes
-from agentctl.cli.paging import read_pages
-from agentctl.cli.show.output import CommonFormat, resolve_format, show_record, write_line
+from agentctl.cli.lists import ListOutput, read_pages
+from agentctl.cli.options import Yes, argument, flag, option
+from agentctl.cli.show.output import CommonFormat, show_record, write_line
 from agentctl.cli.show.table import Column, Columns, format_time, plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
@@ -42,11 +39,10 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 TokenOutput = Annotated[
     CommonFormat | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FORM",
-        help="Print the whole record, token included: table, wide, json, jsonl, tsv or name",
+    option(
+        "--output -o",
+        "FORM",
+        "Print the whole record, token included: table, wide, json, jsonl, tsv or name",
     ),
 ]
 
@@ -82,24 +78,16 @@ _CREATED_COLUMNS = [*_COLUMNS[:4], Column("token"), *_COLUMNS[4:-2]]
 @with_target(create=True)
 async def create_account(
     target: Target,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Display name")],
-    scope: Annotated[
-        list[str], typer.Option("--scope", metavar="SCOPE", help="Scope to grant (repeatable)")
-    ],
+    name: Annotated[str, argument("NAME", "Display name")],
+    scope: Annotated[list[str], option("--scope", "SCOPE", "Scope to grant (repeatable)")],
     expires_in: Annotated[
-        str | None,
-        typer.Option(
-            "--expires-in", metavar="TIME", help="Lifetime such as 30d or 52w  [default: 90d]"
-        ),
+        str | None, option("--expires-in", "TIME", "Lifetime such as 30d or 52w  [default: 90d]")
     ] = None,
     never_expires: Annotated[
-        bool, typer.Option("--never-expires", help="Never expire; valid until revoked")
+        bool, flag("--never-expires", "Never expire; valid until revoked")
     ] = False,
     allow_privileged_scopes: Annotated[
-        bool,
-        typer.Option(
-            "--allow-privileged-scopes", help="Allow scopes that write, delete or administer"
-        ),
+        bool, flag("--allow-privileged-scopes", "Allow scopes that write, delete or administer")
     ] = False,
     output: TokenOutput = None,
 ) -> None:
@@ -160,24 +148,16 @@ def _format_expiry(account: Record) -> str:
 
 @app.command("list", epilog="Example: agentctl accounts list --name ci")
 @with_target(without=("sort_by",))
-async def list_accounts(
-    target: Target,
-    filter: AccountFilter,
-    all_pages: AllPages = False,
-    output: Output = None,
-    fields: Fields = None,
-) -> None:
+async def list_accounts(target: Target, out: ListOutput, filter: AccountFilter) -> None:
     """List accounts, newest first; includes revoked ones."""
-    view = ListView(_LIST_COLUMNS, resolve_format(output), "id", fields)
-    read = target.operations.list_service_accounts
-    await show_filtered(target, read, filter, view, all_pages=all_pages)
+    await out.show(target, target.operations.list_service_accounts, filter, _LIST_COLUMNS, "id")
 
 
 @app.command("revoke", epilog="Example: agentctl accounts revoke ci --yes")
 @with_target()
 async def revoke_account(
     target: Target,
-    account: Annotated[str, typer.Argument(metavar="ID|NAME", help="Account id or name")],
+    account: Annotated[str, argument("ID|NAME", "Account id or name")],
     yes: Yes = False,
 ) -> None:
     """Revoke an account; its token is rejected within a second.

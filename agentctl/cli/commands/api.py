@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import parse_qsl, quote, urlsplit
 
-import typer
-
 from agentctl.cli.io import current_io, read_text_or_stdin
-from agentctl.cli.options import parse_object
+from agentctl.cli.options import argument, option, parse_object
 from agentctl.cli.show.output import write_bytes
 from agentctl.cli.show.terminal import note_detail
 from agentctl.cli.target import Target, with_target
@@ -28,17 +26,12 @@ _KEPT_ERROR_BYTES = 1 << 16
 @with_target()
 async def call_api(
     target: Target,
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="HTTP method, such as GET")],
-    path: Annotated[
-        str, typer.Argument(metavar="PATH", help="Path below the URL of the server: /sessions")
-    ],
+    method: Annotated[str, argument("METHOD", "HTTP method, such as GET")],
+    path: Annotated[str, argument("PATH", "Path below the URL of the server: /sessions")],
     query: Annotated[
-        list[str] | None,
-        typer.Option("--query", metavar="KEY=VALUE", help="Query parameter; may be repeated"),
+        list[str] | None, option("--query", "KEY=VALUE", "Query parameter; may be repeated")
     ] = None,
-    body: Annotated[
-        str | None, typer.Option("--body", metavar="JSON", help="JSON object (- reads stdin)")
-    ] = None,
+    body: Annotated[str | None, option("--body", "JSON", "JSON object (- reads stdin)")] = None,
 ) -> None:
     """Send a request to the server and print the body of its response.
 

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from agentctl.cli.approvals import (
     ApprovalId,
     Note,
@@ -28,18 +26,21 @@ from agentctl.cli.approvals import (
 from agentctl.cli.files import create_file
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import read_file_or_stdin
-from agentctl.cli.lists import ListView, show_filtered
-from agentctl.cli.options import AllPages, DbId, Fields, Output, ToFile, Yes, parse_object
+from agentctl.cli.lists import ListOutput
+from agentctl.cli.options import (
+    CommandOutput,
+    DbId,
+    FieldsOutput,
+    ToFile,
+    Yes,
+    argument,
+    flag,
+    option,
+    parse_object,
+)
 from agentctl.cli.questions import ask_value
 from agentctl.cli.show.approvals import APPROVAL, APPROVALS, describe_call, list_fields
-from agentctl.cli.show.output import (
-    Format,
-    resolve_format,
-    show_record,
-    write_json,
-    write_line,
-    write_value,
-)
+from agentctl.cli.show.output import write_json, write_line, write_value
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.table import plain_columns
 from agentctl.cli.show.terminal import check_confirmable
@@ -81,148 +82,123 @@ def _command(words: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         "db_id", ...,
     ),
 )  # fmt: skip
-async def list_approvals(
-    target: Target,
-    filter: ApprovalFilter,
-    all_pages: AllPages = False,
-    output: Output = None,
-    fields: Fields = None,
-) -> None:
+async def list_approvals(target: Target, out: ListOutput, filter: ApprovalFilter) -> None:
     """List approvals, newest first."""
-    view = ListView(APPROVALS, resolve_format(output), "approval_id", fields)
-    read = target.operations.get_approvals
-    await show_filtered(target, read, filter, view, all_pages=all_pages)
+    await out.show(target, target.operations.get_approvals, filter, APPROVALS, "approval_id")
 
 
 @_command("get APPROVAL_ID")
 @with_target()
 async def get_approval(
-    target: Target,
-    approval_id: ApprovalId,
-    db: DbId = None,
-    output: Output = None,
-    fields: Fields = None,
+    target: Target, out: FieldsOutput, approval_id: ApprovalId, db: DbId = None
 ) -> None:
     """Show an approval, in a table with a line for each argument of its call."""
-    output_format = resolve_format(output)
     found = await find_approval(target, approval_id, db)
     document = await target.operations.get_approval(
         found["component_type"], found["component_id"], found["approval_id"]
     )
-    is_table = output_format in ("table", "wide") and fields is None
+    is_table = out.is_table and out.fields is None
     columns = list_fields(dict(document.value)) if is_table else APPROVAL
-    show_record(document, columns, output_format, id_field="approval_id", fields=fields)
+    out.show_record(document, columns, "approval_id")
 
 
 @_command('approve APPROVAL_ID --note "checked with Ada"')
 @with_target()
 async def approve_call(
     target: Target,
+    out: CommandOutput,
     approval_id: ApprovalId,
     hash: SeenHash = None,
     yes: Yes = False,
     arguments: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--arguments",
-            metavar="JSON",
-            help="JSON object: the arguments to call with instead (- reads stdin, @FILE a file)",
+            "JSON",
+            "JSON object: the arguments to call with instead (- reads stdin, @FILE a file)",
         ),
     ] = None,
     note: Note = None,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Approve a call: show it, ask, and let its run go on.
 
     The decision counts for the call that was shown: for its hash. Exit code 6 if the approval was
     decided already.
     """
-    await _decide(
-        target, "approve", approval_id, db, resolve_format(output), note, arguments, hash, yes
-    )
+    await _decide(target, "approve", approval_id, db, out, note, arguments, hash, yes)
 
 
 @_command('reject APPROVAL_ID --note "too much"')
 @with_target()
 async def reject_call(
-    target: Target,
-    approval_id: ApprovalId,
-    note: Note = None,
-    db: DbId = None,
-    output: Output = None,
+    target: Target, out: CommandOutput, approval_id: ApprovalId, note: Note = None, db: DbId = None
 ) -> None:
     """Reject a call or a question. The agent reads the note, and its run goes on."""
-    await _decide(target, "reject", approval_id, db, resolve_format(output), note)
+    await _decide(target, "reject", approval_id, db, out, note)
 
 
 @_command("answer APPROVAL_ID --answer left")
 @with_target()
 async def answer_question(
     target: Target,
+    out: CommandOutput,
     approval_id: ApprovalId,
     answer: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--answer",
-            metavar="VALUE",
-            help="The answer, JSON or text (- reads stdin, @FILE a file); without it a terminal"
-            " asks",
+            "VALUE",
+            "The answer, JSON or text (- reads stdin, @FILE a file); without it a terminal asks",
         ),
     ] = None,
     note: Note = None,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Answer the question of a run, which then goes on."""
-    output_format = resolve_format(output)
     hint = "pass --answer VALUE"
     check_confirmable(yes=answer is not None, what="an answer is", hint=hint)
-    await _decide(target, "answer", approval_id, db, output_format, note, answer)
+    await _decide(target, "answer", approval_id, db, out, note, answer)
 
 
 @_command('complete APPROVAL_ID --result "the file is open"')
 @with_target()
 async def complete_call(
     target: Target,
+    out: CommandOutput,
     approval_id: ApprovalId,
     result: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--result",
-            metavar="VALUE",
-            help="The result of the call, JSON or text (- reads stdin, @FILE a file)",
+            "VALUE",
+            "The result of the call, JSON or text (- reads stdin, @FILE a file)",
         ),
     ] = None,
-    fail: Annotated[
-        bool, typer.Option("--fail", help="The call failed; --note has the reason")
-    ] = False,
+    fail: Annotated[bool, flag("--fail", "The call failed; --note has the reason")] = False,
     note: Note = None,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Report the result of a call that the caller makes, or whose server died."""
-    output_format = resolve_format(output)
     if (result is None) == (not fail):
         raise UsageError("give --result VALUE, or --fail with --note TEXT")
     verb: Verb = "fail" if fail else "complete"
-    await _decide(target, verb, approval_id, db, output_format, note, result)
+    await _decide(target, verb, approval_id, db, out, note, result)
 
 
 @_command("retry APPROVAL_ID")
 @with_target()
 async def retry_call(
     target: Target,
+    out: CommandOutput,
     approval_id: ApprovalId,
     hash: SeenHash = None,
     yes: Yes = False,
     note: Note = None,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Make a call again whose server died. It may have been made before."""
-    output_format = resolve_format(output)
-    await _decide(target, "retry", approval_id, db, output_format, note, None, hash, yes)
+    await _decide(target, "retry", approval_id, db, out, note, None, hash, yes)
 
 
 async def _decide(
@@ -230,7 +206,7 @@ async def _decide(
     verb: Verb,
     approval_id: str,
     db: str | None,
-    output_format: Format,
+    out: CommandOutput,
     note: str | None,
     given: str | None = None,
     seen_hash: str | None = None,
@@ -254,24 +230,23 @@ async def _decide(
     elif verb == "answer" and approval["status"] == "pending":
         show_call(approval)
         value = ask_value("answer", approval["schema"])
-    await send_ruling(target, approval, build_ruling(approval, verb, value, note), output_format)
+    await send_ruling(target, approval, build_ruling(approval, verb, value, note), out)
 
 
 @_command("receipt APPROVAL_ID --to-file receipt.jwt")
 @with_target()
 async def get_receipt(
     target: Target,
+    out: CommandOutput,
     approval_id: ApprovalId,
     to_file: ToFile = None,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Print the receipt of a decided approval: who decided, which call, what followed.
 
     The receipt is signed. Others verify it with the public key of the server, without the server:
     with `approvals verify-receipt`, or any library for JWS.
     """
-    output_format = resolve_format(output)
     found = await find_approval(target, approval_id, db)
     document = await target.operations.get_receipt(
         found["component_type"], found["component_id"], found["approval_id"]
@@ -279,7 +254,7 @@ async def get_receipt(
     if to_file is not None and str(to_file) != "-":
         create_file(to_file, f"{document.value['receipt']}\n".encode())
         write_note(f"wrote the receipt to {to_file}")
-    elif output_format == "json":
+    elif out.format == "json":
         write_json(document.raw)
     else:
         write_line(document.value["receipt"])
@@ -287,22 +262,18 @@ async def get_receipt(
 
 @_command("verify-receipt receipt.jwt --key keys/audit.pub.pem")
 def verify_receipt(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File of the receipt (- is stdin)")],
-    key: Annotated[
-        Path, typer.Option("--key", metavar="FILE", help="Public key of the server, in PEM")
-    ],
-    output: Output = None,
-    fields: Fields = None,
+    out: FieldsOutput,
+    file: Annotated[Path, argument("FILE", "File of the receipt (- is stdin)")],
+    key: Annotated[Path, option("--key", "FILE", "Public key of the server, in PEM")],
 ) -> None:
     """Verify a receipt and show its content. Exit code 1 if it is not valid."""
     from agentctl.auth.statements import load_verification_keys, verify_statement
 
-    output_format = resolve_format(output)
     keys = load_verification_keys(key)
     receipt = read_file_or_stdin(str(file)).decode("ascii", "replace")
     content = verify_statement(receipt.strip(), "approval-receipt", keys)
     columns = plain_columns(*content)
-    show_record(content, columns, output_format, id_field="approval_id", fields=fields)
+    out.show_record(content, columns, "approval_id")
 
 
 @_command("watch --component clerk")
@@ -315,20 +286,16 @@ def verify_receipt(
 )  # fmt: skip
 async def watch_approvals(
     target: Target,
+    out: CommandOutput,
     filter: ApprovalFilter,
     every: Annotated[
-        float,
-        typer.Option(
-            "--every", metavar="SECONDS", min=0.1, max=86_400, help="Seconds between two reads"
-        ),
+        float, option("--every", "SECONDS", "Seconds between two reads", min=0.1, max=86_400)
     ] = DEFAULT_SECONDS,
-    output: Output = None,
 ) -> None:
     """Show pending approvals, and each new one as it comes, until Ctrl-C.
 
     With -o jsonl each one is a line of JSON, for scripts.
     """
-    output_format = resolve_format(output)
     page = Page(limit=MAXIMUM_LIMIT, sort_order="desc")
     matching = replace(filter, status="pending", page=page)
 
@@ -336,7 +303,7 @@ async def watch_approvals(
         return await target.operations.get_approvals(matching)
 
     seen: set[str] = set()
-    if output_format == "tsv":
+    if out.format == "tsv":
         write_line("\t".join(column.name for column in APPROVAL))
     async with showing_progress("waiting for the next approval, Ctrl-C ends this"):
         async for document in read_again(target, read, every):
@@ -346,16 +313,16 @@ async def watch_approvals(
             rows = document.value["data"]
             for row in reversed(rows):
                 if row["approval_id"] not in seen:
-                    _show(target, row, output_format)
+                    _show(target, row, out)
             seen = {row["approval_id"] for row in rows}
 
 
-def _show(target: Target, approval: ApprovalRecord, output_format: Format) -> None:
-    if output_format == "tsv":
+def _show(target: Target, approval: ApprovalRecord, out: CommandOutput) -> None:
+    if out.format == "tsv":
         write_line("\t".join(column.cell(dict(approval)) for column in APPROVAL))
-    elif output_format == "name":
+    elif out.format == "name":
         write_line(approval["approval_id"])
-    elif output_format in ("json", "jsonl"):
+    elif out.format in ("json", "jsonl"):
         write_value(approval)
     else:
         for line in describe_call(dict(approval)):

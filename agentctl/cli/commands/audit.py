@@ -20,18 +20,9 @@ import typer
 from agentctl.cli.files import creating_file
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io, read_file_or_stdin
-from agentctl.cli.lists import ListView, show_filtered
-from agentctl.cli.options import AllPages, Fields, Output, ToFile
-from agentctl.cli.paging import Row, check_row_count, read_pages
-from agentctl.cli.show.output import (
-    Format,
-    resolve_format,
-    show_list,
-    show_page,
-    show_record,
-    write_json,
-    write_line,
-)
+from agentctl.cli.lists import ListOutput, Row, check_row_count, read_pages
+from agentctl.cli.options import CommandOutput, ToFile, argument, option
+from agentctl.cli.show.output import Format, show_list, show_page, write_json, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns, wrap_with_indent
 from agentctl.cli.show.terminal import note
@@ -87,9 +78,7 @@ _NUMBERS = plain_columns("number", "at", "first_seq", "last_seq", "entries", "ex
 
 _HEADS = Columns(tsv=[*_NUMBERS, *plain_columns("token")], table=[*_NUMBERS, Column("token")])
 
-PublicKey = Annotated[
-    Path, typer.Option("--key", metavar="FILE", help="Public key of the audit log, in PEM")
-]
+PublicKey = Annotated[Path, option("--key", "FILE", "Public key of the audit log, in PEM")]
 
 _VERIFICATION = [
     *plain_columns("verified", "heads", "entries", "expired", "unsigned", "last_signed_at"),
@@ -118,35 +107,25 @@ def _show_page(
 
 @app.command("list", epilog="Example: agentctl audit list --outcome denied --since 1d")
 @with_target()
-async def list_audit(
-    target: Target,
-    filter: AuditFilter,
-    all_pages: AllPages = False,
-    output: Output = None,
-    fields: Fields = None,
-) -> None:
+async def list_audit(target: Target, out: ListOutput, filter: AuditFilter) -> None:
     """List audit entries, newest first."""
-    view = ListView(_ENTRIES, resolve_format(output), "seq", fields)
     show = partial(_show_page, noun="entries")
-    read = target.operations.get_audit
-    await show_filtered(target, read, filter, view, all_pages=all_pages, show=show)
+    await out.show(target, target.operations.get_audit, filter, _ENTRIES, "seq", show=show)
 
 
 @app.command("tail", epilog="Example: agentctl audit tail --outcome denied")
 @with_target(without=("since", "limit", "cursor"))
 async def tail_audit(
-    target: Target,
+    target: Target, out: CommandOutput,
     lines: Annotated[
         int,
-        typer.Option(
-            "--lines", "-n", metavar="NUMBER", min=0, max=MAXIMUM_LIMIT,
-            help="Number of recent entries to start with",
+        option(
+            "--lines -n", "NUMBER", "Number of recent entries to start with",
+            min=0, max=MAXIMUM_LIMIT,
         ),
     ] = 10,
     *,
-    filter: AuditFilter,
-    output: Output = None,
-) -> None:  # fmt: skip
+    filter: AuditFilter) -> None:  # fmt: skip
     """Show recent audit entries and follow new ones.
 
     Runs until Ctrl-C. Shows the oldest entry first; -o json writes one entry in each line. If the
@@ -154,10 +133,9 @@ async def tail_audit(
     """
     import asyncio
 
-    output_format = resolve_format(output)
     newest = (await target.operations.get_audit(AuditFilter(limit=1))).value["data"]
     last = int(newest[0]["seq"]) if newest else 0
-    if output_format == "tsv":
+    if out.format == "tsv":
         write_line("\t".join(column.name for column in _ENTRIES.tsv))
     known = {
         row["seq"] for row in await _rows_after(target, last - LATE_ROWS) if row["seq"] <= last
@@ -165,7 +143,7 @@ async def tail_audit(
     if lines:
         recent = await _last_rows(target, filter, lines, last)
         known |= {row["seq"] for row in recent}
-        _write_rows(recent, output_format)
+        _write_rows(recent, out)
     names = ("principal", "operation", "outcome")
     while True:
         await asyncio.sleep(POLL_SECONDS)
@@ -176,7 +154,7 @@ async def tail_audit(
             if row["seq"] not in known
             and all(getattr(filter, name) in (None, row[name]) for name in names)
         ]
-        _write_rows(new, output_format)
+        _write_rows(new, out)
         if rows:
             last = max(last, rows[-1]["seq"])
             known = {row["seq"] for row in rows}
@@ -220,19 +198,19 @@ async def _rows_after_with_retry(target: Target, last: int) -> list[Row]:
     return await _rows_after(target, last)
 
 
-def _write_rows(rows: list[Row], output_format: Format) -> None:
+def _write_rows(rows: list[Row], out: CommandOutput) -> None:
     import orjson
 
     io = current_io()
     width = io.width(io.out) if io.out_is_terminal else None
     for row in rows:
-        if output_format in ("json", "jsonl"):
+        if out.format in ("json", "jsonl"):
             write_json(orjson.dumps(row))
-        elif output_format in ("table", "wide"):
+        elif out.is_table:
             at, *others = (column.short(row) or "-" for column in _TAIL)
             for line in wrap_with_indent(f"{at}  ", "  ".join(others), width):
                 write_line(line)
-        elif output_format == "tsv":
+        elif out.format == "tsv":
             write_line("\t".join(column.cell(row) for column in _ENTRIES.tsv))
         else:
             write_line(str(row["seq"]))
@@ -275,33 +253,24 @@ async def _dump_entries(
 
 @app.command("heads", epilog="Example: agentctl audit heads --limit 5")
 @with_target()
-async def list_heads(
-    target: Target,
-    filter: AuditHeadFilter,
-    all_pages: AllPages = False,
-    output: Output = None,
-    fields: Fields = None,
-) -> None:
+async def list_heads(target: Target, out: ListOutput, filter: AuditHeadFilter) -> None:
     """List the signed heads of the audit log, newest first.
 
     `-o jsonl` and the field `token` give the signed heads themselves, for a copy elsewhere.
     """
-    view = ListView(_HEADS, resolve_format(output), "number", fields)
     show = partial(_show_page, noun="heads")
-    read = target.operations.get_audit_heads
-    await show_filtered(target, read, filter, view, all_pages=all_pages, show=show)
+    await out.show(target, target.operations.get_audit_heads, filter, _HEADS, "number", show=show)
 
 
 @app.command("verify", epilog="Example: agentctl audit verify --key keys/audit.pub.pem")
 @with_target()
 async def verify_audit(
     target: Target,
+    out: CommandOutput,
     key: PublicKey,
     heads: Annotated[
-        Path | None,
-        typer.Option("--heads", metavar="FILE", help="Copy of the heads that was kept elsewhere"),
+        Path | None, option("--heads", "FILE", "Copy of the heads that was kept elsewhere")
     ] = None,
-    output: Output = None,
 ) -> None:
     """Verify the audit log: every signed head, and the entries that it covers.
 
@@ -312,7 +281,6 @@ async def verify_audit(
     from agentctl.auth.audit_chain import verify_audit_log
     from agentctl.auth.statements import load_verification_keys
 
-    output_format = resolve_format(output)
     keys = load_verification_keys(key)
     known = [] if heads is None else _read_heads_file(heads)
     # Entries that expire between the two reads of a large log look removed: the second time not.
@@ -323,7 +291,7 @@ async def verify_audit(
             result = await verify_audit_log(tokens, entries, keys, known)
         if all(finding.code != "ENTRIES_CHANGED" for finding in result.findings):
             break
-    _report_verification(result, output_format)
+    _report_verification(result, out)
 
 
 async def _read_heads(target: Target) -> list[str]:
@@ -358,7 +326,7 @@ def _read_heads_file(file: Path) -> list[str]:
         raise UsageError(f"{file} cannot be read", cause="it is not a file of heads") from None
 
 
-def _report_verification(result: Verification, output_format: Format) -> None:
+def _report_verification(result: Verification, out: CommandOutput) -> None:
     """Show a verification, and its findings as notes; exit with 1 if there are any."""
     report = {
         "verified": result.heads > 0 and not result.findings,
@@ -369,8 +337,8 @@ def _report_verification(result: Verification, output_format: Format) -> None:
         "last_signed_at": result.last_signed_at,
         "findings": [finding._asdict() for finding in result.findings],
     }
-    show_record(report, _VERIFICATION, output_format, id_field="verified")
-    if output_format != "json":
+    out.show_record(report, _VERIFICATION, "verified")
+    if out.format != "json":
         for finding in result.findings:
             note(f"{finding.code}: {finding.detail}")
         if not result.heads:
@@ -385,12 +353,10 @@ def _report_verification(result: Verification, output_format: Format) -> None:
     " --key audit.pub.pem",
 )
 def verify_export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File of audit export")],
-    heads: Annotated[
-        Path, typer.Option("--heads", metavar="FILE", help="Copy of the heads of the audit log")
-    ],
+    out: CommandOutput,
+    file: Annotated[Path, argument("FILE", "File of audit export")],
+    heads: Annotated[Path, option("--heads", "FILE", "Copy of the heads of the audit log")],
     key: PublicKey,
-    output: Output = None,
 ) -> None:
     """Verify an export without the service: its entries, and a copy of the heads.
 
@@ -402,10 +368,9 @@ def verify_export(
     from agentctl.auth.audit_chain import verify_audit_log
     from agentctl.auth.statements import load_verification_keys
 
-    output_format = resolve_format(output)
     keys, tokens = load_verification_keys(key), _read_heads_file(heads)
     result = asyncio.run(verify_audit_log(tokens, _read_export(file), keys))
-    _report_verification(result, output_format)
+    _report_verification(result, out)
 
 
 async def _read_export(file: Path) -> AsyncGenerator[Row]:

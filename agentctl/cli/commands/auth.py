@@ -17,21 +17,23 @@ from agentctl.cli.help import CommandApp
 from agentctl.cli.io import read_token_file, resolve_token
 from agentctl.cli.options import (
     AgentId,
+    CommandOutput,
     Config,
     ContextName,
-    Fields,
+    FieldsOutput,
     GivenTokenFile,
     InsecureHttp,
     LocalConfig,
-    Output,
     SessionOption,
     TeamId,
     Url,
     WorkflowId,
+    argument,
+    flag,
     load_optional_settings,
     resolve_admin_scope,
 )
-from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_json
+from agentctl.cli.show.output import write_json
 from agentctl.cli.show.table import Column, plain_columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import (
@@ -58,21 +60,15 @@ app = CommandApp(
     epilog="Example: agentctl auth explain GET /agents --token-file my.token",
 )
 
-Method = Annotated[str, typer.Argument(metavar="METHOD", help="HTTP method, such as GET")]
+Method = Annotated[str, argument("METHOD", "HTTP method, such as GET")]
 PathArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="PATH", help="Path such as /agents/writer/runs, with or without a query"
-    ),
+    str, argument("PATH", "Path such as /agents/writer/runs, with or without a query")
 ]
-WhatArgument = Annotated[
-    str, typer.Argument(metavar="WHAT", help="Scope, operation, or HTTP method with a path")
-]
+WhatArgument = Annotated[str, argument("WHAT", "Scope, operation, or HTTP method with a path")]
 OptionalPath = Annotated[
-    str | None,
-    typer.Argument(metavar="PATH", help="Path, after an HTTP method", show_default=False),
+    str | None, argument("PATH", "Path, after an HTTP method", show_default=False)
 ]
-NoToken = Annotated[bool, typer.Option("--no-token", help="Explain a request without a token")]
+NoToken = Annotated[bool, flag("--no-token", "Explain a request without a token")]
 
 _NO_SCOPE = {"token": "(any valid token)", "nothing": "(public)"}
 
@@ -107,52 +103,51 @@ _OPTIONS = {
 
 @app.command("whoami", epilog="Example: agentctl auth whoami --url http://127.0.0.1:7777")
 @with_target()
-async def whoami(target: Target, output: Output = None) -> None:
+async def whoami(target: Target, out: CommandOutput) -> None:
     """Show your identity and your scopes.
 
     In local mode that is the user of this machine, with all rights.
     """
     from agentctl.cli.show.tokens import token_times
 
-    output_format = resolve_format(output)
     me = await target.operations.get_me()
-    if output_format == "json":
+    if out.format == "json":
         write_json(me.raw)
         return
     record = {**me.value, **token_times(target.token)}
     times = plain_columns(*(name for name in record if name not in me.value))
-    show_record(record, [*_WHOAMI_COLUMNS, *times], output_format, id_field="principal")
+    out.show_record(record, [*_WHOAMI_COLUMNS, *times], "principal")
 
 
 @app.command("can-i", epilog="Example: agentctl auth can-i POST /agents/writer/runs && echo yes")
 @with_target()
 async def can_i(
     target: Target,
+    out: CommandOutput,
     what: WhatArgument,
     path: OptionalPath = None,
     agent: AgentId = None,
     team: TeamId = None,
     workflow: WorkflowId = None,
     session: SessionOption = None,
-    output: Output = None,
 ) -> None:
     """Check your permission: exit code 0 for yes, 1 for no.
 
     Give a scope (agents:run), an operation (create_agent_run), or a method with a path. The answer
     ignores which sessions and runs you can see; `agentctl auth explain` covers that.
     """
-    output_format = resolve_format(output)
     ids = {"agent_id": agent, "team_id": team, "workflow_id": workflow, "session_id": session}
     question = parse_question(what, path, {name: value for name, value in ids.items() if value})
     me = (await target.operations.get_me()).value
     answer = answer_question(question, me)
-    show_record(answer, _CAN_I_COLUMNS, output_format, id_field="allowed")
+    out.show_record(answer, _CAN_I_COLUMNS, "allowed")
     if not answer["allowed"]:
         raise typer.Exit(1)
 
 
 @app.command("explain", epilog="Example: agentctl auth explain GET /agents --token-file my.token")
 def explain_request(
+    out: CommandOutput,
     method: Method,
     path: PathArgument,
     token_file: GivenTokenFile = None,
@@ -161,10 +156,7 @@ def explain_request(
     context: ContextName = None,
     insecure_http: InsecureHttp = False,
     config: LocalConfig = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Show the passed checks in tables too")
-    ] = False,
-    output: Output = None,
+    every: Annotated[bool, flag("--all", "Show the passed checks in tables too")] = False,
 ) -> None:
     """Show the checks of a request, the one that fails, and the fix.
 
@@ -174,25 +166,26 @@ def explain_request(
     token to explain; if only one is given, it is both. Exit code 0 if the request is allowed, 1 if
     not.
     """
-    output_format = resolve_format(output)
     if no_token and token_file is not None:
         raise UsageError("--token-file and --no-token exclude each other")
     token = "" if no_token else None if token_file is None else read_token_file(token_file)
     options = TargetOptions(url, context=context, insecure_http=insecure_http, config=config)
-    run_until_done(_explain(options, (method, path), token, (output_format, every)))
+    run_until_done(_explain(options, (method, path), token, (out, every)))
 
 
 @app.command("scopes", epilog="Example: agentctl auth scopes -o json")
-def list_scopes(config: Config = None, output: Output = None, fields: Fields = None) -> None:
+def list_scopes(out: FieldsOutput, config: Config = None) -> None:
     """List every scope, its forms, and the operations that it grants."""
-    output_format = resolve_format(output)
     settings, _ = load_optional_settings(config)
     table = policy.build_scope_table(resolve_admin_scope(settings))
-    show_list(table, _SCOPE_COLUMNS, output_format, id_field="scope", fields=fields)
+    out.show_list(table, _SCOPE_COLUMNS, "scope")
 
 
 async def _explain(
-    options: TargetOptions, request: tuple[str, str], token: str | None, look: tuple[Format, bool]
+    options: TargetOptions,
+    request: tuple[str, str],
+    token: str | None,
+    look: tuple[CommandOutput, bool],
 ) -> None:
     from agentctl.interface.requests import ExplainRequest
 
@@ -206,20 +199,18 @@ async def _explain(
             raise typer.Exit(1)
 
 
-def _show_explanation(
-    document: Document[ExplainRecord], output_format: Format, every: bool
-) -> None:
+def _show_explanation(document: Document[ExplainRecord], out: CommandOutput, every: bool) -> None:
     record = document.value
-    if output_format == "json":
+    if out.format == "json":
         write_json(document.raw)
     else:
-        whole = output_format not in ("table", "wide")
+        whole = not out.is_table
         steps = list(record["steps"])
-        if output_format == "table" and not every:
+        if out.format == "table" and not every:
             failures = [step for step in steps if step["outcome"] == "failed"]
             steps = failures or [step for step in steps if step["outcome"] == "passed"][-1:]
         columns = _ALL_STEP_COLUMNS if whole else _STEP_COLUMNS
-        show_list(steps, columns, output_format, id_field="name")
+        out.show_list(steps, columns, "name")
     who = f" as {record['principal']}" if record["principal"] else ""
     if record["allowed"]:
         note(f"allowed: {record['operation']}{who}")
@@ -231,7 +222,7 @@ def _show_explanation(
         if failed["remedy"]:
             note("")
             note(f"hint: {failed['remedy']}")
-    if output_format == "table" and not every:
+    if out.format == "table" and not every:
         counts = Counter(step["outcome"] for step in record["steps"])
         reached = f", {counts['skipped']} not reached" if counts["skipped"] else ""
         note(f"{counts['passed']} checks passed{reached} (--all shows them)")

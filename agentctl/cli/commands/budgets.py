@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Fields, Output
-from agentctl.cli.show.output import resolve_format, show_list
+from agentctl.cli.options import FieldsOutput, option
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
 from agentctl.records.kinds import Record
@@ -51,13 +48,9 @@ _BUDGETS = Columns(
 @with_target()
 async def list_budgets(
     target: Target,
-    user_id: Annotated[
-        str | None, typer.Option("--user", metavar="USER", help="User of budgets per user")
-    ] = None,
-    output: Output = None,
-    fields: Fields = None,
+    out: FieldsOutput,
+    user_id: Annotated[str | None, option("--user", "USER", "User of budgets per user")] = None,
 ) -> None:
     """List the budgets in their present periods and their use."""
-    output_format = resolve_format(output)
     document = await target.operations.get_budgets(user_id=user_id)
-    show_list(document, _BUDGETS, output_format, id_field="budget_id", fields=fields)
+    out.show_list(document, _BUDGETS, "budget_id")

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Fields, Output, complete_values
-from agentctl.cli.show.output import resolve_format, show_list, show_record
+from agentctl.cli.options import FieldsOutput, argument, complete_values
 from agentctl.cli.show.table import Column
 from agentctl.cli.target import Target, with_target
 from agentctl.records.kinds import KINDS, ComponentKind, Record
 
 ComponentId = Annotated[
-    str,
-    typer.Argument(metavar="ID", help="Component id", autocompletion=complete_values("component")),
+    str, argument("ID", "Component id", autocompletion=complete_values("component"))
 ]
 
 _EXAMPLES: dict[ComponentKind, str] = {"agent": "echo", "team": "duo", "workflow": "relay"}
@@ -71,10 +67,9 @@ def _build_group(kind: ComponentKind) -> CommandApp:
         epilog=f"Example: agentctl {names.path} list",
     )
     @with_target()
-    async def list_components(target: Target, output: Output = None, fields: Fields = None) -> None:
-        output_format = resolve_format(output)
+    async def list_components(target: Target, out: FieldsOutput) -> None:
         document = await target.operations.get_components(kind)
-        show_list(document, columns, output_format, id_field=names.id_field, fields=fields)
+        out.show_list(document, columns, names.id_field)
 
     @group.command(
         "get",
@@ -82,15 +77,12 @@ def _build_group(kind: ComponentKind) -> CommandApp:
         epilog=f"Example: agentctl {names.path} get {_EXAMPLES[kind]}",
     )
     @with_target()
-    async def get_component(
-        target: Target, component_id: ComponentId, output: Output = None, fields: Fields = None
-    ) -> None:
-        output_format = resolve_format(output)
+    async def get_component(target: Target, out: FieldsOutput, component_id: ComponentId) -> None:
         document = await target.operations.get_component(kind, component_id)
         all_columns = [*columns, Column("session_table"), Column("db_id")]
         if kind != "team":
             all_columns.append(Column("input_schema", look="text"))
-        show_record(document, all_columns, output_format, id_field=names.id_field, fields=fields)
+        out.show_record(document, all_columns, names.id_field)
 
     return group
 

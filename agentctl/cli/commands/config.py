@@ -8,11 +8,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-import typer
-
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Config, Output
-from agentctl.cli.show.output import resolve_format, show_list, write_line, write_value
+from agentctl.cli.options import CommandOutput, Config, flag
+from agentctl.cli.show.output import write_line, write_value
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
 
@@ -23,19 +21,16 @@ app = CommandApp(
 
 @app.command("show", epilog="Example: agentctl config show --sources -o json")
 def show_config(
-    sources: Annotated[
-        bool, typer.Option("--sources", help="Show the source of every value")
-    ] = False,
+    out: CommandOutput,
+    sources: Annotated[bool, flag("--sources", "Show the source of every value")] = False,
     config: Config = None,
-    output: Output = None,
 ) -> None:
     """Show every effective value; secrets are masked."""
     from agentctl.config import effective_settings, load_settings
 
-    output_format = resolve_format(output)
     settings = load_settings(config)
     tables = effective_settings(settings)
-    if output_format == "json":
+    if out.format == "json":
         write_value({**tables, "sources": settings.sources} if sources else tables)
         return
     rows = [
@@ -44,7 +39,7 @@ def show_config(
     ]
     columns = [Column("key"), Column("value", look="whole")]
     columns += [Column("source", look="whole")] if sources else []
-    show_list(rows, columns, output_format, id_field="key")
+    out.show_list(rows, columns, "key")
 
 
 @app.command("check", epilog="Example: agentctl config check --config agentctl.toml")

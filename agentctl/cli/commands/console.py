@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from agentctl.cli.commands.token import USER_SCOPES_NAME, sign_token
-from agentctl.cli.options import Config
+from agentctl.cli.options import Config, flag, option
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
 
@@ -19,32 +17,24 @@ EXAMPLE = "agentctl console --sub me --scope sessions:read --no-open"
 
 def console(
     sub: Annotated[
-        str | None,
-        typer.Option(
-            "--sub", metavar="USER", help="Subject of the token (default: your login name)"
-        ),
+        str | None, option("--sub", "USER", "Subject of the token (default: your login name)")
     ] = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--scope",
-            metavar="SCOPE",
-            help="Scope to grant (repeatable; default: read and run everything, write sessions)",
+            "SCOPE",
+            "Scope to grant (repeatable; default: read and run everything, write sessions)",
         ),
     ] = None,
-    expires_in: Annotated[
-        str, typer.Option("--expires-in", metavar="TIME", help="Lifetime of the token")
-    ] = "1h",
+    expires_in: Annotated[str, option("--expires-in", "TIME", "Lifetime of the token")] = "1h",
     url: Annotated[
-        str | None,
-        typer.Option("--url", metavar="URL", help="Server URL (default: from the configuration)"),
+        str | None, option("--url", "URL", "Server URL (default: from the configuration)")
     ] = None,
     no_open: Annotated[
-        bool, typer.Option("--no-open", help="Print the token without opening a browser")
+        bool, flag("--no-open", "Print the token without opening a browser")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Skip the confirmation of the admin scope")
-    ] = False,
+    yes: Annotated[bool, flag("--yes -y", "Skip the confirmation of the admin scope")] = False,
     config: Config = None,
 ) -> None:
     """Print a token for the console and open the console in a browser.

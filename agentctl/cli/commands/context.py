@@ -7,12 +7,18 @@ import stat
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from agentctl.cli import contexts
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Fields, Output, Yes, complete_values
-from agentctl.cli.show.output import resolve_format, show_list, show_record, write_line
+from agentctl.cli.options import (
+    CommandOutput,
+    FieldsOutput,
+    Yes,
+    argument,
+    complete_values,
+    flag,
+    option,
+)
+from agentctl.cli.show.output import write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import Conflict, NotFound, UsageError
@@ -22,9 +28,7 @@ app = CommandApp(
     epilog="Example: agentctl context add demo --url http://127.0.0.1:7777 --use",
 )
 
-_NAME = typer.Argument(
-    metavar="NAME", help="Name of the context", autocompletion=complete_values("context")
-)
+_NAME = argument("NAME", "Name of the context", autocompletion=complete_values("context"))
 Name = Annotated[str, _NAME]
 
 _COLUMNS = [Column("name"), Column("current"), Column("url"), Column("token_file", look="whole")]
@@ -33,12 +37,11 @@ _COLUMNS = [Column("name"), Column("current"), Column("url"), Column("token_file
 @app.command("add", epilog="Example: agentctl context add demo --url http://127.0.0.1:7777 --use")
 def add_context(
     name: Name,
-    url: Annotated[str, typer.Option("--url", metavar="URL", help="Server URL")],
+    url: Annotated[str, option("--url", "URL", "Server URL")],
     token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", metavar="FILE", help="File with the token for this server"),
+        Path | None, option("--token-file", "FILE", "File with the token for this server")
     ] = None,
-    use: Annotated[bool, typer.Option("--use", help="Select it as the current context")] = False,
+    use: Annotated[bool, flag("--use", "Select it as the current context")] = False,
 ) -> None:
     """Add a named server.
 
@@ -66,18 +69,17 @@ def add_context(
 
 
 @app.command("list", epilog="Example: agentctl context list -o json")
-def list_contexts(output: Output = None, fields: Fields = None) -> None:
+def list_contexts(out: FieldsOutput) -> None:
     """List the contexts."""
-    output_format = resolve_format(output)
     stored = contexts.load_contexts()
     rows = [_build_record(context, stored) for context in stored.by_name.values()]
-    show_list(rows, _COLUMNS, output_format, id_field="name", fields=fields)
+    out.show_list(rows, _COLUMNS, "name")
 
 
 @app.command("use", epilog="Example: agentctl context use demo")
 def use_context(
     name: Annotated[str | None, _NAME] = None,
-    none: Annotated[bool, typer.Option("--none", help="Select no context: work locally")] = False,
+    none: Annotated[bool, flag("--none", "Select no context: work locally")] = False,
 ) -> None:
     """Select the current context."""
     if (name is None) is not none:
@@ -100,22 +102,21 @@ def current_context() -> None:
 
 @app.command("show", epilog="Example: agentctl context show demo")
 def show_context(
+    out: CommandOutput,
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NAME",
-            help="Name of the context (default: the current one)",
+        argument(
+            "NAME",
+            "Name of the context (default: the current one)",
             autocompletion=complete_values("context"),
         ),
     ] = None,
-    output: Output = None,
 ) -> None:
     """Show one context; without NAME the current one."""
-    output_format = resolve_format(output)
     stored = contexts.load_contexts()
     context = _find_current() if name is None else contexts.find_context(stored, name)
     record = _build_record(context, stored)
-    show_record(record, _COLUMNS, output_format, id_field="name")
+    out.show_record(record, _COLUMNS, "name")
 
 
 @app.command("remove", epilog="Example: agentctl context remove demo --yes")

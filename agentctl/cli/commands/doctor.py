@@ -8,11 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from agentctl.cli.io import current_io
-from agentctl.cli.options import Config, GivenTokenFile, InsecureHttp, Output
-from agentctl.cli.show.output import Format, resolve_format, show_list, write_line
+from agentctl.cli.options import CommandOutput, Config, GivenTokenFile, InsecureHttp, flag, option
+from agentctl.cli.show.output import write_line
 from agentctl.cli.show.table import Column, wrap_with_indent
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import TargetOptions, open_target, run_until_done
@@ -44,31 +42,27 @@ _COLUMNS = [
 
 
 def doctor(
+    out: CommandOutput,
     config: Config = None,
     url: Annotated[
-        str | None,
-        typer.Option(
-            "--url", metavar="URL", help=f"Check this server, also one of {name_products()}"
-        ),
+        str | None, option("--url", "URL", f"Check this server, also one of {name_products()}")
     ] = None,
     token_file: GivenTokenFile = None,
     insecure_http: InsecureHttp = False,
     production: Annotated[
-        bool, typer.Option("--production", help="Check what a server in production needs, too")
+        bool, flag("--production", "Check what a server in production needs, too")
     ] = False,
     backups: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--backups",
-            metavar="DIR",
-            help="Folder with backups of the databases, for --production"
+            "DIR",
+            "Folder with backups of the databases, for --production"
             " (default: /var/lib/agentctl-backups)",
         ),
     ] = None,
-    output: Output = None,
 ) -> None:
     """Check the installation, or a server; `HELP` has the rest."""
-    output_format = resolve_format(output)
     findings: list[Finding] = []
     if backups is not None and not production:
         raise UsageError("--backups needs --production")
@@ -86,7 +80,7 @@ def doctor(
         raise UsageError("--token-file and --insecure-http need --url")
     else:
         run_until_done(_examine(config, findings, production, backups))
-    show_findings(findings, output_format)
+    show_findings(findings, out)
     check_findings(findings)
 
 
@@ -136,11 +130,11 @@ async def _examine(
             findings += await run_step(step)
 
 
-def show_findings(findings: Sequence[Finding], output_format: Format) -> None:
+def show_findings(findings: Sequence[Finding], out: CommandOutput) -> None:
     """Write the findings; the table format has lines, without repeated ones and nothing cut."""
-    if output_format not in ("table", "wide"):
+    if not out.is_table:
         records = [asdict(finding) for finding in findings]
-        show_list(records, _COLUMNS, output_format, id_field="check")
+        out.show_list(records, _COLUMNS, "check")
         return
     io = current_io()
     width = io.width(io.out) if io.out_is_terminal else None

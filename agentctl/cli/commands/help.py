@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from agentctl.cli.options import argument
 from agentctl.cli.show.output import write_line
 from agentctl.cli.topics import TOPICS
 from agentctl.errors import UsageError
@@ -27,9 +28,7 @@ def show_help(
     context: typer.Context,
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="TOPIC", help="A topic, or a command: runs list", autocompletion=complete_topic
-        ),
+        argument("TOPIC", "A topic, or a command: runs list", autocompletion=complete_topic),
     ] = None,
 ) -> None:
     """Show a help topic or the help of a command. Without a TOPIC it lists the topics."""

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
 from agentctl.cli.commands.console import find_url
+from agentctl.cli.options import argument, option
 from agentctl.cli.show.terminal import note
 
 EXAMPLE = "agentctl init my-server"
@@ -40,14 +39,14 @@ _PACKAGES = {"pydantic-ai": "pydantic_ai", "langgraph": "langgraph", "mcp": "mcp
 
 def init(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Directory to write to; created if missing")
+        Path, argument("DIR", "Directory to write to; created if missing")
     ] = Path(),
     agent: Annotated[
         AgentKind | None,
-        typer.Option(
+        option(
             "--agent",
-            metavar="KIND",
-            help="Write an agent in Python too: function, pydantic-ai, langgraph or mcp",
+            "KIND",
+            "Write an agent in Python too: function, pydantic-ai, langgraph or mcp",
         ),
     ] = None,
 ) -> None:

@@ -18,11 +18,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-import typer
-
 from agentctl.cli.help import CommandApp, join_alternatives
-from agentctl.cli.options import Config, Fields, Output, Yes
-from agentctl.cli.show.output import resolve_format, show_list, write_json, write_line
+from agentctl.cli.options import Config, FieldsOutput, Yes, flag, option
+from agentctl.cli.show.output import write_json, write_line
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.config.settings import Algorithm
@@ -71,18 +69,16 @@ RELOAD_SECONDS = 5.0
 def generate_key(
     algorithm: Annotated[
         Algorithm,
-        typer.Option(
+        option(
             "--algorithm",
-            metavar="ALGORITHM",
-            help=f"Signature algorithm: {join_alternatives(get_args(Algorithm))}",
+            "ALGORITHM",
+            f"Signature algorithm: {join_alternatives(get_args(Algorithm))}",
         ),
     ] = "RS256",
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="File for the private key, mode 0600")
-    ] = Path("signing.pem"),
-    key_id: Annotated[
-        str, typer.Option("--key-id", metavar="KID", help="Key id (default: the thumbprint)")
-    ] = "",
+    out: Annotated[Path, option("--out", "FILE", "File for the private key, mode 0600")] = Path(
+        "signing.pem"
+    ),
+    key_id: Annotated[str, option("--key-id", "KID", "Key id (default: the thumbprint)")] = "",
 ) -> None:
     """Generate a key pair and print its key id.
 
@@ -131,7 +127,7 @@ def _toml_string(text: str) -> str:
 
 
 @app.command("list", epilog="Example: agentctl keys list -o json")
-def list_keys(config: Config = None, output: Output = None, fields: Fields = None) -> None:
+def list_keys(out: FieldsOutput, config: Config = None) -> None:
     """List the keys that verify tokens, and mark the one that signs them.
 
     The keys of jwks_url and of an issuer are fetched. Unusable entries of a JWKS are listed with
@@ -139,13 +135,10 @@ def list_keys(config: Config = None, output: Output = None, fields: Fields = Non
     """
     from agentctl.config import load_settings
 
-    output_format = resolve_format(output)
     settings = load_settings(config)
     if not settings.authorization.enabled:
         note("authorization is disabled: tokens are not verified")
-    show_list(
-        list(_list_verification_keys(settings)), _KEYS, output_format, id_field="kid", fields=fields
-    )
+    out.show_list(list(_list_verification_keys(settings)), _KEYS, "kid")
 
 
 def _list_verification_keys(settings: Settings) -> Iterator[Row]:
@@ -293,27 +286,27 @@ def print_jwks(config: Config = None) -> None:
 def rotate_key(
     overlap: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--overlap",
-            metavar="TIME",
-            help=f"Longest lifetime of tokens of the old key (default: {DEFAULT_OVERLAP})",
+            "TIME",
+            f"Longest lifetime of tokens of the old key (default: {DEFAULT_OVERLAP})",
         ),
     ] = None,
     wait: Annotated[
         float,
-        typer.Option(
+        option(
             "--wait",
-            metavar="SECONDS",
+            "SECONDS",
+            "Seconds to wait for the servers to load the new key",
             min=0,
             max=3_600,
-            help="Seconds to wait for the servers to load the new key",
         ),
     ] = RELOAD_SECONDS,
     drop_old_private: Annotated[
-        bool, typer.Option("--drop-old-private", help="Delete the old private key")
+        bool, flag("--drop-old-private", "Delete the old private key")
     ] = False,
     finish: Annotated[
-        bool, typer.Option("--finish", help="Finish the rotation: remove the old public key")
+        bool, flag("--finish", "Finish the rotation: remove the old public key")
     ] = False,
     yes: Yes = False,
     config: Config = None,

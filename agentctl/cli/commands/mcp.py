@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Config, Fields, Output
-from agentctl.cli.show.output import resolve_format, show_list, show_record
+from agentctl.cli.options import CommandOutput, Config, FieldsOutput, argument, option
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note
 from agentctl.errors import NotFound, SomethingWrong, Unavailable, UsageError
@@ -22,17 +19,13 @@ app = CommandApp(
     help="List and check the MCP servers of the configuration.", epilog="Example: agentctl mcp list"
 )
 
-ServerId = Annotated[str, typer.Argument(metavar="ID", help="Id of an MCP server")]
-ServerIds = Annotated[
-    list[str] | None, typer.Argument(metavar="ID", help="Ids of MCP servers; none: all")
-]
+ServerId = Annotated[str, argument("ID", "Id of an MCP server")]
+ServerIds = Annotated[list[str] | None, argument("ID", "Ids of MCP servers; none: all")]
 UserId = Annotated[
-    str | None,
-    typer.Option("--user-id", metavar="ID", help="User whose id the headers of the server contain"),
+    str | None, option("--user-id", "ID", "User whose id the headers of the server contain")
 ]
 Claims = Annotated[
-    list[str] | None,
-    typer.Option("--claim", metavar="NAME=VALUE", help="Claim in the headers; repeatable"),
+    list[str] | None, option("--claim", "NAME=VALUE", "Claim in the headers; repeatable")
 ]
 
 _COLUMNS = [
@@ -53,24 +46,20 @@ _CHECK_COLUMNS = [
 
 
 @app.command("list", epilog="Example: agentctl mcp list -o json")
-def list_servers(config: Config = None, output: Output = None, fields: Fields = None) -> None:
+def list_servers(out: FieldsOutput, config: Config = None) -> None:
     """List the configured MCP servers; connects to none."""
     from agentctl.config import load_settings
 
-    output_format = resolve_format(output)
     settings = load_settings(config)
     rows = [_build_row(settings, server) for server in settings.mcp_servers]
-    show_list(rows, _COLUMNS, output_format, id_field="id", fields=fields)
+    out.show_list(rows, _COLUMNS, "id")
 
 
 @app.command("get", epilog="Example: agentctl mcp get files")
-def get_server(
-    server_id: ServerId, config: Config = None, output: Output = None, fields: Fields = None
-) -> None:
+def get_server(out: FieldsOutput, server_id: ServerId, config: Config = None) -> None:
     """Show one configured MCP server."""
     from agentctl.config import load_settings
 
-    output_format = resolve_format(output)
     settings = load_settings(config)
     row = _build_row(settings, _find_server(settings, server_id))
     columns = [
@@ -79,22 +68,20 @@ def get_server(
         Column("connect_seconds"),
         Column("call_seconds"),
     ]
-    show_record(row, columns, output_format, id_field="id", fields=fields)
+    out.show_record(row, columns, "id")
 
 
 @app.command("tools", epilog="Example: agentctl mcp tools files")
 def list_tools(
+    out: FieldsOutput,
     server_id: ServerId,
     user_id: UserId = None,
     claim: Claims = None,
     config: Config = None,
-    output: Output = None,
-    fields: Fields = None,
 ) -> None:
     """Connect to an MCP server and list its tools as models see them."""
     from agentctl.config import load_settings
 
-    output_format = resolve_format(output)
     settings = load_settings(config)
     server = _find_server(settings, server_id)
     (report,) = _probe(settings, [server], user_id, claim)
@@ -104,18 +91,18 @@ def list_tools(
             cause=report["detail"],
             hint=f"check its entry of [[mcp_servers]], then: agentctl mcp check {server_id}",
         )
-    show_list(report["tools"], _TOOL_COLUMNS, output_format, id_field="name", fields=fields)
+    out.show_list(report["tools"], _TOOL_COLUMNS, "name")
     for problem in report["problems"]:
         note(f"{server_id}: {problem}")
 
 
 @app.command("check", epilog="Example: agentctl mcp check")
 def check_servers(
+    out: CommandOutput,
     server_ids: ServerIds = None,
     user_id: UserId = None,
     claim: Claims = None,
     config: Config = None,
-    output: Output = None,
 ) -> None:
     """Connect to MCP servers and report their state.
 
@@ -123,11 +110,10 @@ def check_servers(
     """
     from agentctl.config import load_settings
 
-    output_format = resolve_format(output)
     settings = load_settings(config)
     servers = [_find_server(settings, server_id) for server_id in server_ids or ()]
     reports = _probe(settings, servers or settings.mcp_servers, user_id, claim)
-    show_list(reports, _CHECK_COLUMNS, output_format, id_field="id")
+    out.show_list(reports, _CHECK_COLUMNS, "id")
     for report in reports:
         for line in filter(None, [report["detail"], *report["problems"]]):
             note(f"{report['id']}: {line}")

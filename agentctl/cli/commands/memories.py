@@ -7,16 +7,23 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated
 
-import typer
-
 from agentctl.cli.files import creating_file
 from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import ShortId
 from agentctl.cli.io import read_file_or_stdin, read_text_or_stdin
-from agentctl.cli.lists import ListView, show_filtered
-from agentctl.cli.options import AllPages, Fields, Output, ToFile, UserId, Yes, complete_values
-from agentctl.cli.paging import read_pages
-from agentctl.cli.show.output import resolve_format, show_record, write_json, write_line
+from agentctl.cli.lists import ListOutput, read_pages
+from agentctl.cli.options import (
+    CommandOutput,
+    FieldsOutput,
+    ToFile,
+    UserId,
+    Yes,
+    argument,
+    complete_values,
+    flag,
+    option,
+)
+from agentctl.cli.show.output import write_json, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import confirm, note
@@ -39,15 +46,10 @@ app = CommandApp(
 MemoryId = Annotated[
     str,
     ShortId("memory"),
-    typer.Argument(metavar="MEMORY_ID", help="Memory id", autocompletion=complete_values("memory")),
+    argument("MEMORY_ID", "Memory id", autocompletion=complete_values("memory")),
 ]
-Topics = Annotated[
-    list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Topic (repeatable)")
-]
-Owner = Annotated[
-    str | None,
-    typer.Option("--user", metavar="USER", help="Owner of the memory; administrators only"),
-]
+Topics = Annotated[list[str] | None, option("--topic", "TOPIC", "Topic (repeatable)")]
+Owner = Annotated[str | None, option("--user", "USER", "Owner of the memory; administrators only")]
 
 
 def _format_topics(memory: Record) -> str:
@@ -77,37 +79,25 @@ _LIST_COLUMNS = Columns(
 
 @app.command("list", epilog="Example: agentctl memories list --user ada --search train")
 @with_target(reads_databases=True)
-async def list_memories(
-    target: Target,
-    filter: MemoryFilter,
-    all_pages: AllPages = False,
-    output: Output = None,
-    fields: Fields = None,
-) -> None:
+async def list_memories(target: Target, out: ListOutput, filter: MemoryFilter) -> None:
     """List memories, the last changed first."""
-    view = ListView(_LIST_COLUMNS, resolve_format(output), "memory_id", fields)
-    read = target.operations.get_memories
-    await show_filtered(target, read, filter, view, all_pages=all_pages)
+    await out.show(target, target.operations.get_memories, filter, _LIST_COLUMNS, "memory_id")
 
 
 @app.command("get", epilog="Example: agentctl memories get 019a9f2e-6c1b-7d3f-9a44-1f0c5b7e2d31")
 @with_target()
-async def get_memory(
-    target: Target, memory_id: MemoryId, output: Output = None, fields: Fields = None
-) -> None:
+async def get_memory(target: Target, out: FieldsOutput, memory_id: MemoryId) -> None:
     """Show one memory."""
-    output_format = resolve_format(output)
     document = await target.operations.get_memory(memory_id)
-    show_record(document, _COLUMNS, output_format, id_field="memory_id", fields=fields)
+    out.show_record(document, _COLUMNS, "memory_id")
 
 
 @app.command("topics", epilog="Example: agentctl memories topics --user ada")
 @with_target()
-async def list_topics(target: Target, user: UserId = None, output: Output = None) -> None:
+async def list_topics(target: Target, out: CommandOutput, user: UserId = None) -> None:
     """List the topics of memories, one in each line."""
-    output_format = resolve_format(output)
     document = await target.operations.get_memory_topics(user_id=user)
-    if output_format == "json":
+    if out.format == "json":
         write_json(document.raw)
         return
     for topic in document.value:
@@ -118,22 +108,17 @@ async def list_topics(target: Target, user: UserId = None, output: Output = None
 @with_target()
 async def add_memory(
     target: Target,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="Text of the memory (- reads stdin)")],
+    out: CommandOutput,
+    text: Annotated[str, argument("TEXT", "Text of the memory (- reads stdin)")],
     topic: Topics = None,
     user: Owner = None,
-    agent: Annotated[
-        str | None, typer.Option("--agent", metavar="ID", help="Agent that it is from")
-    ] = None,
-    team: Annotated[
-        str | None, typer.Option("--team", metavar="ID", help="Team that it is from")
-    ] = None,
-    output: Output = None,
+    agent: Annotated[str | None, option("--agent", "ID", "Agent that it is from")] = None,
+    team: Annotated[str | None, option("--team", "ID", "Team that it is from")] = None,
 ) -> None:
     """Add a memory of a user."""
-    output_format = resolve_format(output)
     memory = NewMemory(read_text_or_stdin(text, "text"), tuple(topic or ()), user, agent, team)
     document = await target.operations.create_memory(memory)
-    show_record(document, _COLUMNS, output_format, id_field="memory_id")
+    out.show_record(document, _COLUMNS, "memory_id")
     target.report_done(f"added memory {document.value['memory_id']}")
 
 
@@ -141,16 +126,13 @@ async def add_memory(
 @with_target()
 async def edit_memory(
     target: Target,
+    out: CommandOutput,
     memory_id: MemoryId,
-    text: Annotated[
-        str | None, typer.Option("--text", metavar="TEXT", help="New text (- reads stdin)")
-    ] = None,
+    text: Annotated[str | None, option("--text", "TEXT", "New text (- reads stdin)")] = None,
     topic: Topics = None,
-    no_topics: Annotated[bool, typer.Option("--no-topics", help="Remove all topics")] = False,
-    output: Output = None,
+    no_topics: Annotated[bool, flag("--no-topics", "Remove all topics")] = False,
 ) -> None:
     """Replace the text or the topics of a memory."""
-    output_format = resolve_format(output)
     if topic and no_topics:
         raise UsageError("--topic and --no-topics exclude each other")
     if text is None and not topic and not no_topics:
@@ -158,7 +140,7 @@ async def edit_memory(
     topics = tuple(topic or ()) if topic or no_topics else None
     patch = MemoryPatch(None if text is None else read_text_or_stdin(text, "text"), topics)
     document = await target.operations.update_memory(memory_id, patch)
-    show_record(document, _COLUMNS, output_format, id_field="memory_id")
+    out.show_record(document, _COLUMNS, "memory_id")
     target.report_done(f"changed memory {memory_id}")
 
 
@@ -169,9 +151,7 @@ async def delete_memories(
     memory_ids: Annotated[
         list[str],
         ShortId("memory"),
-        typer.Argument(
-            metavar="MEMORY_ID", help="Memory ids", autocompletion=complete_values("memory")
-        ),
+        argument("MEMORY_ID", "Memory ids", autocompletion=complete_values("memory")),
     ],
     yes: Yes = False,
 ) -> None:
@@ -189,9 +169,7 @@ async def delete_memories(
 @app.command("forget", epilog="Example: agentctl memories forget ada --yes")
 @with_target()
 async def forget_user(
-    target: Target,
-    user: Annotated[str, typer.Argument(metavar="USER", help="User to forget")],
-    yes: Yes = False,
+    target: Target, user: Annotated[str, argument("USER", "User to forget")], yes: Yes = False
 ) -> None:
     """Delete every memory of a user. Sessions and runs stay."""
     page = Page(limit=1, sort_by="updated_at")
@@ -227,14 +205,9 @@ async def export_memories(target: Target, to_file: ToFile = None, user: UserId =
 @with_target()
 async def import_memories(
     target: Target,
-    source: Annotated[
-        str, typer.Argument(metavar="FILE", help="File that `export` wrote (- reads stdin)")
-    ],
+    source: Annotated[str, argument("FILE", "File that `export` wrote (- reads stdin)")],
     user: Annotated[
-        str | None,
-        typer.Option(
-            "--user", metavar="USER", help="Owner of all memories, instead of the exported ones"
-        ),
+        str | None, option("--user", "USER", "Owner of all memories, instead of the exported ones")
     ] = None,
 ) -> None:
     """Import memories that `export` wrote.

@@ -11,10 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from agentctl import __version__
-from agentctl.cli.options import Config
+from agentctl.cli.options import Config, flag, option
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import adding_config
 from agentctl.errors import UsageError
@@ -32,39 +30,26 @@ _DEMO_TEMPLATES = Path(__file__).parents[1] / "templates" / "demo"
 
 def serve(
     config: Config = None,
-    host: Annotated[
-        str | None, typer.Option("--host", metavar="HOST", help="Address to listen on")
-    ] = None,
+    host: Annotated[str | None, option("--host", "HOST", "Address to listen on")] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            "--port", metavar="PORT", min=0, max=65535, help="Port to listen on (0: any free port)"
-        ),
+        option("--port", "PORT", "Port to listen on (0: any free port)", min=0, max=65535),
     ] = None,
     workers: Annotated[
-        int | None,
-        typer.Option("--workers", metavar="N", min=1, max=64, help="Number of worker processes"),
+        int | None, option("--workers", "N", "Number of worker processes", min=1, max=64)
     ] = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Serve an offline demo with its own directory and keys")
+        bool, flag("--demo", "Serve an offline demo with its own directory and keys")
     ] = False,
     demo_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--demo-dir", metavar="DIR", help=f"Directory of the demo (default: {DEMO_DIRECTORY})"
-        ),
+        option("--demo-dir", "DIR", f"Directory of the demo (default: {DEMO_DIRECTORY})"),
     ] = None,
     reload: Annotated[
-        bool,
-        typer.Option(
-            "--reload", help="Restart when the configuration or a module changes (development)"
-        ),
+        bool, flag("--reload", "Restart when the configuration or a module changes (development)")
     ] = False,
     insecure_no_auth: Annotated[
-        bool,
-        typer.Option(
-            "--insecure-no-auth", help="Disable authentication: every caller is an administrator"
-        ),
+        bool, flag("--insecure-no-auth", "Disable authentication: every caller is an administrator")
     ] = False,
 ) -> None:
     """Start the server.

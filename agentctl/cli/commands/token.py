@@ -8,20 +8,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io
 from agentctl.cli.options import (
+    CommandOutput,
     Config,
     GivenTokenFile,
-    Output,
+    argument,
     complete_values,
+    flag,
     load_optional_settings,
+    option,
     resolve_admin_scope,
 )
 from agentctl.cli.show import tokens as tokenview
-from agentctl.cli.show.output import resolve_format, show_list, show_record, write_line, write_value
+from agentctl.cli.show.output import write_line, write_value
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import InvalidToken, UsageError
 
@@ -42,9 +43,7 @@ USER_SCOPES = (
 )
 """The scopes of `--scope user`: all components, and the sessions, runs and usage of one user."""
 
-Source = Annotated[
-    str | None, typer.Argument(metavar="-", help="Read the token from stdin", show_default=False)
-]
+Source = Annotated[str | None, argument("-", "Read the token from stdin", show_default=False)]
 
 LONG_LIFETIME_SECONDS = 30 * 86_400
 """Lifetime of a token from which `mint` warns."""
@@ -59,40 +58,30 @@ _TOKEN_HINT = "pipe the token into `-`, pass its file with --token-file, or set 
 )
 def mint_token(
     sub: Annotated[
-        str | None,
-        typer.Option("--sub", metavar="USER", help="Subject: the user that the token represents"),
+        str | None, option("--sub", "USER", "Subject: the user that the token represents")
     ] = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--scope",
-            metavar="SCOPE",
-            help="Scope to grant (repeatable); user: read and run everything, write sessions",
+            "SCOPE",
+            "Scope to grant (repeatable); user: read and run everything, write sessions",
             autocompletion=complete_values("scope"),
         ),
     ] = None,
     expires_in: Annotated[
-        str,
-        typer.Option(
-            "--expires-in",
-            metavar="TIME",
-            help="Lifetime such as 15m, 2h or 7d, or a time in RFC 3339",
-        ),
+        str, option("--expires-in", "TIME", "Lifetime such as 15m, 2h or 7d, or a time in RFC 3339")
     ] = "1h",
     audience: Annotated[
-        str | None,
-        typer.Option("--audience", metavar="AUD", help="Audience, if the server verifies it"),
+        str | None, option("--audience", "AUD", "Audience, if the server verifies it")
     ] = None,
     issuer: Annotated[
-        str | None, typer.Option("--issuer", metavar="ISS", help="Issuer, if none is configured")
+        str | None, option("--issuer", "ISS", "Issuer, if none is configured")
     ] = None,
     session_id: Annotated[
-        str | None,
-        typer.Option("--session-id", metavar="ID", help="Default session for runs and cancels"),
+        str | None, option("--session-id", "ID", "Default session for runs and cancels")
     ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Skip the confirmation of the admin scope")
-    ] = False,
+    yes: Annotated[bool, flag("--yes -y", "Skip the confirmation of the admin scope")] = False,
     config: Config = None,
 ) -> None:
     """Sign a token and print it on stdout.
@@ -116,20 +105,19 @@ def mint_token(
 
 @app.command("inspect", epilog="Example: agentctl token inspect --token-file my.token -o json")
 def inspect_token(
+    out: CommandOutput,
     source: Source = None,
     token_file: GivenTokenFile = None,
     config: Config = None,
-    output: Output = None,
 ) -> None:
     """Show a token's claims and whether it is valid."""
     from agentctl.auth.tokens import mint
     from agentctl.auth.tokens.account_tokens import is_account_token
 
-    output_format = resolve_format(output)
     token = _read_token(source, token_file)
     if is_account_token(token):
         record = tokenview.account_token_record(token)
-        show_record(record, tokenview.ACCOUNT_TOKEN_COLUMNS, output_format, id_field="credential")
+        out.show_record(record, tokenview.ACCOUNT_TOKEN_COLUMNS, "credential")
         return
     seen = mint.inspect_token(token)
     settings, missing = load_optional_settings(config)
@@ -142,19 +130,19 @@ def inspect_token(
             reason = _UNVERIFIABLE.format(failure.detail)
     view = tokenview.build_view(seen, reason, resolve_admin_scope(settings))
     note("verified" if reason is None else f"NOT VERIFIED: {reason}")
-    if output_format == "json":
+    if out.format == "json":
         write_value(view)
     else:
         rows = list(tokenview.view_rows(view))
-        show_list(rows, tokenview.VIEW_COLUMNS, output_format, id_field="name")
+        out.show_list(rows, tokenview.VIEW_COLUMNS, "name")
 
 
 @app.command("verify", epilog="Example: agentctl token verify - < my.token && echo good")
 def verify_token(
+    out: CommandOutput,
     source: Source = None,
     token_file: GivenTokenFile = None,
     config: Config = None,
-    output: Output = None,
 ) -> None:
     """Verify a token exactly as the configured server would.
 
@@ -164,7 +152,6 @@ def verify_token(
     from agentctl.auth.tokens.account_tokens import is_account_token
     from agentctl.config import load_settings
 
-    output_format = resolve_format(output)
     token = _read_token(source, token_file)
     if is_account_token(token):
         raise UsageError(
@@ -181,14 +168,14 @@ def verify_token(
         failure.hint = f"{report['remedy']}; inspect it with: agentctl token inspect"
         raise failure
     record = tokenview.verified_record(report)
-    show_record(record, tokenview.VERIFIED_COLUMNS, output_format, id_field="subject")
+    out.show_record(record, tokenview.VERIFIED_COLUMNS, "subject")
 
 
 def _read_token(source: str | None, token_file: str | None) -> str:
     from agentctl.cli.io import resolve_token
 
-    for argument in (source, token_file):
-        if argument is not None and _TOKEN.fullmatch(argument) and not _file_exists(argument):
+    for given in (source, token_file):
+        if given is not None and _TOKEN.fullmatch(given) and not _file_exists(given):
             raise UsageError(
                 "do not pass a token on the command line, where other users can read it",
                 hint=_TOKEN_HINT,

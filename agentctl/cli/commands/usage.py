@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, cast, get_args
 
-import typer
-
-from agentctl.cli.options import NO_CHOICE, ComponentChoice, Fields, Output
+from agentctl.cli.options import (
+    NO_CHOICE,
+    ComponentChoice,
+    FieldsOption,
+    OutputOption,
+    flag,
+    option,
+)
 from agentctl.cli.show.bars import draw_bar, draw_parts
 from agentctl.cli.show.columns import format_distance
 from agentctl.cli.show.output import Format, resolve_format, show_list, write_json, write_line
@@ -42,22 +47,20 @@ async def show_usage(
     filter: UsageFilter,
     group_by: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--by",
-            metavar="FIELDS",
-            help="day, user, component or model; several with commas"
+            "FIELDS",
+            "day, user, component or model; several with commas"
             " (default: day, with --plot component)",
         ),
     ] = None,
     plot: Annotated[
-        bool, typer.Option("--plot", help="Draw runs, failures, times, tokens and cost over time")
+        bool, flag("--plot", "Draw runs, failures, times, tokens and cost over time")
     ] = False,
-    step: Annotated[
-        Step | None, typer.Option("--step", metavar="STEP", help="With --plot: hour or day")
-    ] = None,
+    step: Annotated[Step | None, option("--step", "STEP", "With --plot: hour or day")] = None,
     choice: ComponentChoice = NO_CHOICE,
-    output: Output = None,
-    fields: Fields = None,
+    output: OutputOption = None,
+    fields: FieldsOption = None,
 ) -> None:
     """Show tokens and cost of the runs that ended, by day, user, component or model.
 

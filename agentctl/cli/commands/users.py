@@ -12,13 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
-import typer
-
 from agentctl.cli.files import check_absent, creating_file, publish_file
 from agentctl.cli.help import CommandApp
-from agentctl.cli.options import Output, UserOfData, Yes
-from agentctl.cli.paging import read_pages
-from agentctl.cli.show.output import resolve_format, show_list, show_record, write_value
+from agentctl.cli.lists import read_pages
+from agentctl.cli.options import CommandOutput, UserOfData, Yes, flag, option
+from agentctl.cli.show.output import write_value
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
@@ -79,11 +77,9 @@ _ERASED = plain_columns("db_id", "table", "rows", "erasure")
 @with_target()
 async def export_user(
     target: Target,
+    out: CommandOutput,
     user: UserOfData,
-    out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="New ZIP file; never overwritten")
-    ],
-    output: Output = None,
+    file: Annotated[Path, option("--out", "FILE", "New ZIP file; never overwritten")],
 ) -> None:
     """Export the data of a person to a ZIP file.
 
@@ -91,30 +87,29 @@ async def export_user(
     The file gets its name when it is complete and was read again; until then it is FILE.part. Only
     administrators can export.
     """
-    output_format = resolve_format(output)
-    part = out.with_name(f"{out.name}.part")
-    check_absent(out)
+    part = file.with_name(f"{file.name}.part")
+    check_absent(file)
     data = (await target.operations.get_user_data(user)).value
     counter = Counter("rows exported")
-    with creating_file(part) as file:
+    with creating_file(part) as stream:
         async with showing_progress(counter):
-            manifest = await _write_archive(file, target, user, data, counter)
+            manifest = await _write_archive(stream, target, user, data, counter)
     try:
         _verify_archive(part, manifest)
-        check_absent(out)
+        check_absent(file)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    publish_file(part, out)
+    publish_file(part, file)
     record = {
-        "file": str(out),
+        "file": str(file),
         "user_id": user,
         "rows": sum(entry["rows"] for entry in manifest),
         "files": len(manifest),
-        "bytes": out.stat().st_size,
+        "bytes": file.stat().st_size,
     }
-    show_record(record, _EXPORTED, output_format, id_field="file")
-    note(f"wrote the data of user {user} to {out} and checked it")
+    out.show_record(record, _EXPORTED, "file")
+    note(f"wrote the data of user {user} to {file} and checked it")
 
 
 async def _write_archive(
@@ -250,28 +245,23 @@ async def _export_sessions(
 @with_target()
 async def erase_user(
     target: Target,
+    out: CommandOutput,
     user: UserOfData,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be erased, erase nothing")
-    ] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Show what would be erased, erase nothing")] = False,
     yes: Yes = False,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Cancel the live and paused runs of the user first")
+        bool, flag("--cancel", "Cancel the live and paused runs of the user first")
     ] = False,
     vacuum: Annotated[
-        bool, typer.Option("--vacuum", help="Rewrite SQLite files of any size; writers wait")
+        bool, flag("--vacuum", "Rewrite SQLite files of any size; writers wait")
     ] = False,
-    no_vacuum: Annotated[
-        bool, typer.Option("--no-vacuum", help="Do not rewrite SQLite files")
-    ] = False,
-    output: Output = None,
+    no_vacuum: Annotated[bool, flag("--no-vacuum", "Do not rewrite SQLite files")] = False,
 ) -> None:
     """Erase the data of a person in every database, except for the audit log.
 
     Held sessions are left, with exit code 6. The command can be interrupted and repeated. Withdraw
     the access of the person first: a new run is new data. Only administrators can erase.
     """
-    output_format = resolve_format(output)
     if vacuum and no_vacuum:
         raise UsageError("--vacuum and --no-vacuum exclude each other")
     if not dry_run:
@@ -286,10 +276,10 @@ async def erase_user(
         rows, before = done["erased"], (await target.operations.get_user_data(user)).value
     files = [] if dry_run else done["files"]
     report = _build_report(before, rows, files, dry_run=dry_run)
-    if output_format == "json":
+    if out.format == "json":
         write_value(report)
     else:
-        show_list(rows, _ERASED, output_format, id_field="table")
+        out.show_list(rows, _ERASED, "table")
         _note_rest(report)
     if not dry_run:
         _check_rest(before, target)

@@ -6,8 +6,7 @@ import platform
 from typing import Any
 
 from agentctl import __version__
-from agentctl.cli.options import ContextName, Output, Timeout, Url
-from agentctl.cli.show.output import resolve_format, show_record
+from agentctl.cli.options import CommandOutput, ContextName, Timeout, Url
 from agentctl.cli.show.table import plain_columns
 from agentctl.cli.target import TargetOptions, open_target, resolve_server, run_until_done
 
@@ -15,10 +14,9 @@ EXAMPLE = "agentctl version --url http://127.0.0.1:7777 -o json"
 
 
 def show_version(
-    url: Url = None, context: ContextName = None, timeout: Timeout = None, output: Output = None
+    out: CommandOutput, url: Url = None, context: ContextName = None, timeout: Timeout = None
 ) -> None:
     """Show the version of agentctl and, with --url or a context, that of the server."""
-    output_format = resolve_format(output)
     options = TargetOptions(url=url, context=context, timeout=timeout)
     record: dict[str, Any] = {
         "version": __version__,
@@ -41,4 +39,4 @@ def show_version(
     selected, _ = resolve_server(options)
     if selected is not None:
         run_until_done(read_server())
-    show_record(record, plain_columns(*record), output_format, id_field="version")
+    out.show_record(record, plain_columns(*record), "version")

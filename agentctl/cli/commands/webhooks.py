@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.help import CommandApp
-from agentctl.cli.lists import ListView, show_filtered
-from agentctl.cli.options import AllPages, Fields, Output
-from agentctl.cli.paging import read_pages
+from agentctl.cli.lists import ListOutput, read_pages
+from agentctl.cli.options import CommandOutput, FieldsOutput, argument, flag, option
 from agentctl.cli.show.columns import format_distance
-from agentctl.cli.show.output import resolve_format, show_list, show_record, write_line
+from agentctl.cli.show.output import write_line
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Unavailable, UsageError
@@ -27,7 +24,7 @@ app = CommandApp(
     epilog="Example: agentctl webhooks deliveries --state dead",
 )
 
-WebhookId = Annotated[str, typer.Argument(metavar="WEBHOOK_ID", help="Id of the webhook")]
+WebhookId = Annotated[str, argument("WEBHOOK_ID", "Id of the webhook")]
 
 
 def _join(name: str) -> Column:
@@ -79,20 +76,18 @@ _TEST = plain_columns("webhook_id", "event_id", "delivered", "status", "error", 
 
 @app.command("list", epilog="Example: agentctl webhooks list")
 @with_target()
-async def list_webhooks(target: Target, output: Output = None, fields: Fields = None) -> None:
+async def list_webhooks(target: Target, out: FieldsOutput) -> None:
     """List the endpoints of the configuration, with the numbers of their deliveries."""
-    output_format = resolve_format(output)
     document = await target.operations.get_webhooks()
-    show_list(document, _WEBHOOKS, output_format, id_field="webhook_id", fields=fields)
+    out.show_list(document, _WEBHOOKS, "webhook_id")
 
 
 @app.command("test", epilog="Example: agentctl webhooks test ops")
 @with_target(create=True)
-async def send_test(target: Target, webhook_id: WebhookId, output: Output = None) -> None:
+async def send_test(target: Target, out: CommandOutput, webhook_id: WebhookId) -> None:
     """Send one signed event to an endpoint; exit code 7 if it is not accepted."""
-    output_format = resolve_format(output)
     tested = await target.operations.test_webhook(webhook_id)
-    show_record(tested, _TEST, output_format, id_field="event_id")
+    out.show_record(tested, _TEST, "event_id")
     if not tested.value["delivered"]:
         raise Unavailable(
             f"The webhook {webhook_id} did not accept the event",
@@ -107,33 +102,24 @@ async def send_test(target: Target, webhook_id: WebhookId, output: Output = None
     without=("sort_by",), order=("state", "webhook_id", "run_id", "created_after", "limit", "page",
     "cursor", "sort_order", "all_pages", "db_id", ...),
 )  # fmt: skip
-async def list_deliveries(
-    target: Target,
-    filter: DeliveryFilter,
-    all_pages: AllPages = False,
-    output: Output = None,
-    fields: Fields = None,
-) -> None:
+async def list_deliveries(target: Target, out: ListOutput, filter: DeliveryFilter) -> None:
     """List stored deliveries, newest first."""
-    view = ListView(_DELIVERIES, resolve_format(output), "delivery_id", fields)
-    read = target.operations.get_webhook_deliveries
-    await show_filtered(target, read, filter, view, all_pages=all_pages)
+    await out.show(
+        target, target.operations.get_webhook_deliveries, filter, _DELIVERIES, "delivery_id"
+    )
 
 
 @app.command("redeliver", epilog="Example: agentctl webhooks redeliver --dead --since 2h")
 @with_target()
 async def redeliver(
     target: Target,
-    delivery_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="DELIVERY_ID", help="Ids of deliveries")
-    ] = None,
-    dead: Annotated[bool, typer.Option("--dead", help="All dead deliveries")] = False,
+    delivery_ids: Annotated[list[str] | None, argument("DELIVERY_ID", "Ids of deliveries")] = None,
+    dead: Annotated[bool, flag("--dead", "All dead deliveries")] = False,
     webhook: Annotated[
-        str | None, typer.Option("--webhook", metavar="ID", help="With --dead: of this endpoint")
+        str | None, option("--webhook", "ID", "With --dead: of this endpoint")
     ] = None,
     since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="AGE", help="With --dead: at most this old: 10m, 2h, 7d"),
+        str | None, option("--since", "AGE", "With --dead: at most this old: 10m, 2h, 7d")
     ] = None,
 ) -> None:
     """Deliver events again, with the same event ids."""

@@ -13,7 +13,7 @@ from agentctl.transcripts.model import count_seconds, find_tokens, parse_time
 from agentctl.transcripts.texts import describe_hold, describe_origin, get_look
 
 RELATIVE_SECONDS = 7 * 86_400
-"""Ages under 7 days are shown as such, others as a date."""
+"""AgeOptions under 7 days are shown as such, others as a date."""
 
 
 def component_id_of(record: Record) -> str | None:

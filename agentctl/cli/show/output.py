@@ -16,7 +16,6 @@ from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, 
 from agentctl.cli.show.table import Column, format_fields, format_table, print_table
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
-from agentctl.interface.requests import FULL_VIEW, SUMMARY_VIEW, RunView
 from agentctl.records.kinds import Record
 from agentctl.records.text import escape_controls, escape_json_controls
 
@@ -78,11 +77,6 @@ def show_list(
         write_value(records)
     else:
         show_records(records, columns, format, id_field)
-
-
-def choose_view(format: Format, fields: str | None) -> RunView:
-    """Return the view of runs that an output needs: summaries for tables, else whole records."""
-    return FULL_VIEW if format in ("json", "jsonl") or fields is not None else SUMMARY_VIEW
 
 
 def show_page(

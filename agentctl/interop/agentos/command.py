@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from agentctl.cli.databases import find_databases
-from agentctl.cli.options import Config, DbId, Output
-from agentctl.cli.show.output import Format, resolve_format
+from agentctl.cli.options import CommandOutput, Config, DbId, argument
 from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import run_until_done
@@ -21,12 +18,10 @@ EXAMPLE = "agentctl db import agentos.db"
 
 
 def import_database(
-    source: Annotated[
-        str, typer.Argument(metavar="URL", help="Database of AgentOS: a URL, or a SQLite file")
-    ],
+    out: CommandOutput,
+    source: Annotated[str, argument("URL", "Database of AgentOS: a URL, or a SQLite file")],
     config: Config = None,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Import sessions, runs and memories from a database of AgentOS.
 
@@ -36,14 +31,13 @@ def import_database(
     from agentctl.cli.log import discard_log
     from agentctl.config import load_settings
 
-    output_format = resolve_format(output)
     discard_log()  # the command reports the failure
     settings = load_settings(config)
     chosen = find_databases(settings, db)[0]
-    run_until_done(_import(source, chosen, settings, output_format))
+    run_until_done(_import(source, chosen, settings, out))
 
 
-async def _import(source: str, chosen: Database, settings: Settings, output_format: Format) -> None:
+async def _import(source: str, chosen: Database, settings: Settings, out: CommandOutput) -> None:
     from contextlib import AsyncExitStack
 
     from agentctl.config.databases import display_url
@@ -70,6 +64,6 @@ async def _import(source: str, chosen: Database, settings: Settings, output_form
             imported = await import_agentos(
                 theirs.reader, target, first, counter.show, settings.quotas
             )
-    report_import(imported, output_format)
+    report_import(imported, out.format)
     note(f"imported {theirs.place} into {display_url(chosen.url)}")
     check_complete(imported)

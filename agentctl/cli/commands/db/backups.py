@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from agentctl.cli.databases import (
     OnlyDatabase,
     find_databases,
     load_settings_quietly,
     select_databases,
 )
-from agentctl.cli.options import Config, DbId, Output, Yes
-from agentctl.cli.show.output import Format, resolve_format, show_list, show_record, write_line
+from agentctl.cli.options import CommandOutput, Config, DbId, Yes, argument, flag, option
+from agentctl.cli.show.output import write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import confirm, note
@@ -58,23 +56,22 @@ _RESTORED = [
 
 
 def back_up(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="New file; never overwritten")],
+    out: CommandOutput,
+    file: Annotated[Path, argument("FILE", "New file; never overwritten")],
     config: Config = None,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Copy a SQLite database to a new file, and check the copy.
 
     Servers continue to write; the copy has everything that was committed when it started. For
     PostgreSQL, prints the pg_dump command instead.
     """
-    output_format = resolve_format(output)
     entries = select_databases(config, db)
     entry = entries[0]
     from agentctl.config.databases import is_sqlite_url
 
     if is_sqlite_url(entry.url):
-        run_until_done(_back_up(entry, file, output_format))
+        run_until_done(_back_up(entry, file, out))
         if db is None and len(entries) > 1:
             others = ", ".join(each.id for each in entries[1:])
             note(f"it has one database; back up the others with --db: {others}")
@@ -94,13 +91,13 @@ def back_up(
         note(f"  restore into an empty database: {format_restore_command(entry, file)}")
 
 
-async def _back_up(entry: Database, file: Path, output_format: Format) -> None:
+async def _back_up(entry: Database, file: Path, out: CommandOutput) -> None:
     from agentctl.admin.databases import back_up
 
     counter = Counter("")
     async with showing_progress(counter):
         backup = await back_up(entry, file.absolute(), counter.show)
-    show_record(backup, _BACKUP, output_format, id_field="file")
+    out.show_record(backup, _BACKUP, "file")
     note(
         f"copied {entry.id} to {backup['file']} and checked it; to restore it:"
         f" agentctl db restore {backup['file']}"
@@ -108,10 +105,10 @@ async def _back_up(entry: Database, file: Path, output_format: Format) -> None:
 
 
 def list_backups(
+    out: CommandOutput,
     config: Config = None,
     db: OnlyDatabase = None,
-    check: Annotated[bool, typer.Option("--check", help="Read each backup completely")] = False,
-    output: Output = None,
+    check: Annotated[bool, flag("--check", "Read each backup completely")] = False,
 ) -> None:
     """List the backups that servers have written, newest first.
 
@@ -119,14 +116,13 @@ def list_backups(
     database when it was made; only those are restored by `db restore --latest`. Exit code 1 if
     --check finds a damaged one.
     """
-    output_format = resolve_format(output)
     settings = load_settings_quietly(config)
     entries = find_databases(settings, db)
-    run_until_done(_list_backups(settings, entries, check, output_format))
+    run_until_done(_list_backups(settings, entries, check, out))
 
 
 async def _list_backups(
-    settings: Settings, entries: Sequence[Database], check: bool, output_format: Format
+    settings: Settings, entries: Sequence[Database], check: bool, out: CommandOutput
 ) -> None:
     from agentctl.admin.restores import list_backups
     from agentctl.config.databases import is_sqlite_url
@@ -142,7 +138,7 @@ async def _list_backups(
             if is_sqlite_url(entry.url):
                 folder = settings.backup.folder
                 records += await list_backups(folder, entry, check=check, report=report)
-    show_list(records, _BACKUPS, output_format, id_field="file")
+    out.show_list(records, _BACKUPS, "file")
     for entry in entries:
         note(_describe_schedule(settings, entry, records))
     damaged = [record for record in records if record["state"] == "damaged"]
@@ -176,21 +172,17 @@ def _describe_schedule(
 
 
 def restore(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="File of db backup, or of db backups")
-    ] = None,
+    out: CommandOutput,
+    file: Annotated[Path | None, argument("[FILE]", "File of db backup, or of db backups")] = None,
     latest: Annotated[
-        bool, typer.Option("--latest", help="Restore the newest verified one of `db backups`")
+        bool, flag("--latest", "Restore the newest verified one of `db backups`")
     ] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Move the present database aside first")
-    ] = False,
+    replace: Annotated[bool, flag("--replace", "Move the present database aside first")] = False,
     sha256: Annotated[
-        str | None, typer.Option("--sha256", metavar="HASH", help="Hash that `db backup` printed")
+        str | None, option("--sha256", "HASH", "Hash that `db backup` printed")
     ] = None,
     config: Config = None,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Restore a SQLite database from a backup.
 
@@ -200,7 +192,6 @@ def restore(
     without an end become unknown, and waiting webhook deliveries are held until `webhooks
     redeliver`. For PostgreSQL, prints the pg_restore command instead.
     """
-    output_format = resolve_format(output)
     if (file is None) != latest:
         raise UsageError("give either FILE or --latest", hint="list them with: agentctl db backups")
     settings = load_settings_quietly(config)
@@ -211,7 +202,7 @@ def restore(
 
     if is_sqlite_url(entry.url):
         path = file.absolute() if file else find_latest_backup(settings.backup.folder, entry)
-        run_until_done(_restore(entry, path, replace, sha256, output_format))
+        run_until_done(_restore(entry, path, replace, sha256, out))
     elif file is None:
         raise UsageError(
             "--latest is for SQLite databases",
@@ -224,7 +215,7 @@ def restore(
 
 
 async def _restore(
-    entry: Database, file: Path, replace: bool, sha256: str | None, output_format: Format
+    entry: Database, file: Path, replace: bool, sha256: str | None, out: CommandOutput
 ) -> None:
     from agentctl.admin.restores import restore
 
@@ -235,7 +226,7 @@ async def _restore(
 
     async with showing_progress(counter):
         restored = await restore(entry, file, replace=replace, sha256=sha256, report=report)
-    show_record(restored, _RESTORED, output_format, id_field="file")
+    out.show_record(restored, _RESTORED, "file")
     note(f"restored {entry.id} from {file}")
     if restored["moved_to"] is not None:
         note(f"the former database is {restored['moved_to']}")
@@ -248,7 +239,7 @@ def _note_held_deliveries(settled: Mapping[str, object]) -> None:
         note("list the held deliveries with: agentctl webhooks deliveries --state dead")
 
 
-def settle(config: Config = None, db: DbId = None, yes: Yes = False, output: Output = None) -> None:
+def settle(out: CommandOutput, config: Config = None, db: DbId = None, yes: Yes = False) -> None:
     """End the unfinished work in a restored PostgreSQL database.
 
     Run it once, before a server starts on a database of pg_restore or of a recovery to an earlier
@@ -256,7 +247,6 @@ def settle(config: Config = None, db: DbId = None, yes: Yes = False, output: Out
     end become unknown, and waiting webhook deliveries are held until `webhooks redeliver`. For
     SQLite, `db restore` does the same.
     """
-    output_format = resolve_format(output)
     settings = load_settings_quietly(config)
     entry = find_databases(settings, db)[0]
     from agentctl.config.databases import display_url, is_sqlite_url
@@ -267,13 +257,13 @@ def settle(config: Config = None, db: DbId = None, yes: Yes = False, output: Out
             hint="agentctl db restore FILE restores a SQLite database, and settles it",
         )
     confirm(f"End all unfinished work in {display_url(entry.url)}?", yes=yes)
-    run_until_done(_settle(settings, entry, output_format))
+    run_until_done(_settle(settings, entry, out))
 
 
-async def _settle(settings: Settings, entry: Database, output_format: Format) -> None:
+async def _settle(settings: Settings, entry: Database, out: CommandOutput) -> None:
     from agentctl.admin.restores import settle_recovered
 
     async with showing_progress(f"settling {entry.id}"):
         settled = await settle_recovered(settings, entry)
-    show_record(settled, [Column("db_id"), *_SETTLED], output_format, id_field="db_id")
+    out.show_record(settled, [Column("db_id"), *_SETTLED], "db_id")
     _note_held_deliveries(settled)

@@ -6,11 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from agentctl.cli.databases import find_databases, load_settings_quietly
-from agentctl.cli.options import Config, Output
-from agentctl.cli.show.output import Format, resolve_format, show_record
+from agentctl.cli.options import CommandOutput, Config, flag, option
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import plain_columns
 from agentctl.cli.show.terminal import note
@@ -30,35 +27,26 @@ _FINISHED = plain_columns("from", "to", "rows", "starts_refused", "writes_refuse
 
 
 def copy(
+    out: CommandOutput,
     source: Annotated[
-        str | None,
-        typer.Option("--from", metavar="ID", help="SQLite database to copy (default: the first)"),
+        str | None, option("--from", "ID", "SQLite database to copy (default: the first)")
     ] = None,
-    target: Annotated[
-        str | None, typer.Option("--to", metavar="ID|URL", help="Empty PostgreSQL database")
-    ] = None,
+    target: Annotated[str | None, option("--to", "ID|URL", "Empty PostgreSQL database")] = None,
     finish: Annotated[
-        bool, typer.Option("--finish", help="Close the source and let the target take its place")
+        bool, flag("--finish", "Close the source and let the target take its place")
     ] = False,
     wait: Annotated[
         float | None,
-        typer.Option(
-            "--wait",
-            metavar="SECONDS",
-            min=0,
-            help="With --finish: maximum wait for live runs (default: 30)",
+        option(
+            "--wait", "SECONDS", "With --finish: maximum wait for live runs (default: 30)", min=0
         ),
     ] = None,
     interrupt: Annotated[
-        bool,
-        typer.Option("--interrupt", help="With --finish: even if runs are live after the wait"),
+        bool, flag("--interrupt", "With --finish: even if runs are live after the wait")
     ] = False,
-    status: Annotated[
-        bool, typer.Option("--status", "--dry-run", help="Show the status, change nothing")
-    ] = False,
-    abandon: Annotated[bool, typer.Option("--abandon", help="End a copy that has begun")] = False,
+    status: Annotated[bool, flag("--status --dry-run", "Show the status, change nothing")] = False,
+    abandon: Annotated[bool, flag("--abandon", "End a copy that has begun")] = False,
     config: Config = None,
-    output: Output = None,
 ) -> None:
     """Copy a SQLite database to PostgreSQL while servers work with it.
 
@@ -66,7 +54,6 @@ def copy(
     again. Then --finish compares both databases, lets no run start, waits for the live runs, and
     closes the source: servers of it refuse writes with DATABASE_MOVED and do not start again.
     """
-    output_format = resolve_format(output)
     if finish + status + abandon > 1:
         raise UsageError("give one of --finish, --status and --abandon")
     if (interrupt or wait is not None) and not finish:
@@ -82,11 +69,11 @@ def copy(
     searched = settings.search.enabled
     if finish:
         seconds = WAIT_SECONDS if wait is None else wait
-        run_until_done(_finish(entry, other, searched, seconds, interrupt, output_format))
+        run_until_done(_finish(entry, other, searched, seconds, interrupt, out))
     elif status:
-        run_until_done(_show_status(entry, other, output_format))
+        run_until_done(_show_status(entry, other, out))
     else:
-        run_until_done(_copy(entry, other, searched, output_format))
+        run_until_done(_copy(entry, other, searched, out))
 
 
 def _find_target(settings: Settings, target: str) -> Database:
@@ -104,21 +91,21 @@ def _find_target(settings: Settings, target: str) -> Database:
         raise NotFound(error.detail, hint=hint) from None
 
 
-async def _show_status(source: Database, target: Database, output_format: Format) -> None:
+async def _show_status(source: Database, target: Database, out: CommandOutput) -> None:
     from agentctl.admin.database_copy import read_copy_status
 
     async with showing_progress("counting rows"):
         found = await read_copy_status(source, target)
-    show_record(asdict(found), _STATUS, output_format, id_field="stage")
+    out.show_record(asdict(found), _STATUS, "stage")
 
 
-async def _copy(source: Database, target: Database, searched: bool, output_format: Format) -> None:
+async def _copy(source: Database, target: Database, searched: bool, out: CommandOutput) -> None:
     from agentctl.admin.database_copy import copy_rows
 
     counter = Counter("rows copied")
     async with showing_progress(counter):
         found = await copy_rows(source, target, counter.show, indexes_texts=searched)
-    show_record(asdict(found), _STATUS, output_format, id_field="stage")
+    out.show_record(asdict(found), _STATUS, "stage")
     note(f"copied {found.source}; its changes are recorded; to move: add --finish")
 
 
@@ -128,7 +115,7 @@ async def _finish(
     searched: bool,
     wait: float,
     interrupt: bool,
-    output_format: Format,
+    out: CommandOutput,
 ) -> None:
     from agentctl.admin.database_copy import finish_copy
     from agentctl.config.databases import build_url
@@ -139,7 +126,7 @@ async def _finish(
             source, target, wait=wait, interrupt=interrupt, report=counter.show,
             indexes_texts=searched,
         )  # fmt: skip
-    show_record(facts, _FINISHED, output_format, id_field="to")
+    out.show_record(facts, _FINISHED, "to")
     url = build_url(str(facts["to"]))
     note(f"moved to {url}: name it in [[databases]] url, and start the servers again")
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from agentctl.cli.commands.doctor import check_findings, show_findings
 from agentctl.cli.databases import (
     OnlyDatabase,
@@ -15,8 +13,7 @@ from agentctl.cli.databases import (
     load_settings_quietly,
     select_databases,
 )
-from agentctl.cli.options import Config, Output
-from agentctl.cli.show.output import resolve_format, show_list
+from agentctl.cli.options import CommandOutput, Config, flag
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import note
@@ -76,14 +73,13 @@ def _format_size(count: int | None) -> str:
     return "" if count is None else format_bytes(count)
 
 
-def show_status(config: Config = None, db: OnlyDatabase = None, output: Output = None) -> None:
+def show_status(out: CommandOutput, config: Config = None, db: OnlyDatabase = None) -> None:
     """Show the state, schema version, pending migrations and size of each database.
 
     A database with a schema that is newer than this version and compatible with it is `ahead`.
     Exit code 7 if a database is missing or cannot be used, else 1 if a schema version is too old or
     too new.
     """
-    output_format = resolve_format(output)
     entries = select_databases(config, db)
     statuses: list[DatabaseStatus] = []
 
@@ -96,7 +92,7 @@ def show_status(config: Config = None, db: OnlyDatabase = None, output: Output =
 
     run_until_done(look())
     records = [status.record() for status in statuses]
-    show_list(records, _STATUS, output_format, id_field="db_id")
+    out.show_list(records, _STATUS, "db_id")
     failures = [status.failure for status in statuses if status.failure is not None]
     for failure in sorted(failures, key=lambda failure: -failure.exit_code)[:1]:
         with adding_config(config):
@@ -104,16 +100,15 @@ def show_status(config: Config = None, db: OnlyDatabase = None, output: Output =
 
 
 def migrate(
+    out: CommandOutput,
     config: Config = None,
     db: OnlyDatabase = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the pending migrations, change nothing")
+        bool, flag("--dry-run", "Show the pending migrations, change nothing")
     ] = False,
     finish: Annotated[
-        bool,
-        typer.Option("--finish", help="End the upgrade: earlier versions will not work any more"),
+        bool, flag("--finish", "End the upgrade: earlier versions will not work any more")
     ] = False,
-    output: Output = None,
 ) -> None:
     """Apply pending migrations; create missing databases.
 
@@ -124,7 +119,6 @@ def migrate(
     of the space. The way back to an earlier version is then a backup. Exit code 6 if a server of an
     earlier version still works with the databases.
     """
-    output_format = resolve_format(output)
     settings = load_settings_quietly(config)
     entries = find_databases(settings, db)
     records: list[dict[str, object]] = []
@@ -133,8 +127,8 @@ def migrate(
         if finish and not dry_run:
             run_until_done(_finish(settings, entries))
     finally:
-        if records or output_format not in ("table", "wide"):
-            show_list(records, _MIGRATIONS, output_format, id_field="migration")
+        if records or not out.is_table:
+            out.show_list(records, _MIGRATIONS, "migration")
 
 
 async def _migrate(
@@ -193,13 +187,12 @@ def _migration_row(entry: Database, migration: Migration, outcome: str) -> dict[
     }
 
 
-def check(config: Config = None, db: OnlyDatabase = None, output: Output = None) -> None:
+def check(out: CommandOutput, config: Config = None, db: OnlyDatabase = None) -> None:
     """Check integrity: pages, schema, references (read-only).
 
     Reads the whole database, which can take long; servers continue to work. Exit code 1 if there
     is a problem.
     """
-    output_format = resolve_format(output)
     entries = select_databases(config, db)
     findings: list[Finding] = []
 
@@ -213,18 +206,17 @@ def check(config: Config = None, db: OnlyDatabase = None, output: Output = None)
                     findings.append(finding)
 
     run_until_done(check_entries())
-    show_findings(findings, output_format)
+    show_findings(findings, out)
     check_findings(findings)
 
 
-def index(config: Config = None, db: OnlyDatabase = None, output: Output = None) -> None:
+def index(out: CommandOutput, config: Config = None, db: OnlyDatabase = None) -> None:
     """Index the texts of existing sessions, for `sessions list --search`.
 
     Adds the texts that the index lacks: of runs that ended before search was enabled, or with an
     older version, and after a change of the tokenizer. Servers continue to work. After an
     interruption, run it again: it continues.
     """
-    output_format = resolve_format(output)
     settings = load_settings_quietly(config)
     entries = find_databases(settings, db)
     if not settings.search.enabled:
@@ -241,4 +233,4 @@ def index(config: Config = None, db: OnlyDatabase = None, output: Output = None)
             records.append(asdict(result))
 
     run_until_done(index_entries())
-    show_list(records, _INDEXED, output_format, id_field="db_id")
+    out.show_list(records, _INDEXED, "db_id")

@@ -12,23 +12,19 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from agentctl.cli.durations import microseconds_ago
+from agentctl.cli.lists import NO_AGES, AgeOptions, check_row_count, read_pages
 from agentctl.cli.options import (
     NO_CHOICE,
+    CommandOutput,
     ComponentChoice,
-    NewerThan,
-    OlderThan,
     OptionalRunIds,
-    Output,
     SessionOption,
     Yes,
+    flag,
+    option,
     select_component,
 )
-from agentctl.cli.paging import check_row_count, read_pages
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import Format, resolve_format, show_list, show_record
 from agentctl.cli.show.progress import (
     Counter,
     report_failures,
@@ -73,21 +69,18 @@ Run = dict[str, Any]
 
 LiveStatus = Annotated[
     Literal["PENDING", "RUNNING", "PAUSED"] | None,
-    typer.Option(
-        "--status",
-        metavar="STATUS",
-        help="Filter by status: PENDING, RUNNING or PAUSED",
-        case_sensitive=False,
+    option(
+        "--status", "STATUS", "Filter by status: PENDING, RUNNING or PAUSED", case_sensitive=False
     ),
 ]
 WaitSeconds = Annotated[
     float,
-    typer.Option(
+    option(
         "--wait",
-        metavar="SECONDS",
+        "SECONDS",
+        "Seconds to wait for the runs to stop (0: return at once)",
         min=0,
         max=MAXIMUM_WAIT_SECONDS,
-        help="Seconds to wait for the runs to stop (0: return at once)",
     ),
 ]
 
@@ -104,32 +97,24 @@ WaitSeconds = Annotated[
 )  # fmt: skip
 async def cancel_runs(
     target: Target,
+    out: CommandOutput,
     filter: RunFilter,
     run_ids: OptionalRunIds = None,
-    all: Annotated[
-        bool, typer.Option("--all", help="Cancel every live run that matches the filters")
-    ] = False,
+    all: Annotated[bool, flag("--all", "Cancel every live run that matches the filters")] = False,
     choice: ComponentChoice = NO_CHOICE,
     session: SessionOption = None,
     status: LiveStatus = None,
-    older_than: OlderThan = None,
-    newer_than: NewerThan = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --all: show the runs, cancel none")
-    ] = False,
+    ages: AgeOptions = NO_AGES,
+    dry_run: Annotated[bool, flag("--dry-run", "With --all: show the runs, cancel none")] = False,
     yes: Yes = False,
     wait: WaitSeconds = DEFAULT_WAIT_SECONDS,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Reason to record")
-    ] = None,
-    output: Output = None,
+    reason: Annotated[str | None, option("--reason", "TEXT", "Reason to record")] = None,
 ) -> None:
     """Cancel runs by id, or all live runs that match the filters.
 
     Exit code 8 if a run has not stopped yet, or has ended while its work goes on. With --session
     and --agent, --team or --workflow a run is cancelled by id without reading it first.
     """
-    output_format = resolve_format(output)
     component = choice.resolve()
     request = CancelRequest(session, wait, reason)
     if all and run_ids:
@@ -138,28 +123,26 @@ async def cancel_runs(
         if not dry_run:
             check_confirmable(yes=yes)
         matching = replace(
-            select_component(filter, component),
+            ages.limit(select_component(filter, component)),
             session_id=session,
             status=status,
             live=status is None,
-            created_after=microseconds_ago("--newer-than", newer_than),
-            created_before=microseconds_ago("--older-than", older_than),
         )
-        await _cancel_all(target, matching, request, output_format, dry_run=dry_run, yes=yes)
+        await _cancel_all(target, matching, request, out, dry_run=dry_run, yes=yes)
         return
     filters = {
         "--type": filter.component_type, "--component": filter.component_id,
-        "--user": filter.user_id, "--status": status, "--older-than": older_than,
-        "--newer-than": newer_than, "--metadata": filter.metadata, "--tag": filter.tag,
+        "--user": filter.user_id, "--status": status, "--older-than": ages.older_than,
+        "--newer-than": ages.newer_than, "--metadata": filter.metadata, "--tag": filter.tag,
     }  # fmt: skip
-    for flag, value in {**filters, "--dry-run": dry_run}.items():
+    for name, value in {**filters, "--dry-run": dry_run}.items():
         if value:
-            raise UsageError(f"{flag} is a filter and needs --all")
+            raise UsageError(f"{name} is a filter and needs --all")
     if not run_ids:
         raise UsageError(
             "no runs given", hint="give a RUN_ID, or --all with filters such as --agent ID"
         )
-    await _cancel_by_ids(target, run_ids, component, request, filter.db_id, output_format)
+    await _cancel_by_ids(target, run_ids, component, request, filter.db_id, out)
 
 
 async def _cancel_by_ids(
@@ -168,7 +151,7 @@ async def _cancel_by_ids(
     component: ComponentRef | None,
     request: CancelRequest,
     db: str | None,
-    output_format: Format,
+    out: CommandOutput,
 ) -> None:
     import asyncio
 
@@ -185,11 +168,11 @@ async def _cancel_by_ids(
         raise
     documents = successes(results)
     if documents and len(run_ids) == 1:
-        show_record(documents[0], columns.CANCELS, output_format, id_field="run_id")
+        out.show_record(documents[0], columns.CANCELS, "run_id")
     elif documents:
         whole = b"[" + b",".join(document.raw for document in documents) + b"]"
         joined: Document[list[CancelRecord]] = Document(whole)
-        show_list(joined, columns.CANCELS, output_format, id_field="run_id")
+        out.show_list(joined, columns.CANCELS, "run_id")
     records = [document.value for document in documents]
     for record in records:
         _report_outcome(target, record, request.reason)
@@ -248,7 +231,7 @@ async def _cancel_all(
     target: Target,
     filter: RunFilter,
     request: CancelRequest,
-    output_format: Format,
+    out: CommandOutput,
     *,
     dry_run: bool,
     yes: bool,
@@ -270,15 +253,15 @@ async def _cancel_all(
     if members:
         what += f" and {_count_runs(members)} of members"
     if dry_run or not runs:
-        if runs or output_format not in ("table", "wide"):
-            show_list(runs, columns.RUNS, output_format, id_field="run_id")
+        if runs or not out.is_table:
+            out.show_list(runs, columns.RUNS, "run_id")
         outcome = f"{what} would be cancelled" if runs else "no live runs to cancel"
         note(f"{outcome} {target.place}")
         return
     confirm(f"Cancel {what}, {target.place}?", yes=yes)
     results = await _request_cancels(target, runs, request)
     records = successes(results)
-    show_list(records, columns.CANCELS, output_format, id_field="run_id")
+    out.show_list(records, columns.CANCELS, "run_id")
     counts = Tally[str](_find_outcome(record) for record in records)
     texts = {
         "stopped": "stopped",

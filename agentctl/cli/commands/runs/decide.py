@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.approvals import build_waiting, parse_value, read_pending, show_call
+from agentctl.cli.options import CommandOutput
 from agentctl.cli.questions import ask_value
 from agentctl.cli.show.event_lines import TEXT_FORMATS
-from agentctl.cli.show.output import Format
 from agentctl.cli.show.terminal import ask, may_ask, note
 from agentctl.cli.target import Target
 from agentctl.errors import ConfirmationDeclined, ValidationFailed
@@ -36,11 +36,11 @@ class RunQuestions:
         output_format: questions are asked in formats for people only.
     """
 
-    def __init__(self, target: Target, component: ComponentRef, output_format: Format) -> None:
+    def __init__(self, target: Target, component: ComponentRef, out: CommandOutput) -> None:
         self._target = target
         self._component = component
         self._asked: set[str] = set()
-        self.may_ask = output_format in TEXT_FORMATS and may_ask()
+        self.may_ask = out.format in TEXT_FORMATS and may_ask()
 
     async def ask(self, run_id: str, known: Sequence[Mapping[str, Any]]) -> tuple[Ruling, ...]:
         """Ask about the approvals of a run.

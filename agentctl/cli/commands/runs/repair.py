@@ -8,8 +8,6 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from agentctl.cli.commands.runs.start import (
     Background,
     KeyOption,
@@ -22,16 +20,17 @@ from agentctl.cli.ids import ShortId
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import (
     AgentId,
+    CommandOutput,
     ComponentChoice,
     DbId,
-    Output,
     RunId,
     TeamId,
     Yes,
     build_id_option,
+    flag,
+    option,
 )
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import Format, resolve_format, show_list
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import LocalTarget, Target, with_target
@@ -51,13 +50,13 @@ _STATES = {"done": "done", "failed": "failed", "unknown": "outcome not known"}
 @with_target(needs_server=("background",))
 async def retry_run(
     target: Target,
+    out: CommandOutput,
     run_id: RunId,
     background: Background = False,
     stream: StreamOption = None,
     idempotency_key: KeyOption = None,
     yes: Yes = False,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Start a run that has ended again, from its last good step.
 
@@ -65,8 +64,7 @@ async def retry_run(
     one; agents in code and broadcasts work from the beginning. Calls that may be made again are
     listed and confirmed first. Output and exit codes are those of `runs start`.
     """
-    output_format = resolve_format(output)
-    stream = choose_stream(stream, output_format, background=background)
+    stream = choose_stream(stream, out, background=background)
     component = await _find_origin(target, run_id, db, "retry_run")
     new = RunStart(
         component,
@@ -74,22 +72,20 @@ async def retry_run(
         stream=partial(target.operations.stream_retried_run, *component, run_id),
         wait=partial(target.operations.retry_run, *component, run_id),
     )
-    await _show_repeat(target, new, output_format, stream=stream, yes=yes)
+    await _show_repeat(target, new, out, stream=stream, yes=yes)
 
 
 @with_target(needs_server=("background",))
 async def fork_run(
     target: Target,
+    out: CommandOutput,
     run_id: RunId,
     at: Annotated[
         int | None,
-        typer.Option(
-            "--at", metavar="N", min=0, help="Messages to begin with, as in `runs get --messages`"
-        ),
+        option("--at", "N", "Messages to begin with, as in `runs get --messages`", min=0),
     ] = None,
     message: Annotated[
-        str | None,
-        typer.Option("--message", "-m", metavar="TEXT", help="Next message (- reads stdin)"),
+        str | None, option("--message -m", "TEXT", "Next message (- reads stdin)")
     ] = None,
     agent: AgentId = None,
     team: TeamId = None,
@@ -103,7 +99,6 @@ async def fork_run(
     idempotency_key: KeyOption = None,
     yes: Yes = False,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Start a run whose conversation begins with the first messages of a run that has ended.
 
@@ -111,11 +106,10 @@ async def fork_run(
     may be made again are listed and confirmed first. Output and exit codes are those of
     `runs start`.
     """
-    output_format = resolve_format(output)
     if at is None:
         look = target.command(f"runs get {run_id} --messages")
         raise UsageError("no message given to fork at", hint=f"give --at N; the numbers: {look}")
-    stream = choose_stream(stream, output_format, background=background)
+    stream = choose_stream(stream, out, background=background)
     request = ForkRequest(
         at=at,
         message=None if message is None else read_text_or_stdin(message, "message"),
@@ -133,7 +127,7 @@ async def fork_run(
         stream=partial(target.operations.stream_forked_run, *component, run_id),
         wait=partial(target.operations.fork_run, *component, run_id),
     )
-    await _show_repeat(target, new, output_format, stream=stream, yes=yes)
+    await _show_repeat(target, new, out, stream=stream, yes=yes)
 
 
 async def _find_origin(target: Target, run_id: str, db: str | None, operation: str) -> ComponentRef:
@@ -153,7 +147,7 @@ async def _find_origin(target: Target, run_id: str, db: str | None, operation: s
 
 
 async def _show_repeat(
-    target: Target, new: RunStart, output_format: Format, *, stream: bool, yes: bool
+    target: Target, new: RunStart, out: CommandOutput, *, stream: bool, yes: bool
 ) -> None:
     """Start a run that repeats another one, and show its output.
 
@@ -164,7 +158,7 @@ async def _show_repeat(
         ConfirmationDeclined: the answer was not yes.
     """
     try:
-        await show_new_run(target, new, output_format, stream=stream)
+        await show_new_run(target, new, out, stream=stream)
         return
     except NeedsConfirmation as needed:
         plan = needed.plan
@@ -173,7 +167,7 @@ async def _show_repeat(
         note(line)
     confirm(f"Start the {plan['kind']}?", yes=yes)
     confirmed = replace(new, request=replace(new.request, confirm=str(plan["confirm"])))
-    await show_new_run(target, confirmed, output_format, stream=stream)
+    await show_new_run(target, confirmed, out, stream=stream)
 
 
 def _describe_plan(plan: Mapping[str, Any], part: str) -> Iterator[str]:
@@ -199,14 +193,10 @@ def _describe_plan(plan: Mapping[str, Any], part: str) -> Iterator[str]:
 @with_target(only_locally="run it on the machine of the database, with --config FILE")
 async def examine_runs(
     target: Target,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Repair the problems that can be repaired")
-    ] = False,
+    out: CommandOutput,
+    fix: Annotated[bool, flag("--fix", "Repair the problems that can be repaired")] = False,
     yes: Yes = False,
-    db: Annotated[
-        str | None, typer.Option("--db", metavar="ID", help="Database id (default: all databases)")
-    ] = None,
-    output: Output = None,
+    db: Annotated[str | None, option("--db", "ID", "Database id (default: all databases)")] = None,
 ) -> None:
     """Find inconsistent runs and, with --fix, repair them.
 
@@ -214,14 +204,13 @@ async def examine_runs(
     approvals, runs without a session, tool calls without a result, and workers that died or have no
     heartbeat. Works only locally. Exit code 1 if there is a problem, with --fix if one is left.
     """
-    output_format = resolve_format(output)
     if fix:
         check_confirmable(yes=yes)
     assert target.local is not None
     problems = await _find_problems(target, target.local, db)
     repairable = sum(problem.remedy is not None for problem in problems)
     if not fix or not repairable:
-        _show_problems(problems, output_format)
+        _show_problems(problems, out)
         if repairable:
             command = target.command("runs doctor --fix" + (f" --db {db}" if db else ""))
             hint = f"repair them with: {command}"
@@ -230,11 +219,11 @@ async def examine_runs(
             raise ProblemsFound(f"{_count(len(problems))} found, none can be repaired here")
         return
     if not yes:
-        if output_format in ("table", "wide"):
-            _show_problems(problems, output_format)
+        if out.is_table:
+            _show_problems(problems, out)
         confirm(f"Repair {repairable} of {_count(len(problems))} {target.place}?", yes=yes)
     done = await _repair_problems(target, target.local, problems)
-    _show_problems(done, output_format)
+    _show_problems(done, out)
     target.report_done(f"{_count_outcomes(done)},")
     left = sum(problem.outcome == "left" for problem in done)
     if left:
@@ -278,12 +267,12 @@ async def _repair_problems(
     return done
 
 
-def _show_problems(problems: Sequence[Problem], output_format: Format) -> None:
+def _show_problems(problems: Sequence[Problem], out: CommandOutput) -> None:
     records = [asdict(problem) for problem in problems]
-    if output_format == "name":
+    if out.format == "name":
         records = [record for record in records if record["run_id"] is not None]
-    if records or output_format not in ("table", "wide"):
-        show_list(records, columns.PROBLEMS, output_format, id_field="run_id")
+    if records or not out.is_table:
+        out.show_list(records, columns.PROBLEMS, "run_id")
 
 
 def _count_outcomes(done: Sequence[Problem]) -> str:

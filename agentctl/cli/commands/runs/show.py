@@ -12,40 +12,26 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from agentctl.cli.approvals import build_waiting
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
-from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.ids import ShortId
-from agentctl.cli.lists import ListView, show_filtered, watch_filtered
+from agentctl.cli.lists import NO_AGES, AgeOptions, WatchedOutput
 from agentctl.cli.options import (
     NO_CHOICE,
-    AllPages,
+    CommandOutput,
     ComponentChoice,
     DbId,
-    Every,
-    Fields,
-    Full,
-    LocalTime,
-    Members,
-    NewerThan,
-    NoPager,
-    OlderThan,
-    Output,
-    Raw,
     RunId,
     RunIds,
     SessionOption,
-    TranscriptOutput,
-    Watch,
     build_id_option,
+    flag,
+    option,
     select_component,
 )
 from agentctl.cli.run_streams import RunWatch, WatchedRun, follow_streams
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import read_run_end, report_run_end
-from agentctl.cli.show.output import Format, choose_view, resolve_format, show_list, show_record
 from agentctl.cli.show.pager import Pager
 from agentctl.cli.show.progress import (
     Counter,
@@ -55,14 +41,7 @@ from agentctl.cli.show.progress import (
     successes,
 )
 from agentctl.cli.show.terminal import note
-from agentctl.cli.show.transcript.pages import (
-    TraceLinks,
-    create_look,
-    create_page,
-    is_transcript,
-    resolve_transcript_format,
-)
-from agentctl.cli.show.watched_list import check_watch
+from agentctl.cli.show.transcript.pages import TraceLinks, TranscriptOutput, create_page
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import RunFailed, StillPending, UsageError
 from agentctl.extensions import name_products
@@ -93,64 +72,46 @@ LAST_POLL_SECONDS = 2.0
 )  # fmt: skip
 async def list_runs(
     target: Target,
+    out: WatchedOutput,
     filter: RunFilter,
     choice: ComponentChoice = NO_CHOICE,
-    older_than: OlderThan = None,
-    newer_than: NewerThan = None,
-    all_pages: AllPages = False,
-    watch: Watch = False,
-    every: Every = None,
-    output: Output = None,
-    fields: Fields = None,
+    ages: AgeOptions = NO_AGES,
 ) -> None:
     """List runs across sessions, newest first."""
-    output_format = resolve_format(output)
-    check_watch(watch, every, output_format)
+    out.check()
     if filter.live and filter.status is not None:
         raise UsageError("--live and --status exclude each other")
     # The record of a run can be large, and tables have none of its texts.
-    matching = replace(filter, form=choose_view(output_format, fields))
-    matching = select_component(matching, choice.resolve())
+    matching = select_component(replace(filter, form=out.run_view), choice.resolve())
 
     async def read(filter: RunFilter) -> Document[RunPage]:
-        # With --watch an age is that of each read.
-        dated = replace(
-            filter,
-            created_after=microseconds_ago("--newer-than", newer_than),
-            created_before=microseconds_ago("--older-than", older_than),
-        )
-        return await target.operations.get_runs(dated)
+        return await target.operations.get_runs(ages.limit(filter))
 
-    view = ListView(columns.RUNS, output_format, "run_id", fields)
-    if watch:
-        await watch_filtered(target, read, matching, view, every)
-        return
-    await show_filtered(target, read, matching, view, all_pages=all_pages)
+    await out.show(target, read, matching, columns.RUNS, "run_id")
 
 
-@with_target()
+@with_target(
+    order=(
+        "run_id", "session", "full", "members", "timeline", "messages", "raw", "local_time",
+        "no_pager", "db", ...,
+    ),
+)  # fmt: skip
 async def get_run(
     target: Target,
+    out: TranscriptOutput,
     run_id: RunId,
     session: Annotated[
         str | None,
         ShortId("session"),
         build_id_option("session", f"Session of the run (required on {name_products()})"),
     ] = None,
-    full: Full = False,
-    members: Members = False,
     timeline: Annotated[
-        bool, typer.Option("--timeline", help="Show when models, tools and members worked")
+        bool, flag("--timeline", "Show when models, tools and members worked")
     ] = False,
     messages: Annotated[
-        bool, typer.Option("--messages", help="List its messages with their numbers, for runs fork")
+        bool, flag("--messages", "List its messages with their numbers, for runs fork")
     ] = False,
-    raw: Raw = False,
-    local_time: LocalTime = False,
-    no_pager: NoPager = False,
     db: DbId = None,
-    output: TranscriptOutput = None,
-    fields: Fields = None,
 ) -> None:
     """Show one run as a transcript.
 
@@ -160,28 +121,20 @@ async def get_run(
     if messages:
         whole = await _read_run(target, run_id, session, where, FULL_VIEW)
         rows = [{"number": n, **each} for n, each in enumerate(whole.value["messages"], 1)]
-        chosen = resolve_format(output)
-        show_list(rows, columns.MESSAGES, chosen, id_field="number", fields=fields)
+        out.show_list(rows, columns.MESSAGES, "number")
         return
-    options = {"--full": full, "--members": members, "--timeline": timeline, "--raw": raw}
-    output_format = resolve_transcript_format(
-        output, fields, options | {"--local-time": local_time}
-    )
-    look = create_look(
-        full=full, members=members, raw=raw, local_time=local_time, form=output_format
-    )
-    is_drawn = fields is None and is_transcript(output_format)
-    view = look.run_view if is_drawn else FULL_VIEW
-    document = await _read_run(target, run_id, session, where, view)
-    if not is_drawn:
-        show_record(document, columns.RUN, output_format, id_field="run_id", fields=fields)
+    form = out.resolve(timeline=timeline)
+    if form is None:
+        document = await _read_run(target, run_id, session, where, FULL_VIEW)
+        out.show_record(document, columns.RUN, "run_id")
         return
-    run = document.value
-    children = await read_members(target.operations, run, where, view)
+    look = out.create_look(form)
+    run = (await _read_run(target, run_id, session, where, look.run_view)).value
+    children = await read_members(target.operations, run, where, look.run_view)
     drawn = build_drawn_run(run, children)
     await CausesReader(target.operations, db).add_to(drawn)
-    with Pager(wanted=not no_pager) as pager:
-        page = create_page(output_format, look, pager.write)
+    with Pager(wanted=not out.no_pager) as pager:
+        page = create_page(form, look, pager.write)
         page.print_run(drawn)
         if timeline:
             page.print_timeline(run, children)
@@ -199,15 +152,14 @@ async def _read_run(
 @with_target()
 async def watch_run(
     target: Target,
+    out: CommandOutput,
     run_id: RunId,
     after: Annotated[
-        int | None,
-        typer.Option("--after", metavar="NUMBER", min=0, help="Resume after this event number"),
+        int | None, option("--after", "NUMBER", "Resume after this event number", min=0)
     ] = None,
     choice: ComponentChoice = NO_CHOICE,
     session: SessionOption = None,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Follow a run until it ends.
 
@@ -216,12 +168,11 @@ async def watch_run(
     """
     import asyncio
 
-    output_format = resolve_format(output)
     component = choice.resolve()
     by_component = component is not None and session is not None
     watched = WatchedRun(target, run_id, component, session, db, by_component)
-    watch = await _start_watch(watched, output_format, -1 if after is None else after)
-    silent = output_format in ("json", "name")  # nothing is written before the end
+    watch = await _start_watch(watched, out, -1 if after is None else after)
+    silent = out.format in ("json", "name")  # nothing is written before the end
     progress = showing_progress("waiting for the end of the run, Ctrl-C does not cancel it")
     try:
         async with progress if silent else contextlib.nullcontext():
@@ -233,14 +184,14 @@ async def watch_run(
     finally:
         watch.lines.flush()
     if silent:
-        show_record(await watched.read_document(), columns.RUN, output_format, id_field="run_id")
+        out.show_record(await watched.read_document(), columns.RUN, "run_id")
     assert watched.component is not None
     report_run_end(target, run_id, await read_run_end(target, watched.component, watch.output))
 
 
-async def _start_watch(watched: WatchedRun, output_format: Format, after: int) -> RunWatch:
+async def _start_watch(watched: WatchedRun, out: CommandOutput, after: int) -> RunWatch:
     if watched.by_component:
-        return RunWatch(watched, output_format, after, {})
+        return RunWatch(watched, out.format, after, {})
     run = dict((await watched.read_document()).value)
     kind, component_id = watched.component = watched.component or component_of_run(run)
     watched.session_id = watched.session_id or str(run["session_id"])
@@ -248,27 +199,27 @@ async def _start_watch(watched: WatchedRun, output_format: Format, after: int) -
         f"run {watched.run_id} of {kind} {component_id}, session {watched.session_id},"
         f" is {run['status']} {watched.target.place}"
     )
-    return RunWatch(watched, output_format, after, run)
+    return RunWatch(watched, out.format, after, run)
 
 
 @with_target()
 async def wait_for_runs(
     target: Target,
+    out: CommandOutput,
     run_ids: RunIds,
     wait: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--wait",
-            metavar="SECONDS",
+            "SECONDS",
+            "Seconds to wait for the runs to end (default: no limit)",
             min=0,
             max=MAXIMUM_WAIT_SECONDS,
-            help="Seconds to wait for the runs to end (default: no limit)",
         ),
     ] = None,
     choice: ComponentChoice = NO_CHOICE,
     session: SessionOption = None,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Wait until runs have ended, and show them.
 
@@ -276,8 +227,7 @@ async def wait_for_runs(
     not ended within --wait, 9 if one waits for a decision. Ctrl-C cancels no run. With --session
     and --agent, --team or --workflow the runs are those of this component and session.
     """
-    output_format = resolve_format(output)
-    form = choose_view(output_format, None)
+    form = out.run_view
     deadline = None if wait is None else time.monotonic() + wait
     counter = Counter("runs have ended", len(run_ids))
     component = choice.resolve()
@@ -293,7 +243,7 @@ async def wait_for_runs(
         results = await run_all(run_ids, wait_for)
     records = successes(results)
     if records:
-        show_list(records, columns.RUNS, output_format, id_field="run_id")
+        out.show_list(records, columns.RUNS, "run_id")
     report_failures(run_ids, results)
     live = [record["run_id"] for record in records if not _is_settled(record)]
     if live:

@@ -12,16 +12,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from agentctl.cli.approvals import build_waiting, read_value
 from agentctl.cli.commands.runs.decide import RunQuestions
 from agentctl.cli.io import read_text_or_stdin
-from agentctl.cli.options import NO_CHOICE, ComponentChoice, Output, SessionOption, parse_object
+from agentctl.cli.options import (
+    NO_CHOICE,
+    CommandOutput,
+    ComponentChoice,
+    SessionOption,
+    flag,
+    option,
+    parse_object,
+)
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import RunOutput, read_run_end, report_run_end
 from agentctl.cli.show.event_lines import create_event_lines, with_activity, write_event
-from agentctl.cli.show.output import Format, resolve_format, show_record, write_text
+from agentctl.cli.show.output import write_text
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
@@ -36,67 +42,52 @@ if TYPE_CHECKING:
     from agentctl.records.document import Document
     from agentctl.records.runs import RunRecord
 
-Message = Annotated[
-    str | None,
-    typer.Option("--message", "-m", metavar="TEXT", help="Message to send (- reads stdin)"),
-]
+Message = Annotated[str | None, option("--message -m", "TEXT", "Message to send (- reads stdin)")]
 
 InputObject = Annotated[
     str | None,
-    typer.Option(
-        "--input",
-        metavar="JSON",
-        help="JSON object for an agent in code (- reads stdin, @FILE a file)",
-    ),
+    option("--input", "JSON", "JSON object for an agent in code (- reads stdin, @FILE a file)"),
 ]
 
 Metadata = Annotated[
     list[str] | None,
-    typer.Option(
-        "--metadata",
-        metavar="KEY=VALUE",
-        help="Metadata of the run (repeatable), or one JSON object",
-    ),
+    option("--metadata", "KEY=VALUE", "Metadata of the run (repeatable), or one JSON object"),
 ]
 
 SessionState = Annotated[
     str | None,
-    typer.Option(
-        "--session-state",
-        metavar="JSON",
-        help="JSON object: replaces these keys of the state of the session",
+    option(
+        "--session-state", "JSON", "JSON object: replaces these keys of the state of the session"
     ),
 ]
 
 OutputSchema = Annotated[
-    str | None,
-    typer.Option("--output-schema", metavar="JSON", help="JSON Schema of an object for the answer"),
+    str | None, option("--output-schema", "JSON", "JSON Schema of an object for the answer")
 ]
 
 ClientTools = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--client-tools",
-        metavar="JSON",
-        help="Array of tools that you execute: name, description, parameters; @FILE reads a file",
+        "JSON",
+        "Array of tools that you execute: name, description, parameters; @FILE reads a file",
     ),
 ]
 
 Background = Annotated[
-    bool, typer.Option("--background", help="Return at once; the run continues on the server")
+    bool, flag("--background", "Return at once; the run continues on the server")
 ]
 
 StreamOption = Annotated[
-    bool | None,
-    typer.Option("--stream/--no-stream", help="Show the output as it arrives, or at the end"),
+    bool | None, flag("--stream/--no-stream", "Show the output as it arrives, or at the end")
 ]
 
 KeyOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--idempotency-key",
-        metavar="KEY",
-        help="Start at most one run: a repeated command shows the run of the first",
+        "KEY",
+        "Start at most one run: a repeated command shows the run of the first",
     ),
 ]
 
@@ -104,13 +95,13 @@ KeyOption = Annotated[
 @with_target(create=True, needs_server=("background",))
 async def start_run(
     target: Target,
+    out: CommandOutput,
     message: Message = None,
     input: InputObject = None,
     choice: ComponentChoice = NO_CHOICE,
     session: SessionOption = None,
     user: Annotated[
-        str | None,
-        typer.Option("--user", metavar="USER", help="Owner of the run (administrators only)"),
+        str | None, option("--user", "USER", "Owner of the run (administrators only)")
     ] = None,
     background: Background = False,
     stream: StreamOption = None,
@@ -119,7 +110,6 @@ async def start_run(
     session_state: SessionState = None,
     output_schema: OutputSchema = None,
     client_tools: ClientTools = None,
-    output: Output = None,
 ) -> None:
     """Start a run of an agent, team or workflow, and show its output.
 
@@ -127,7 +117,6 @@ async def start_run(
     cancels the run, unless it has an --idempotency-key and a server executes it. Exit code 1 if the
     run ends as ERROR or is cancelled, 9 if it waits for a decision.
     """
-    output_format = resolve_format(output)
     component = choice.resolve()
     if component is None:
         raise UsageError("no component given", hint="give --agent, --team or --workflow ID")
@@ -147,7 +136,7 @@ async def start_run(
         input=parse_object("--input", None if input is None else read_value("--input", input)),
         client_tools=_parse_tools("--client-tools", client_tools),
     )
-    stream = choose_stream(stream, output_format, background=background)
+    stream = choose_stream(stream, out, background=background)
     new = RunStart(
         component,
         request,
@@ -155,7 +144,7 @@ async def start_run(
         wait=partial(target.operations.create_run, *component),
     )
     with _adding_hint(target, session):
-        await show_new_run(target, new, output_format, stream=stream)
+        await show_new_run(target, new, out, stream=stream)
 
 
 @contextlib.contextmanager
@@ -221,7 +210,7 @@ class RunStart:
     wait: Callable[[Any], Awaitable[Document[RunRecord]]]
 
 
-def choose_stream(stream: bool | None, output_format: Format, *, background: bool) -> bool:
+def choose_stream(stream: bool | None, out: CommandOutput, *, background: bool) -> bool:
     """Return True if the events of a new run are shown.
 
     Args:
@@ -231,29 +220,25 @@ def choose_stream(stream: bool | None, output_format: Format, *, background: boo
         UsageError: the format has no events.
     """
     if stream is None:
-        return not background and output_format in ("table", "wide", "tsv", "jsonl")
-    if stream and output_format in ("json", "name"):
-        raise UsageError(
-            f"-o {output_format} excludes --stream", hint="use -o jsonl, or --no-stream"
-        )
+        return not background and out.format in ("table", "wide", "tsv", "jsonl")
+    if stream and out.format in ("json", "name"):
+        raise UsageError(f"-o {out.format} excludes --stream", hint="use -o jsonl, or --no-stream")
     return stream
 
 
-async def show_new_run(
-    target: Target, new: RunStart, output_format: Format, *, stream: bool
-) -> None:
+async def show_new_run(target: Target, new: RunStart, out: CommandOutput, *, stream: bool) -> None:
     """Start a run and show its output, see `runs start`."""
-    await (_stream_run if stream else _wait_for_run)(target, new, output_format)
+    await (_stream_run if stream else _wait_for_run)(target, new, out)
 
 
-async def _stream_run(target: Target, new: RunStart, output_format: Format) -> None:
+async def _stream_run(target: Target, new: RunStart, out: CommandOutput) -> None:
     import asyncio
 
     component = new.component
-    lines = create_event_lines(component[0], output_format)
+    lines = create_event_lines(component[0], out.format)
     run_output = lines.output
     stream = new.stream(new.request)
-    asking = RunQuestions(target, component, output_format)
+    asking = RunQuestions(target, component, out)
     try:
         while True:
             events = with_activity(stream, component[1], lambda: lines.in_line)
@@ -261,7 +246,7 @@ async def _stream_run(target: Target, new: RunStart, output_format: Format) -> N
             async with contextlib.aclosing(events):
                 async for event in events:
                     is_first = not run_output.run_id
-                    write_event(event, output_format, lines)
+                    write_event(event, out.format, lines)
                     if is_first:
                         _note_started(target, new, run_output.run_id, run_output.session_id)
             if run_output.asked is None:
@@ -303,7 +288,7 @@ async def _cancel_interrupted(target: Target, new: RunStart, run_output: RunOutp
         note(f"interrupted: run {run_id} may continue; check it with: {look}")
 
 
-async def _wait_for_run(target: Target, new: RunStart, output_format: Format) -> None:
+async def _wait_for_run(target: Target, new: RunStart, out: CommandOutput) -> None:
     import asyncio
 
     try:
@@ -316,7 +301,7 @@ async def _wait_for_run(target: Target, new: RunStart, output_format: Format) ->
     run = document.value
     run_id = run["run_id"]
     _note_started(target, new, run_id, run["session_id"])
-    asking = RunQuestions(target, new.component, output_format)
+    asking = RunQuestions(target, new.component, out)
     while run["status"] == "PAUSED" and not new.request.background and asking.may_ask:
         try:
             # The record of agentctl has no arguments: no one is asked about a call unseen.
@@ -328,11 +313,11 @@ async def _wait_for_run(target: Target, new: RunStart, output_format: Format) ->
             note(f"interrupted: check the run with: {target.get_run_command(run_id, None)}")
             raise
         run = document.value
-    if output_format in ("table", "wide", "tsv") and not new.request.background:
+    if out.format in ("table", "wide", "tsv") and not new.request.background:
         content = run.get("content")
         write_text(f"{content}\n" if content else "")
     else:
-        show_record(document, columns.RUN, output_format, id_field="run_id")
+        out.show_record(document, columns.RUN, "run_id")
     if run["status"] == "PAUSED":
         raise build_waiting(target, run_id, run["approvals"])
     if not new.request.background:

@@ -14,24 +14,25 @@ from dataclasses import field
 from pathlib import Path
 from typing import IO, Annotated
 
-import typer
-
 from agentctl.cli.databases import find_databases
 from agentctl.cli.durations import parse_days
 from agentctl.cli.export_folder import ExportFolder
 from agentctl.cli.io import current_io
+from agentctl.cli.lists import read_pages
 from agentctl.cli.options import (
     NO_CHOICE,
+    CommandOutput,
     ComponentChoice,
     DbId,
-    Output,
     SessionId,
     SessionIds,
     Yes,
+    argument,
+    flag,
+    option,
 )
-from agentctl.cli.paging import read_pages
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import resolve_format, show_record, write_line
+from agentctl.cli.show.output import write_line
 from agentctl.cli.show.progress import (
     Counter,
     check_complete,
@@ -61,14 +62,12 @@ _PRUNED = [
 @with_target(only_locally="run it on the machine of the database, with --config FILE")
 async def import_sessions(
     target: Target,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="File of sessions export (- is stdin)")
-    ],
+    out: CommandOutput,
+    file: Annotated[Path, argument("FILE", "File of sessions export (- is stdin)")],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the file and the database, change nothing")
+        bool, flag("--dry-run", "Check the file and the database, change nothing")
     ] = False,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Import sessions with all their runs.
 
@@ -80,7 +79,6 @@ async def import_sessions(
     from agentctl.store.databases import open_database
     from agentctl.store.outbox import Outbox
 
-    output_format = resolve_format(output)
     assert target.local is not None
     entry = find_databases(target.local.settings, db)[0]
     name, counter = "stdin" if str(file) == "-" else str(file), Counter("sessions checked")
@@ -94,7 +92,7 @@ async def import_sessions(
                 report = await sessions.store(database, total, counter.show, dry_run=dry_run)
             finally:
                 await database.close()
-    report_import(report, output_format)
+    report_import(report, out.format)
     if dry_run:
         note(f"nothing was changed: {name} would be imported {target.place}")
     else:
@@ -128,30 +126,28 @@ def _opening(file: Path) -> Iterator[IO[bytes]]:
 @with_target(without=("type", "user_id"))
 async def rename_session(
     target: Target,
+    out: CommandOutput,
     session_id: SessionId,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="New name")],
+    name: Annotated[str, argument("NAME", "New name")],
     where: SessionLocator = DEFAULT_LOCATOR,
-    output: Output = None,
 ) -> None:
     """Rename a session."""
-    output_format = resolve_format(output)
     document = await target.operations.rename_session(session_id, name, where, view="summary")
-    show_record(document, columns.RENAMED, output_format, id_field="session_id")
+    out.show_record(document, columns.RENAMED, "session_id")
     target.report_done(f"renamed session {session_id}")
 
 
 @with_target(without=("type", "user_id"))
 async def summarize_session(
     target: Target,
+    out: CommandOutput,
     session_id: SessionId,
     where: SessionLocator = DEFAULT_LOCATOR,
-    output: Output = None,
 ) -> None:
     """Summarize a session now."""
-    output_format = resolve_format(output)
     async with showing_progress("summarizing the session"):
         document = await target.operations.summarize_session(session_id, where, view="summary")
-    show_record(document, columns.SUMMARIZED, output_format, id_field="session_id")
+    out.show_record(document, columns.SUMMARIZED, "session_id")
     target.report_done(f"summarized session {session_id}")
 
 
@@ -159,9 +155,7 @@ async def summarize_session(
 async def hold_sessions(
     target: Target,
     session_ids: SessionIds,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Reason, shown to administrators")
-    ],
+    reason: Annotated[str, option("--reason", "TEXT", "Reason, shown to administrators")],
     db: DbId = None,
 ) -> None:
     """Hold sessions: nothing deletes them until they are released.
@@ -216,27 +210,24 @@ class PruneTotals:
 @with_target()
 async def prune_sessions(
     target: Target,
+    out: CommandOutput,
     idle: Annotated[
-        str,
-        typer.Option(
-            "--idle", metavar="DAYS", help="Time since the last use of a session, such as 90d"
-        ),
+        str, option("--idle", "DAYS", "Time since the last use of a session, such as 90d")
     ],
     choice: ComponentChoice = NO_CHOICE,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be removed, remove nothing")
+        bool, flag("--dry-run", "Show what would be removed, remove nothing")
     ] = False,
     export: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--export",
-            metavar="FOLDER",
-            help="Write the sessions to files in this folder before they are removed",
+            "FOLDER",
+            "Write the sessions to files in this folder before they are removed",
         ),
     ] = None,
     yes: Yes = False,
     db: DbId = None,
-    output: Output = None,
 ) -> None:
     """Remove the sessions that were not used for some days, with their runs.
 
@@ -244,7 +235,6 @@ async def prune_sessions(
     disk and was read again before its sessions are removed; `sessions import` reads it. The command
     can be interrupted and repeated. Only administrators can remove sessions in this way.
     """
-    output_format = resolve_format(output)
     kind, component_id = choice.resolve() or (None, None)
     wanted = IdleFilter(parse_days(idle), kind, component_id, db)
     if dry_run and export is not None:
@@ -255,7 +245,7 @@ async def prune_sessions(
             check_confirmable(yes=yes)
         found = await _count(target, wanted)
         if dry_run:
-            show_record(found.build_record(), _PRUNED, output_format, id_field="sessions")
+            out.show_record(found.build_record(), _PRUNED, "sessions")
             note("nothing was removed")
             return
         what = f"{found.sessions} sessions with {found.runs} runs ({format_bytes(found.bytes)})"
@@ -269,7 +259,7 @@ async def prune_sessions(
         note(f"{removed.sessions} sessions were removed")
         raise
     files = [] if folder is None else folder.files
-    show_record(removed.build_record(files), _PRUNED, output_format, id_field="sessions")
+    out.show_record(removed.build_record(files), _PRUNED, "sessions")
 
 
 async def _count(target: Target, filter: IdleFilter) -> PruneTotals:
@@ -320,11 +310,10 @@ async def delete_sessions(
     session_ids: SessionIds,
     yes: Yes = False,
     cancel: Annotated[
-        bool, typer.Option("--cancel", help="Cancel live runs first; deletes one session at a time")
+        bool, flag("--cancel", "Cancel live runs first; deletes one session at a time")
     ] = False,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the sessions that would be deleted, delete none"),
+        bool, flag("--dry-run", "Print the sessions that would be deleted, delete none")
     ] = False,
     db: DbId = None,
 ) -> None:

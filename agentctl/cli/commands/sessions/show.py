@@ -11,53 +11,24 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.files import creating_file
-from agentctl.cli.lists import ListView, show_every_page, show_filtered, watch_filtered
-from agentctl.cli.options import (
-    AllPages,
-    Every,
-    Fields,
-    Full,
-    Idle,
-    LocalTime,
-    Members,
-    NewerThan,
-    NoPager,
-    OlderThan,
-    OptionalSessionIds,
-    Output,
-    Raw,
-    SessionId,
-    ToFile,
-    TranscriptOutput,
-    UsedWithin,
-    Watch,
+from agentctl.cli.lists import (
+    AgeOptions,
+    ListOutput,
+    ListWriter,
+    WatchedOutput,
+    build_age_option,
+    read_pages,
 )
-from agentctl.cli.paging import read_pages
+from agentctl.cli.options import OptionalSessionIds, SessionId, ToFile, flag, option
 from agentctl.cli.run_streams import RECONNECT_DELAYS, RunWatch, WatchedRun, follow_streams
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import (
-    choose_view,
-    resolve_format,
-    show_list,
-    show_page,
-    show_record,
-    write_bytes,
-)
+from agentctl.cli.show.output import show_page, write_bytes
 from agentctl.cli.show.pager import Pager, write_at_once
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import note
-from agentctl.cli.show.transcript.pages import (
-    create_look,
-    create_page,
-    is_transcript,
-    print_transcript,
-    resolve_transcript_format,
-)
-from agentctl.cli.show.watched_list import check_watch
+from agentctl.cli.show.transcript.pages import TranscriptOutput, create_page, print_transcript
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Forbidden, TooManyRequests, Unavailable, UsageError
 from agentctl.interface.requests import (
@@ -92,6 +63,25 @@ POLL_SECONDS = 1.0
 """Seconds between two looks for new runs."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionAges(AgeOptions):
+    """The options for the age of sessions."""
+
+    idle: Annotated[str | None, build_age_option("--idle", "last used more")] = None
+    used_within: Annotated[str | None, build_age_option("--used-within", "last used less")] = None
+
+    def limit(self, filter: Any) -> Any:
+        """Return a filter with the times of the ages, counted from now."""
+        return replace(
+            AgeOptions.limit(self, filter),
+            updated_after=microseconds_ago("--used-within", self.used_within),
+            updated_before=microseconds_ago("--idle", self.idle),
+        )
+
+
+NO_SESSION_AGES = SessionAges()
+
+
 @with_target(
     reads_databases=True,
     order=(
@@ -102,35 +92,19 @@ POLL_SECONDS = 1.0
 )  # fmt: skip
 async def list_sessions(
     target: Target,
+    out: WatchedOutput,
     filter: SessionFilter = LAST_USED,
-    older_than: OlderThan = None,
-    newer_than: NewerThan = None,
-    idle: Idle = None,
-    used_within: UsedWithin = None,
-    all_pages: AllPages = False,
-    watch: Watch = False,
-    every: Every = None,
-    output: Output = None,
-    fields: Fields = None,
+    ages: SessionAges = NO_SESSION_AGES,
 ) -> None:
     """List sessions, most recently used first.
 
     With --search those whose messages, answers or name have all words, newest first; `refu*` finds
     words that begin with refu.
     """
-    output_format = resolve_format(output)
-    check_watch(watch, every, output_format)
+    out.check()
 
     async def read(filter: SessionFilter) -> Document[SessionPage]:
-        # With --watch an age is that of each read.
-        dated = replace(
-            filter,
-            created_after=microseconds_ago("--newer-than", newer_than),
-            created_before=microseconds_ago("--older-than", older_than),
-            updated_after=microseconds_ago("--used-within", used_within),
-            updated_before=microseconds_ago("--idle", idle),
-        )
-        return await target.operations.get_sessions(dated)
+        return await target.operations.get_sessions(ages.limit(filter))
 
     def show(document: Document[Any], *args: Any, **options: Any) -> None:
         show_page(document, *args, **options)
@@ -154,63 +128,51 @@ async def list_sessions(
     if filter.search is not None:
         listed = replace(filter, page=replace(filter.page, sort_by="created_at"))
         shown = columns.FOUND_SESSIONS
-    view = ListView(shown, output_format, "session_id", fields)
-    if watch:
-        await watch_filtered(target, read, listed, view, every)
-        return
-    await show_filtered(target, read, listed, view, all_pages=all_pages, show=show)
+    await out.show(target, read, listed, shown, "session_id", show=show)
 
 
-@with_target(reads_databases=True)
+@with_target(
+    reads_databases=True,
+    order=(
+        "session_id", "last", "all", "full", "members", "follow", "raw", "local_time", "no_pager",
+        ...,
+    ),
+)  # fmt: skip
 async def get_session(
     target: Target,
+    out: TranscriptOutput,
     session_id: SessionId,
     last: Annotated[
         int | None,
-        typer.Option(
+        option(
             "--last",
-            metavar="NUMBER",
+            "NUMBER",
+            f"Number of runs to show, counted from the end (default: {DEFAULT_LAST_RUNS})",
             min=1,
-            help=f"Number of runs to show, counted from the end (default: {DEFAULT_LAST_RUNS})",
         ),
     ] = None,
-    all: Annotated[bool, typer.Option("--all", help="Show all runs")] = False,
-    full: Full = False,
-    members: Members = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with live and new runs until Ctrl-C")
-    ] = False,
-    raw: Raw = False,
-    local_time: LocalTime = False,
-    no_pager: NoPager = False,
+    all: Annotated[bool, flag("--all", "Show all runs")] = False,
+    follow: Annotated[bool, flag("--follow", "Go on with live and new runs until Ctrl-C")] = False,
     where: SessionLocator = DEFAULT_LOCATOR,
-    output: TranscriptOutput = None,
-    fields: Fields = None,
 ) -> None:
     """Show one session as a transcript.
 
     The formats json, jsonl and tsv are the record of the session. Ctrl-C during --follow leaves the
     runs alive.
     """
-    options = {"--last": last is not None, "--all": all, "--full": full, "--members": members}
-    options |= {"--follow": follow, "--raw": raw, "--local-time": local_time}
-    output_format = resolve_transcript_format(output, fields, options)
-    is_drawn = fields is None and is_transcript(output_format)
-    view: SessionView = "summary" if is_drawn else "full"
+    form = out.resolve(last=last is not None, all=all, follow=follow)
+    view: SessionView = "full" if form is None else "summary"
     document = await target.operations.get_session_by_id(session_id, where, view=view)
-    if not is_drawn:
-        show_record(document, columns.SESSION, output_format, id_field="session_id", fields=fields)
+    if form is None:
+        out.show_record(document, columns.SESSION, "session_id")
         return
-    look = create_look(
-        full=full, members=members, raw=raw, local_time=local_time, form=output_format
-    )
-    number = None if all else last or DEFAULT_LAST_RUNS
+    look, number = out.create_look(form), None if all else last or DEFAULT_LAST_RUNS
     if follow:
-        page = create_page(output_format, look, write_at_once)
+        page = create_page(form, look, write_at_once)
         await _follow_session(target, document.value, where, page, number, look.run_view)
         return
-    with Pager(wanted=not no_pager) as pager:
-        page = create_page(output_format, look, pager.write)
+    with Pager(wanted=not out.no_pager) as pager:
+        page = create_page(form, look, pager.write)
         await print_transcript(
             target.operations, document.value, where, page, number, look.run_view
         )
@@ -342,17 +304,11 @@ async def _follow_session(
     order=("session_id", "limit", "after", "all_pages", ...),
 )
 async def list_session_runs(
-    target: Target,
-    session_id: SessionId,
-    query: SessionRunsQuery = FIRST_RUNS,
-    all_pages: AllPages = False,
-    output: Output = None,
-    fields: Fields = None,
+    target: Target, out: ListOutput, session_id: SessionId, query: SessionRunsQuery = FIRST_RUNS
 ) -> None:
     """List the runs of a session, oldest first."""
-    output_format = resolve_format(output)
-    query = replace(query, form=choose_view(output_format, fields))
-    if all_pages:
+    query = replace(query, form=out.run_view)
+    if out.all_pages:
         from agentctl.records.document import build_document
 
         async def read(after: str | None) -> Document[Any]:
@@ -361,12 +317,12 @@ async def list_session_runs(
             following = runs[-1]["run_id"] if len(runs) == MAXIMUM_LIMIT else None
             return build_document({"data": runs, "meta": {"next_cursor": following}})
 
-        view = ListView(columns.RUNS_OF_SESSION, output_format, "run_id", fields)
-        await show_every_page(target, read, view, start=query.after, flag="--after", is_array=True)
+        writer = ListWriter(out, columns.RUNS_OF_SESSION, "run_id", is_array=True)
+        await writer.write_pages(target, read, query.after, "--after")
         return
     document = await target.operations.get_session_runs(session_id, query)
-    show_list(document, columns.RUNS_OF_SESSION, output_format, id_field="run_id", fields=fields)
-    if output_format != "json" and len(document.value) == query.limit:
+    out.show_list(document, columns.RUNS_OF_SESSION, "run_id")
+    if out.format != "json" and len(document.value) == query.limit:
         note(f"showing {query.limit} runs; next page: --after {document.value[-1]['run_id']}")
 
 
@@ -374,11 +330,9 @@ async def list_session_runs(
 async def export_sessions(
     target: Target,
     session_ids: OptionalSessionIds = None,
-    all: Annotated[
-        bool, typer.Option("--all", help="Export every session that matches the filters")
-    ] = False,
+    all: Annotated[bool, flag("--all", "Export every session that matches the filters")] = False,
     file_format: Annotated[
-        ExportFormat, typer.Option("--format", metavar="FORM", help="jsonl, json or markdown")
+        ExportFormat, option("--format", "FORM", "jsonl, json or markdown")
     ] = "jsonl",
     to_file: ToFile = None,
     where: SessionLocator = DEFAULT_LOCATOR,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from agentctl.cli.io import current_io
-from agentctl.cli.show.output import resolve_format
+from agentctl.cli.options import FieldsOutput, build_output_option, flag
+from agentctl.cli.show.output import Format
 from agentctl.errors import AgentctlError, UsageError
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
 from agentctl.transcripts import markdown
 from agentctl.transcripts.model import DrawnRun
@@ -16,7 +18,6 @@ from agentctl.transcripts.texts import TRACE_URL, Look, describe_details
 from agentctl.transcripts.timeline import draw_timeline
 
 if TYPE_CHECKING:
-    from agentctl.cli.show.output import Format
     from agentctl.cli.show.transcript.draw import Printer
     from agentctl.interface.operations import Operations
     from agentctl.interface.requests import RunView, SessionLocator
@@ -73,45 +74,56 @@ async def print_transcript(
     page.print_foot(" · ".join(hints))
 
 
-def is_transcript(form: str) -> bool:
-    """Return True if a format is a form of transcripts."""
-    return form in ("table", "text", "markdown")
+_FLAGS = ("last", "all", "full", "members", "timeline", "follow", "raw", "local_time")
+"""The options that only a transcript has, in the order in which an error names one."""
 
 
-def resolve_transcript_format(
-    output: Format | None, fields: str | None, options: Mapping[str, bool]
-) -> Format:
-    """Return the output format of a command with options that only a transcript has.
+@dataclass(frozen=True, slots=True)
+class TranscriptOutput(FieldsOutput):
+    """The options of a command that shows a transcript, or the record of its subject."""
 
-    Such an option off a terminal selects `text`.
+    output: Annotated[
+        Format | None, build_output_option("table, text, markdown, json, jsonl, tsv or name")
+    ] = None  # type: ignore[assignment]
+    full: Annotated[bool, flag("--full", "Show whole tool calls, prompts and reasoning")] = False
+    members: Annotated[bool, flag("--members", "Show the work of every member and step")] = False
+    raw: Annotated[bool, flag("--raw", "Show answers as sent, not as Markdown")] = False
+    local_time: Annotated[
+        bool, flag("--local-time", "Show times in the local time zone instead of UTC")
+    ] = False
+    no_pager: Annotated[
+        bool, flag("--no-pager", "Use no pager  [env: AGENTCTL_PAGER, default: less -FRX]")
+    ] = False
 
-    Args:
-        output: `--output`.
-        fields: `--fields`.
-        options: True for the options that were given, by their flags.
+    def resolve(self, **options: bool) -> Format | None:
+        """Return the form of the transcript; None if the record is shown.
 
-    Raises:
-        UsageError: such an option was given together with another format, or with `--fields`.
-    """
-    form = resolve_format(output)
-    given = [flag for flag, is_given in options.items() if is_given]
-    if not given:
-        return form
-    if fields is not None:
-        raise UsageError(f"{given[0]} is for a transcript and excludes --fields")
-    if not is_transcript(form):
-        if output is not None:
-            raise UsageError(
-                f"{given[0]} has no effect with -o {form}", hint="use -o text or -o markdown"
-            )
-        return "text"
-    return form
+        An option that only a transcript has selects `text` off a terminal.
 
+        Args:
+            options: True for the other options that only a transcript has and that were given.
 
-def create_look(*, full: bool, members: bool, raw: bool, local_time: bool, form: Format) -> Look:
-    """Return the choices of a reader; ids are short only in a table at a terminal."""
-    short = form == "table" and current_io().out_is_terminal
-    return Look(full, members, raw, local_time, short)
+        Raises:
+            UsageError: such an option was given together with another format, or with `--fields`.
+        """
+        form = self.format
+        is_transcript = form in ("table", "text", "markdown")
+        given = [name for name in _FLAGS if options.get(name, getattr(self, name, False))]
+        flag = f"--{given[0].replace('_', '-')}" if given else ""
+        if flag and self.fields is not None:
+            raise UsageError(f"{flag} is for a transcript and excludes --fields")
+        if flag and not is_transcript:
+            if self.output is not None:
+                raise UsageError(
+                    f"{flag} has no effect with -o {form}", hint="use -o text or -o markdown"
+                )
+            return "text"
+        return form if is_transcript and self.fields is None else None
+
+    def create_look(self, form: Format) -> Look:
+        """Return the choices of the reader; ids are short only in a table at a terminal."""
+        short = form == "table" and current_io().out_is_terminal
+        return Look(self.full, self.members, self.raw, self.local_time, short)
 
 
 def create_page(form: Format, look: Look, write: Write) -> TranscriptPage:
