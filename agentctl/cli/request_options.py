@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from inspect import Parameter
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, cast, get_args
+
+import typer
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.ids import ShortId
@@ -93,17 +95,57 @@ class CommandSignature:
 
 
 def expand_options(function: Any) -> Any:
-    """Return a command with the parameters of a function, and the options of its groups."""
+    """Return a command with the parameters of a function, and the options of its groups.
+
+    A coroutine function is executed with `run_until_done`.
+    """
     if hasattr(function, "__signature__"):  # `with_target` did it
         return function
     own = CommandSignature(function)
 
     @functools.wraps(function)
     def command(**values: Any) -> Any:
-        return function(**own.build_arguments(values))
+        result = function(**own.build_arguments(values))
+        if inspect.iscoroutine(result):
+            run_until_done(result)
 
     declare_parameters(command, own.parameters)
     return command
+
+
+def run_until_done(work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` to its end. SIGINT, SIGTERM and SIGHUP cancel it, so that it closes its resources.
+
+    Raises:
+        KeyboardInterrupt: SIGINT was received.
+        typer.Exit: SIGTERM or SIGHUP was received; the code is 128 plus the signal number.
+    """
+    import asyncio
+    import signal
+
+    from agentctl.work.event_loop import handle_signals, run_event_loop, stop_signals
+    from agentctl.work.started_work import build_loop_class
+
+    received: list[int] = []
+
+    async def interruptible() -> None:
+        def stop(number: int) -> None:
+            received.append(number)
+            task.cancel()
+
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        # The event loop itself handles SIGINT.
+        stopping = [number for number in stop_signals() if number != signal.SIGINT]
+        with handle_signals({number: functools.partial(stop, number) for number in stopping}):
+            # SIGINT cancels this task only once the event loop waits for it.
+            await asyncio.sleep(0)
+            await work
+
+    try:
+        loop_class = build_loop_class(asyncio.SelectorEventLoop)
+        run_event_loop(interruptible(), loop_factory=loop_class)
+    except asyncio.CancelledError:
+        raise typer.Exit(128 + received[0] if received else 1) from None
 
 
 def declare_parameters(command: Any, parameters: Sequence[Parameter]) -> None:

@@ -12,15 +12,7 @@ import functools
 import inspect
 import os
 import shlex
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import field, fields
 from pathlib import Path
@@ -42,7 +34,7 @@ from agentctl.cli.options import (
     Url,
     check_list_options,
 )
-from agentctl.cli.request_options import CommandSignature, declare_parameters
+from agentctl.cli.request_options import CommandSignature, declare_parameters, run_until_done
 from agentctl.cli.show.terminal import note, note_detail
 from agentctl.errors import AgentctlError, NotFound, UsageError
 from agentctl.extensions import list_layouts
@@ -70,41 +62,6 @@ def adding_config(config: Path | None) -> Iterator[None]:
         if config is not None and failure.command is not None:
             failure.hint = f"{failure.command} --config {shlex.quote(str(config))}"
         raise
-
-
-def run_until_done(work: Coroutine[Any, Any, None]) -> None:
-    """Run `work` to its end. SIGINT, SIGTERM and SIGHUP cancel it, so that it closes its resources.
-
-    Raises:
-        KeyboardInterrupt: SIGINT was received.
-        typer.Exit: SIGTERM or SIGHUP was received; the code is 128 plus the signal number.
-    """
-    import asyncio
-    import signal
-
-    from agentctl.work.event_loop import handle_signals, run_event_loop, stop_signals
-    from agentctl.work.started_work import build_loop_class
-
-    received: list[int] = []
-
-    async def interruptible() -> None:
-        def stop(number: int) -> None:
-            received.append(number)
-            task.cancel()
-
-        task = cast("asyncio.Task[None]", asyncio.current_task())
-        # The event loop itself handles SIGINT.
-        stopping = [number for number in stop_signals() if number != signal.SIGINT]
-        with handle_signals({number: functools.partial(stop, number) for number in stopping}):
-            # SIGINT cancels this task only once the event loop waits for it.
-            await asyncio.sleep(0)
-            await work
-
-    try:
-        loop_class = build_loop_class(asyncio.SelectorEventLoop)
-        run_event_loop(interruptible(), loop_factory=loop_class)
-    except asyncio.CancelledError:
-        raise typer.Exit(128 + received[0] if received else 1) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,16 +36,10 @@ from agentctl.cli.options import (
 from agentctl.cli.show.output import write_json
 from agentctl.cli.show.table import Column, plain_columns
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import (
-    LocalRules,
-    Target,
-    TargetOptions,
-    open_target,
-    run_until_done,
-    with_target,
-)
+from agentctl.cli.target import LocalRules, Target, TargetOptions, open_target, with_target
 from agentctl.errors import Forbidden, UsageError
 from agentctl.interface.operations import ROUTES, route_table
+from agentctl.interface.requests import ExplainRequest
 from agentctl.light_dataclass import dataclass
 from agentctl.records.routes import RouteMatch
 from agentctl.records.text import suggest_name
@@ -146,7 +140,7 @@ async def can_i(
 
 
 @app.command("explain", epilog="Example: agentctl auth explain GET /agents --token-file my.token")
-def explain_request(
+async def explain_request(
     out: CommandOutput,
     method: Method,
     path: PathArgument,
@@ -170,7 +164,14 @@ def explain_request(
         raise UsageError("--token-file and --no-token exclude each other")
     token = "" if no_token else None if token_file is None else read_token_file(token_file)
     options = TargetOptions(url, context=context, insecure_http=insecure_http, config=config)
-    run_until_done(_explain(options, (method, path), token, (out, every)))
+    rules = LocalRules(reads_token=True)
+    async with open_target(options, rules, fallback_token=token or None) as target:
+        if target.local is not None and token is None:
+            token = resolve_token(None)
+        document = await target.operations.explain_auth(ExplainRequest(method, path, token))
+        _show_explanation(document, out, every)
+        if not document.value["allowed"]:
+            raise typer.Exit(1)
 
 
 @app.command("scopes", epilog="Example: agentctl auth scopes -o json")
@@ -179,24 +180,6 @@ def list_scopes(out: FieldsOutput, config: Config = None) -> None:
     settings, _ = load_optional_settings(config)
     table = policy.build_scope_table(resolve_admin_scope(settings))
     out.show_list(table, _SCOPE_COLUMNS, "scope")
-
-
-async def _explain(
-    options: TargetOptions,
-    request: tuple[str, str],
-    token: str | None,
-    look: tuple[CommandOutput, bool],
-) -> None:
-    from agentctl.interface.requests import ExplainRequest
-
-    rules = LocalRules(reads_token=True)
-    async with open_target(options, rules, fallback_token=token or None) as target:
-        if target.local is not None and token is None:
-            token = resolve_token(None)
-        document = await target.operations.explain_auth(ExplainRequest(*request, token))
-        _show_explanation(document, *look)
-        if not document.value["allowed"]:
-            raise typer.Exit(1)
 
 
 def _show_explanation(document: Document[ExplainRecord], out: CommandOutput, every: bool) -> None:

@@ -13,7 +13,7 @@ from agentctl.cli.options import CommandOutput, Config, GivenTokenFile, Insecure
 from agentctl.cli.show.output import write_line
 from agentctl.cli.show.table import Column, wrap_with_indent
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import TargetOptions, open_target, run_until_done
+from agentctl.cli.target import TargetOptions, open_target
 from agentctl.errors import AgentctlError, InvalidConfiguration, SomethingWrong, UsageError
 from agentctl.extensions import name_products
 from agentctl.interface.operations.partial import PartialOperations
@@ -41,7 +41,7 @@ _COLUMNS = [
 ]
 
 
-def doctor(
+async def doctor(
     out: CommandOutput,
     config: Config = None,
     url: Annotated[
@@ -75,11 +75,11 @@ def doctor(
         if config is not None:
             raise UsageError("--url and --config exclude each other")
         options = TargetOptions(url=url, token_file=token_file, insecure_http=insecure_http)
-        run_until_done(_examine_server(options, findings))
+        await _examine_server(options, findings)
     elif token_file is not None or insecure_http:
         raise UsageError("--token-file and --insecure-http need --url")
     else:
-        run_until_done(_examine(config, findings, production, backups))
+        await _examine(config, findings, production, backups)
     show_findings(findings, out)
     check_findings(findings)
 

@@ -72,7 +72,7 @@ def get_server(out: FieldsOutput, server_id: ServerId, config: Config = None) ->
 
 
 @app.command("tools", epilog="Example: agentctl mcp tools files")
-def list_tools(
+async def list_tools(
     out: FieldsOutput,
     server_id: ServerId,
     user_id: UserId = None,
@@ -84,7 +84,7 @@ def list_tools(
 
     settings = load_settings(config)
     server = _find_server(settings, server_id)
-    (report,) = _probe(settings, [server], user_id, claim)
+    (report,) = await _probe(settings, [server], user_id, claim)
     if report["state"] != "connected":
         raise Unavailable(
             f"The MCP server {server_id} is not available: {report['reason']}",
@@ -97,7 +97,7 @@ def list_tools(
 
 
 @app.command("check", epilog="Example: agentctl mcp check")
-def check_servers(
+async def check_servers(
     out: CommandOutput,
     server_ids: ServerIds = None,
     user_id: UserId = None,
@@ -112,7 +112,7 @@ def check_servers(
 
     settings = load_settings(config)
     servers = [_find_server(settings, server_id) for server_id in server_ids or ()]
-    reports = _probe(settings, servers or settings.mcp_servers, user_id, claim)
+    reports = await _probe(settings, servers or settings.mcp_servers, user_id, claim)
     out.show_list(reports, _CHECK_COLUMNS, "id")
     for report in reports:
         for line in filter(None, [report["detail"], *report["problems"]]):
@@ -154,13 +154,12 @@ def _find_server(settings: Settings, server_id: str) -> McpServer:
     raise NotFound(f"No MCP server {server_id}", hint=f"configured: {configured}")
 
 
-def _probe(
+async def _probe(
     settings: Settings, servers: Sequence[McpServer], user_id: str | None, claim: list[str] | None
 ) -> list[dict[str, Any]]:
     import asyncio
 
     from agentctl.cli.log import discard_log
-    from agentctl.cli.target import run_until_done
     from agentctl.runtime.mcp.servers import probe_server
 
     claims: dict[str, str] = {}
@@ -169,12 +168,6 @@ def _probe(
         if not (name and equals):
             raise UsageError(f"--claim {text} has no value", hint="write --claim NAME=VALUE")
         claims[name] = value
-    reports: list[dict[str, Any]] = []
-
-    async def probe() -> None:
-        probes = (probe_server(settings, server, user_id, claims) for server in servers)
-        reports.extend(await asyncio.gather(*probes))
-
     discard_log()  # the report has the failure
-    run_until_done(probe())
-    return reports
+    probes = (probe_server(settings, server, user_id, claims) for server in servers)
+    return await asyncio.gather(*probes)

@@ -8,12 +8,12 @@ from typing import Any
 from agentctl import __version__
 from agentctl.cli.options import CommandOutput, ContextName, Timeout, Url
 from agentctl.cli.show.table import plain_columns
-from agentctl.cli.target import TargetOptions, open_target, resolve_server, run_until_done
+from agentctl.cli.target import TargetOptions, open_target, resolve_server
 
 EXAMPLE = "agentctl version --url http://127.0.0.1:7777 -o json"
 
 
-def show_version(
+async def show_version(
     out: CommandOutput, url: Url = None, context: ContextName = None, timeout: Timeout = None
 ) -> None:
     """Show the version of agentctl and, with --url or a context, that of the server."""
@@ -27,16 +27,11 @@ def show_version(
         "interface_version": None,
     }
 
-    async def read_server() -> None:
-        async with open_target(options) as target:
-            info = (await target.operations.get_info()).value
-            record.update(
-                server_url=selected,
-                server_version=info.get("version") or info.get("agno_version"),
-                interface_version=info.get("interface_version"),
-            )
-
     selected, _ = resolve_server(options)
     if selected is not None:
-        run_until_done(read_server())
+        async with open_target(options) as target:
+            info = (await target.operations.get_info()).value
+        record["server_url"] = selected
+        record["server_version"] = info.get("version") or info.get("agno_version")
+        record["interface_version"] = info.get("interface_version")
     out.show_record(record, plain_columns(*record), "version")

@@ -44,6 +44,10 @@ class Counter:
         """Set all fields; a total of 0 is unknown."""
         self.text, self.done, self.total = text, done, total or None
 
+    def set(self, done: int) -> None:
+        """Set the number of items that are done."""
+        self.done = done
+
     def __str__(self) -> str:
         of_total = f" of {self.total}" if self.total else ""
         return f"{self.done}{of_total} {self.text}"

@@ -3,41 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from agentctl.cli.databases import find_databases
-from agentctl.cli.options import CommandOutput, Config, DbId, argument
+from agentctl.cli.databases import OneDatabase
+from agentctl.cli.options import CommandOutput, argument
 from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import run_until_done
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Database, Settings
 
 EXAMPLE = "agentctl db import agentos.db"
 
 
-def import_database(
+async def import_database(
     out: CommandOutput,
     source: Annotated[str, argument("URL", "Database of AgentOS: a URL, or a SQLite file")],
-    config: Config = None,
-    db: DbId = None,
+    selected: OneDatabase,
 ) -> None:
     """Import sessions, runs and memories from a database of AgentOS.
 
     The database of AgentOS is only read. What exists already is skipped, so an import can be
     repeated. Exit code 1 if a session, run or memory was left out; stderr lists it.
     """
-    from agentctl.cli.log import discard_log
-    from agentctl.config import load_settings
-
-    discard_log()  # the command reports the failure
-    settings = load_settings(config)
-    chosen = find_databases(settings, db)[0]
-    run_until_done(_import(source, chosen, settings, out))
-
-
-async def _import(source: str, chosen: Database, settings: Settings, out: CommandOutput) -> None:
     from contextlib import AsyncExitStack
 
     from agentctl.config.databases import display_url
@@ -49,6 +34,7 @@ async def _import(source: str, chosen: Database, settings: Settings, out: Comman
     from agentctl.store.databases import open_database
     from agentctl.store.outbox import Outbox
 
+    settings, (chosen, *_) = selected.load()
     entry, counter = build_database_entry(source, Path.cwd()), Counter("")
     async with AsyncExitStack() as stack:
         theirs = await stack.enter_async_context(open_agentos_database(entry))

@@ -6,18 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from agentctl.cli.databases import (
-    OnlyDatabase,
-    find_databases,
-    load_settings_quietly,
-    select_databases,
-)
-from agentctl.cli.options import CommandOutput, Config, DbId, Yes, argument, flag, option
+from agentctl.cli.databases import AllDatabases, OneDatabase
+from agentctl.cli.options import CommandOutput, Yes, argument, flag, option
 from agentctl.cli.show.output import write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import confirm, note
-from agentctl.cli.target import run_until_done
 from agentctl.errors import SomethingWrong, UsageError
 from agentctl.records.text import format_bytes
 
@@ -55,59 +49,46 @@ _RESTORED = [
 ]
 
 
-def back_up(
+async def back_up(
     out: CommandOutput,
     file: Annotated[Path, argument("FILE", "New file; never overwritten")],
-    config: Config = None,
-    db: DbId = None,
+    chosen: OneDatabase,
 ) -> None:
     """Copy a SQLite database to a new file, and check the copy.
 
     Servers continue to write; the copy has everything that was committed when it started. For
     PostgreSQL, prints the pg_dump command instead.
     """
-    entries = select_databases(config, db)
-    entry = entries[0]
+    from agentctl.admin import databases
     from agentctl.config.databases import is_sqlite_url
 
+    entry, *others = chosen.load()[1]
     if is_sqlite_url(entry.url):
-        run_until_done(_back_up(entry, file, out))
-        if db is None and len(entries) > 1:
-            others = ", ".join(each.id for each in entries[1:])
-            note(f"it has one database; back up the others with --db: {others}")
-    else:
-        from agentctl.admin.databases import format_dump_command, format_restore_command
-
-        write_line(format_dump_command(entry, file))
+        counter = Counter("")
+        async with showing_progress(counter):
+            backup = await databases.back_up(entry, file.absolute(), counter.show)
+        out.show_record(backup, _BACKUP, "file")
         note(
-            "nothing was copied: run this command where the PostgreSQL client programs are"
-            " installed"
+            f"copied {entry.id} to {backup['file']} and checked it; to restore it:"
+            f" agentctl db restore {backup['file']}"
         )
-        password = f"PGPASSWORD=${entry.password_env}, or " if entry.password_env else ""
-        note(f"  password: {password}a file in PGPASSFILE")
-        if entry.tls != "prefer":
-            certificates = f" PGSSLROOTCERT={entry.tls_ca_file}" if entry.tls_ca_file else ""
-            note(f"  encryption: PGSSLMODE={entry.tls}{certificates}")
-        note(f"  restore into an empty database: {format_restore_command(entry, file)}")
+        if others:
+            names = ", ".join(each.id for each in others)
+            note(f"it has one database; back up the others with --db: {names}")
+        return
+    write_line(databases.format_dump_command(entry, file))
+    note("nothing was copied: run this command where the PostgreSQL client programs are installed")
+    password = f"PGPASSWORD=${entry.password_env}, or " if entry.password_env else ""
+    note(f"  password: {password}a file in PGPASSFILE")
+    if entry.tls != "prefer":
+        certificates = f" PGSSLROOTCERT={entry.tls_ca_file}" if entry.tls_ca_file else ""
+        note(f"  encryption: PGSSLMODE={entry.tls}{certificates}")
+    note(f"  restore into an empty database: {databases.format_restore_command(entry, file)}")
 
 
-async def _back_up(entry: Database, file: Path, out: CommandOutput) -> None:
-    from agentctl.admin.databases import back_up
-
-    counter = Counter("")
-    async with showing_progress(counter):
-        backup = await back_up(entry, file.absolute(), counter.show)
-    out.show_record(backup, _BACKUP, "file")
-    note(
-        f"copied {entry.id} to {backup['file']} and checked it; to restore it:"
-        f" agentctl db restore {backup['file']}"
-    )
-
-
-def list_backups(
+async def list_backups(
     out: CommandOutput,
-    config: Config = None,
-    db: OnlyDatabase = None,
+    chosen: AllDatabases,
     check: Annotated[bool, flag("--check", "Read each backup completely")] = False,
 ) -> None:
     """List the backups that servers have written, newest first.
@@ -116,28 +97,17 @@ def list_backups(
     database when it was made; only those are restored by `db restore --latest`. Exit code 1 if
     --check finds a damaged one.
     """
-    settings = load_settings_quietly(config)
-    entries = find_databases(settings, db)
-    run_until_done(_list_backups(settings, entries, check, out))
-
-
-async def _list_backups(
-    settings: Settings, entries: Sequence[Database], check: bool, out: CommandOutput
-) -> None:
-    from agentctl.admin.restores import list_backups
+    from agentctl.admin import restores
     from agentctl.config.databases import is_sqlite_url
 
+    settings, entries = chosen.load()
     records: list[dict[str, object]] = []
     counter = Counter("backups")
-
-    def report(count: int) -> None:
-        counter.done = count
-
     async with showing_progress(counter):
         for entry in entries:
             if is_sqlite_url(entry.url):
-                folder = settings.backup.folder
-                records += await list_backups(folder, entry, check=check, report=report)
+                folder, report = settings.backup.folder, counter.set
+                records += await restores.list_backups(folder, entry, check=check, report=report)
     out.show_list(records, _BACKUPS, "file")
     for entry in entries:
         note(_describe_schedule(settings, entry, records))
@@ -171,7 +141,7 @@ def _describe_schedule(
     return f"{entry.id}: the newest backup is {age} old; {every}"
 
 
-def restore(
+async def restore(
     out: CommandOutput,
     file: Annotated[Path | None, argument("[FILE]", "File of db backup, or of db backups")] = None,
     latest: Annotated[
@@ -181,8 +151,8 @@ def restore(
     sha256: Annotated[
         str | None, option("--sha256", "HASH", "Hash that `db backup` printed")
     ] = None,
-    config: Config = None,
-    db: DbId = None,
+    *,
+    chosen: OneDatabase,
 ) -> None:
     """Restore a SQLite database from a backup.
 
@@ -194,40 +164,29 @@ def restore(
     """
     if (file is None) != latest:
         raise UsageError("give either FILE or --latest", hint="list them with: agentctl db backups")
-    settings = load_settings_quietly(config)
-    entry = find_databases(settings, db)[0]
+    from agentctl.admin import restores
     from agentctl.admin.databases import format_restore_command
-    from agentctl.admin.restores import find_latest_backup
     from agentctl.config.databases import is_sqlite_url
 
-    if is_sqlite_url(entry.url):
-        path = file.absolute() if file else find_latest_backup(settings.backup.folder, entry)
-        run_until_done(_restore(entry, path, replace, sha256, out))
-    elif file is None:
-        raise UsageError(
-            "--latest is for SQLite databases",
-            hint="docs/guides/recover-postgresql.md recovers a PostgreSQL database",
-        )
-    else:
+    settings, (entry, *_) = chosen.load()
+    if not is_sqlite_url(entry.url):
+        if file is None:
+            raise UsageError(
+                "--latest is for SQLite databases",
+                hint="docs/guides/recover-postgresql.md recovers a PostgreSQL database",
+            )
         write_line(format_restore_command(entry, file))
         note("nothing was restored: run this command on an empty database")
         note(f"afterwards, before a server starts: agentctl db settle --db {entry.id}")
-
-
-async def _restore(
-    entry: Database, file: Path, replace: bool, sha256: str | None, out: CommandOutput
-) -> None:
-    from agentctl.admin.restores import restore
-
+        return
+    path = file.absolute() if file else restores.find_latest_backup(settings.backup.folder, entry)
     counter = Counter(f"rows of {entry.id} checked")
-
-    def report(count: int) -> None:
-        counter.done = count
-
     async with showing_progress(counter):
-        restored = await restore(entry, file, replace=replace, sha256=sha256, report=report)
+        restored = await restores.restore(
+            entry, path, replace=replace, sha256=sha256, report=counter.set
+        )
     out.show_record(restored, _RESTORED, "file")
-    note(f"restored {entry.id} from {file}")
+    note(f"restored {entry.id} from {path}")
     if restored["moved_to"] is not None:
         note(f"the former database is {restored['moved_to']}")
     _note_held_deliveries(restored)
@@ -239,7 +198,7 @@ def _note_held_deliveries(settled: Mapping[str, object]) -> None:
         note("list the held deliveries with: agentctl webhooks deliveries --state dead")
 
 
-def settle(out: CommandOutput, config: Config = None, db: DbId = None, yes: Yes = False) -> None:
+async def settle(out: CommandOutput, chosen: OneDatabase, yes: Yes = False) -> None:
     """End the unfinished work in a restored PostgreSQL database.
 
     Run it once, before a server starts on a database of pg_restore or of a recovery to an earlier
@@ -247,22 +206,16 @@ def settle(out: CommandOutput, config: Config = None, db: DbId = None, yes: Yes 
     end become unknown, and waiting webhook deliveries are held until `webhooks redeliver`. For
     SQLite, `db restore` does the same.
     """
-    settings = load_settings_quietly(config)
-    entry = find_databases(settings, db)[0]
+    from agentctl.admin.restores import settle_recovered
     from agentctl.config.databases import display_url, is_sqlite_url
 
+    settings, (entry, *_) = chosen.load()
     if is_sqlite_url(entry.url):
         raise UsageError(
             "db settle is for PostgreSQL databases",
             hint="agentctl db restore FILE restores a SQLite database, and settles it",
         )
     confirm(f"End all unfinished work in {display_url(entry.url)}?", yes=yes)
-    run_until_done(_settle(settings, entry, out))
-
-
-async def _settle(settings: Settings, entry: Database, out: CommandOutput) -> None:
-    from agentctl.admin.restores import settle_recovered
-
     async with showing_progress(f"settling {entry.id}"):
         settled = await settle_recovered(settings, entry)
     out.show_record(settled, [Column("db_id"), *_SETTLED], "db_id")

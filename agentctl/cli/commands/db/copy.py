@@ -6,12 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from agentctl.cli.databases import find_databases, load_settings_quietly
+from agentctl.cli.databases import OneDatabase, find_databases
 from agentctl.cli.options import CommandOutput, Config, flag, option
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import plain_columns
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import run_until_done
 from agentctl.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ _STATUS = [
 _FINISHED = plain_columns("from", "to", "rows", "starts_refused", "writes_refused")
 
 
-def copy(
+async def copy(
     out: CommandOutput,
     source: Annotated[
         str | None, option("--from", "ID", "SQLite database to copy (default: the first)")
@@ -58,22 +57,40 @@ def copy(
         raise UsageError("give one of --finish, --status and --abandon")
     if (interrupt or wait is not None) and not finish:
         raise UsageError("--wait and --interrupt need --finish")
-    settings = load_settings_quietly(config)
-    entry = find_databases(settings, source)[0]
+    from agentctl.admin import database_copy
+    from agentctl.config.databases import build_url
+
+    settings, entries = OneDatabase(config, source).load()
+    entry, counter = entries[0], Counter("rows copied")
     if abandon:
-        run_until_done(_abandon(entry))
+        place = await database_copy.abandon_copy(entry)
+        note(f"the copy to {place} has ended; what it has is not served and can be deleted")
         return
     if target is None:
         raise UsageError("give the target with --to, an id or a URL")
-    other = _find_target(settings, target)
-    searched = settings.search.enabled
-    if finish:
-        seconds = WAIT_SECONDS if wait is None else wait
-        run_until_done(_finish(entry, other, searched, seconds, interrupt, out))
-    elif status:
-        run_until_done(_show_status(entry, other, out))
-    else:
-        run_until_done(_copy(entry, other, searched, out))
+    other, searched = _find_target(settings, target), settings.search.enabled
+    if status:
+        async with showing_progress("counting rows"):
+            found = await database_copy.read_copy_status(entry, other)
+        out.show_record(asdict(found), _STATUS, "stage")
+        return
+    if not finish:
+        async with showing_progress(counter):
+            found = await database_copy.copy_rows(
+                entry, other, counter.show, indexes_texts=searched
+            )
+        out.show_record(asdict(found), _STATUS, "stage")
+        note(f"copied {found.source}; its changes are recorded; to move: add --finish")
+        return
+    seconds = WAIT_SECONDS if wait is None else wait
+    async with showing_progress(counter):
+        facts = await database_copy.finish_copy(
+            entry, other, wait=seconds, interrupt=interrupt, report=counter.show,
+            indexes_texts=searched,
+        )  # fmt: skip
+    out.show_record(facts, _FINISHED, "to")
+    url = build_url(str(facts["to"]))
+    note(f"moved to {url}: name it in [[databases]] url, and start the servers again")
 
 
 def _find_target(settings: Settings, target: str) -> Database:
@@ -89,50 +106,3 @@ def _find_target(settings: Settings, target: str) -> Database:
     except NotFound as error:
         hint = f'{error.hint}; a URL such as "postgresql://db/new" names any other one'
         raise NotFound(error.detail, hint=hint) from None
-
-
-async def _show_status(source: Database, target: Database, out: CommandOutput) -> None:
-    from agentctl.admin.database_copy import read_copy_status
-
-    async with showing_progress("counting rows"):
-        found = await read_copy_status(source, target)
-    out.show_record(asdict(found), _STATUS, "stage")
-
-
-async def _copy(source: Database, target: Database, searched: bool, out: CommandOutput) -> None:
-    from agentctl.admin.database_copy import copy_rows
-
-    counter = Counter("rows copied")
-    async with showing_progress(counter):
-        found = await copy_rows(source, target, counter.show, indexes_texts=searched)
-    out.show_record(asdict(found), _STATUS, "stage")
-    note(f"copied {found.source}; its changes are recorded; to move: add --finish")
-
-
-async def _finish(
-    source: Database,
-    target: Database,
-    searched: bool,
-    wait: float,
-    interrupt: bool,
-    out: CommandOutput,
-) -> None:
-    from agentctl.admin.database_copy import finish_copy
-    from agentctl.config.databases import build_url
-
-    counter = Counter("rows copied")
-    async with showing_progress(counter):
-        facts = await finish_copy(
-            source, target, wait=wait, interrupt=interrupt, report=counter.show,
-            indexes_texts=searched,
-        )  # fmt: skip
-    out.show_record(facts, _FINISHED, "to")
-    url = build_url(str(facts["to"]))
-    note(f"moved to {url}: name it in [[databases]] url, and start the servers again")
-
-
-async def _abandon(source: Database) -> None:
-    from agentctl.admin.database_copy import abandon_copy
-
-    target = await abandon_copy(source)
-    note(f"the copy to {target} has ended; what it has is not served and can be deleted")

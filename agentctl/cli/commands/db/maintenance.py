@@ -7,17 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from agentctl.cli.commands.doctor import check_findings, show_findings
-from agentctl.cli.databases import (
-    OnlyDatabase,
-    find_databases,
-    load_settings_quietly,
-    select_databases,
-)
-from agentctl.cli.options import CommandOutput, Config, flag
+from agentctl.cli.databases import AllDatabases
+from agentctl.cli.options import CommandOutput, flag
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import adding_config, run_until_done
+from agentctl.cli.target import adding_config
 from agentctl.errors import BadRequest
 from agentctl.records.text import format_bytes
 
@@ -73,36 +68,29 @@ def _format_size(count: int | None) -> str:
     return "" if count is None else format_bytes(count)
 
 
-def show_status(out: CommandOutput, config: Config = None, db: OnlyDatabase = None) -> None:
+async def show_status(out: CommandOutput, chosen: AllDatabases) -> None:
     """Show the state, schema version, pending migrations and size of each database.
 
     A database with a schema that is newer than this version and compatible with it is `ahead`.
     Exit code 7 if a database is missing or cannot be used, else 1 if a schema version is too old or
     too new.
     """
-    entries = select_databases(config, db)
+    from agentctl.admin.databases import read_database_status
+
     statuses: list[DatabaseStatus] = []
-
-    async def look() -> None:
-        from agentctl.admin.databases import read_database_status
-
-        for entry in entries:
-            async with showing_progress(f"inspecting {entry.id}"):
-                statuses.append(await read_database_status(entry))
-
-    run_until_done(look())
-    records = [status.record() for status in statuses]
-    out.show_list(records, _STATUS, "db_id")
+    for entry in chosen.load()[1]:
+        async with showing_progress(f"inspecting {entry.id}"):
+            statuses.append(await read_database_status(entry))
+    out.show_list([status.record() for status in statuses], _STATUS, "db_id")
     failures = [status.failure for status in statuses if status.failure is not None]
     for failure in sorted(failures, key=lambda failure: -failure.exit_code)[:1]:
-        with adding_config(config):
+        with adding_config(chosen.config):
             raise failure
 
 
-def migrate(
+async def migrate(
     out: CommandOutput,
-    config: Config = None,
-    db: OnlyDatabase = None,
+    chosen: AllDatabases,
     dry_run: Annotated[
         bool, flag("--dry-run", "Show the pending migrations, change nothing")
     ] = False,
@@ -119,13 +107,12 @@ def migrate(
     of the space. The way back to an earlier version is then a backup. Exit code 6 if a server of an
     earlier version still works with the databases.
     """
-    settings = load_settings_quietly(config)
-    entries = find_databases(settings, db)
+    settings, entries = chosen.load()
     records: list[dict[str, object]] = []
     try:
-        run_until_done(_migrate(entries, records, dry_run=dry_run))
+        await _migrate(entries, records, dry_run=dry_run)
         if finish and not dry_run:
-            run_until_done(_finish(settings, entries))
+            await _finish(settings, entries)
     finally:
         if records or not out.is_table:
             out.show_list(records, _MIGRATIONS, "migration")
@@ -187,50 +174,40 @@ def _migration_row(entry: Database, migration: Migration, outcome: str) -> dict[
     }
 
 
-def check(out: CommandOutput, config: Config = None, db: OnlyDatabase = None) -> None:
+async def check(out: CommandOutput, chosen: AllDatabases) -> None:
     """Check integrity: pages, schema, references (read-only).
 
     Reads the whole database, which can take long; servers continue to work. Exit code 1 if there
     is a problem.
     """
-    entries = select_databases(config, db)
+    from agentctl.admin.databases import check_integrity
+
     findings: list[Finding] = []
-
-    async def check_entries() -> None:
-        from agentctl.admin.databases import check_integrity
-
-        for entry in entries:
-            counter = Counter("")
-            async with showing_progress(counter):
-                async for finding in check_integrity(entry, counter.show):
-                    findings.append(finding)
-
-    run_until_done(check_entries())
+    for entry in chosen.load()[1]:
+        counter = Counter("")
+        async with showing_progress(counter):
+            async for finding in check_integrity(entry, counter.show):
+                findings.append(finding)
     show_findings(findings, out)
     check_findings(findings)
 
 
-def index(out: CommandOutput, config: Config = None, db: OnlyDatabase = None) -> None:
+async def index(out: CommandOutput, chosen: AllDatabases) -> None:
     """Index the texts of existing sessions, for `sessions list --search`.
 
     Adds the texts that the index lacks: of runs that ended before search was enabled, or with an
     older version, and after a change of the tokenizer. Servers continue to work. After an
     interruption, run it again: it continues.
     """
-    settings = load_settings_quietly(config)
-    entries = find_databases(settings, db)
+    from agentctl.admin.search_index import index_texts
+
+    settings, entries = chosen.load()
     if not settings.search.enabled:
         raise BadRequest("Search is not enabled", hint="set enabled = true in [search]")
     records: list[dict[str, object]] = []
-
-    async def index_entries() -> None:
-        from agentctl.admin.search_index import index_texts
-
-        for entry in entries:
-            counter = Counter("")
-            async with showing_progress(counter):
-                result = await index_texts(entry, settings.search.tokenizer, counter.show)
-            records.append(asdict(result))
-
-    run_until_done(index_entries())
+    for entry in entries:
+        counter = Counter("")
+        async with showing_progress(counter):
+            result = await index_texts(entry, settings.search.tokenizer, counter.show)
+        records.append(asdict(result))
     out.show_list(records, _INDEXED, "db_id")

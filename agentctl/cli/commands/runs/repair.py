@@ -16,6 +16,7 @@ from agentctl.cli.commands.runs.start import (
     choose_stream,
     show_new_run,
 )
+from agentctl.cli.databases import AnyDatabase
 from agentctl.cli.ids import ShortId
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import (
@@ -196,7 +197,7 @@ async def examine_runs(
     out: CommandOutput,
     fix: Annotated[bool, flag("--fix", "Repair the problems that can be repaired")] = False,
     yes: Yes = False,
-    db: Annotated[str | None, option("--db", "ID", "Database id (default: all databases)")] = None,
+    db: AnyDatabase = None,
 ) -> None:
     """Find inconsistent runs and, with --fix, repair them.
 
