@@ -1,28 +1,40 @@
-"""Options and steps that the commands about approvals share."""
+"""Approvals for people: options, columns, the call to decide about, and questions at a terminal."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from agentctl.cli.ids import choose_id
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import CommandOutput, argument, complete_values, option
-from agentctl.cli.show.approvals import APPROVAL, SHOWN_HASH, describe_call
-from agentctl.cli.show.terminal import check_confirmable, confirm, note
+from agentctl.cli.show.columns import format_distance
+from agentctl.cli.show.table import Column, Columns, plain_columns
+from agentctl.cli.show.terminal import ask, check_confirmable, confirm, note
 from agentctl.cli.target import Target
-from agentctl.errors import AgentctlError, Conflict, NotFound, UsageError, WaitsForDecision
+from agentctl.errors import (
+    AgentctlError,
+    ConfirmationDeclined,
+    Conflict,
+    NotFound,
+    UsageError,
+    WaitsForDecision,
+)
 from agentctl.interface.requests import MAXIMUM_LIMIT, MINIMUM_ID_PREFIX, SUMMARY_VIEW, Page
 from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
 from agentctl.records.approvals import VERBS, Verb
+from agentctl.records.kinds import Record
 from agentctl.records.phase import describe_wait
 from agentctl.records.strict import parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from agentctl.records.approvals import ApprovalRecord
+
+
+SHOWN_HASH = 8
+"""Hexadecimal digits of a hash in a question; `--hash` needs as many."""
 
 ApprovalId = Annotated[
     str, argument("APPROVAL_ID", "Approval id", autocompletion=complete_values("approval"))
@@ -41,6 +53,39 @@ _HASH = re.compile(f"[0-9a-f]{{{SHOWN_HASH},64}}")
 
 COMMANDS = {"approval": "approve", "input": "answer", "external": "complete", "outcome": "get"}
 """The command for each kind of approval."""
+
+APPROVAL = plain_columns(
+    "approval_id", "kind", "status", "execution", "policy", "run_id", "root_run_id", "session_id",
+    "component_type", "component_id", "user_id", "tool_call_id", "tool_name", "question",
+    "arguments", "arguments_hash", "approved_arguments", "approved_arguments_hash", "schema",
+    "answer", "note", "result", "created_at", "expires_at", "decided_at", "decided_by",
+    "executing_at", "executed_at", "request_id",
+)  # fmt: skip
+
+APPROVALS = Columns(
+    tsv=APPROVAL,
+    table=[
+        Column("approval_id", heading="id", look="id"),
+        Column("kind"),
+        Column("status", style=lambda row: "yellow" if row.get("status") == "pending" else ""),
+        Column("execution", style=lambda row: "red" if row.get("execution") == "unknown" else ""),
+        Column("tool_name", heading="tool", look="text"),
+        Column("component_id", heading="component"),
+        Column("user_id", heading="user"),
+        Column("age", lambda row: format_distance(row.get("created_at")), right=True),
+    ],
+)
+
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "string": str,
+    "array": list,
+    "object": dict,
+}
+
+Schema = Mapping[str, Any]
 
 
 async def find_approval(target: Target, text: str, db: str | None) -> ApprovalRecord:
@@ -219,3 +264,129 @@ def build_waiting(
         cause="another person has to decide" if needs_others else None,
         hint=hint,
     )
+
+
+def list_fields(approval: Record) -> Sequence[Column]:
+    """Return the columns of an approval for a table, with a line for each argument."""
+    at = next(at for at, column in enumerate(APPROVAL) if column.name == "arguments")
+    return [*APPROVAL[:at], *map(_build_argument, approval["arguments"]), *APPROVAL[at:]]
+
+
+def _build_argument(name: str) -> Column:
+    return Column(f"arguments.{name}", lambda row: _format_value(row["arguments"].get(name)))
+
+
+def describe_call(approval: Record, edited: Mapping[str, Any] | None = None) -> Iterator[str]:
+    """Yield the lines about a call, or about a question, that a person decides about.
+
+    Args:
+        approval: its record, or its part of the event of a pause, which has fewer fields.
+        edited: the new arguments; the lines then have the difference.
+    """
+    component = approval.get("component_id")
+    where = f" of {approval['component_type']} {component}" if component else ""
+    yield f"{approval['kind']} {approval['approval_id']}{where}"
+    facts = [
+        ("tool", approval["tool_name"]),
+        ("question", approval.get("question")),
+        ("user", approval.get("user_id")),
+        ("run", approval.get("run_id")),
+        ("age", format_distance(approval.get("created_at"))),
+    ]
+    before = approval.get("arguments") or {}
+    facts += [
+        (f"argument {name}", _describe_argument(name, before, edited))
+        for name in dict.fromkeys([*before, *(edited or ())])
+    ]
+    facts.append(("hash", approval["arguments_hash"]))
+    known = [(label, str(value)) for label, value in facts if value]
+    width = max(len(label) for label, _ in known)
+    for label, value in known:
+        yield f"  {label:<{width}}  {value}"
+
+
+def _describe_argument(
+    name: str, before: Mapping[str, Any], edited: Mapping[str, Any] | None
+) -> str:
+    old = _format_value(before[name]) if name in before else "(missing)"
+    if edited is None or (name in before and name in edited and before[name] == edited[name]):
+        return old
+    return f"{old} -> {_format_value(edited[name]) if name in edited else '(removed)'}"
+
+
+def _format_value(value: object) -> str:
+    import orjson
+
+    return orjson.dumps(value).decode()
+
+
+def ask_value(label: str, schema: Schema | None, given: Mapping[str, Any] | None = None) -> Any:
+    """Ask for a value; for each property if the schema is that of an object.
+
+    Args:
+        label: the name of the value.
+        given: the present values of the properties, which an empty line keeps.
+
+    Raises:
+        ConfirmationDeclined: the input has ended.
+    """
+    schema = schema or {}
+    properties = schema.get("properties")
+    if not (schema.get("type") == "object" and isinstance(properties, Mapping) and properties):
+        if given is not None:
+            return _ask_one(label, {"type": "object"}, dict(given), is_optional=False)
+        return _ask_one(label, schema, None, is_optional=False)
+    values = dict(given or {})
+    required = schema.get("required") or ()
+    for name, part in properties.items():
+        part = part if isinstance(part, Mapping) else {}
+        default = values.get(name, part.get("default"))
+        value = _ask_one(str(name), part, default, is_optional=name not in required)
+        if value is not None:
+            values[str(name)] = value
+    return values
+
+
+def _ask_one(label: str, schema: Schema, default: Any, *, is_optional: bool) -> Any:
+    kept = "" if default is None else f" [{_to_text(default)}]"
+    about = schema.get("description") or schema.get("title")
+    if isinstance(about, str):
+        note(about)
+    while True:
+        answer = ask(f"{label} ({_describe_type(schema)}){kept}: ")
+        if answer is None:
+            raise ConfirmationDeclined("no answer, nothing was changed")
+        if not answer and (default is not None or is_optional):
+            return default
+        value = parse_value(answer, schema)
+        problem = _find_problem(value, schema)
+        if problem is None:
+            return value
+        note(problem)
+
+
+def _find_problem(value: Any, schema: Schema) -> str | None:
+    """Return why a value does not fit; the server checks the whole schema."""
+    choices = schema.get("enum")
+    if isinstance(choices, list) and value not in choices:
+        return f"must be one of {', '.join(map(_to_text, choices))}"
+    wanted = schema.get("type")
+    expected = _TYPES.get(wanted) if isinstance(wanted, str) else None
+    is_number_for_bool = wanted in ("integer", "number") and isinstance(value, bool)
+    if expected is not None and (not isinstance(value, expected) or is_number_for_bool):
+        return f"must be {'JSON of type ' if wanted in ('array', 'object') else 'of type '}{wanted}"
+    return None
+
+
+def _describe_type(schema: Schema) -> str:
+    choices = schema.get("enum")
+    if isinstance(choices, list):
+        return " or ".join(map(_to_text, choices))
+    wanted = schema.get("type")
+    return wanted if isinstance(wanted, str) else "JSON or text"
+
+
+def _to_text(value: Any) -> str:
+    import orjson
+
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.io import current_io
 from agentctl.cli.options import FieldsOutput, flag, option
-from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, to_columns
-from agentctl.cli.show.output import check_fields, show_page, show_records, write_json
+from agentctl.cli.show.output import (
+    ColumnChoice,
+    check_fields,
+    choose_columns,
+    pick_values,
+    show_page,
+    show_records,
+    to_columns,
+    write_json,
+)
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.show.watched_list import DEFAULT_SECONDS, WatchedList, check_watch, watch_list

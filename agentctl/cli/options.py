@@ -21,7 +21,7 @@ from agentctl.records.kinds import ComponentKind, ComponentRef, Record
 from agentctl.records.strict import parse_json
 
 if TYPE_CHECKING:
-    from agentctl.cli.show.fields import ColumnChoice
+    from agentctl.cli.show.output import ColumnChoice
     from agentctl.cli.show.table import Column
     from agentctl.config.settings import Settings
     from agentctl.records.document import Document

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from agentctl import __version__
-from agentctl.cli.common_options import COLOR_HELP, When
-from agentctl.cli.help import CommandApp
+from agentctl.cli.help import COLOR_HELP, CommandApp, When
 from agentctl.cli.io import current_io
 from agentctl.cli.report import Group, RootGroup
 from agentctl.extensions import insert_after, load_extensions

@@ -18,13 +18,17 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from agentctl.cli.show.transcript.draw import SHORT_ID
 from agentctl.errors import AgentctlError, Unavailable
-from agentctl.top.cancel import CancelScreen
-from agentctl.top.connection import ConnectionState, describe_failure
-from agentctl.top.decide import DecideScreen
+from agentctl.top.dialogs import CancelScreen, DecideScreen, HelpScreen
 from agentctl.top.events import EventLog
 from agentctl.top.feed import Run, RunFeed, is_live, is_paused
-from agentctl.top.head import ScreenSettings, count_runs, draw_head, draw_tabs
-from agentctl.top.help import HelpScreen
+from agentctl.top.head import (
+    ConnectionState,
+    ScreenSettings,
+    count_runs,
+    describe_failure,
+    draw_head,
+    draw_tabs,
+)
 from agentctl.top.list import RecordTable
 from agentctl.top.texts import draw_facts
 from agentctl.top.tree import arrange_runs, list_descendants

@@ -15,7 +15,7 @@ from agentctl.interface.requests import BEFORE_FIRST_EVENT, ResumeRequest
 from agentctl.light_dataclass import dataclass
 from agentctl.records.events import TEXT_KINDS, parse_event
 from agentctl.records.kinds import component_of_run, find_component
-from agentctl.top.connection import FIRST_PAUSE, LONGEST_PAUSE
+from agentctl.top.head import FIRST_PAUSE, LONGEST_PAUSE
 from agentctl.transcripts.model import clean_line, parse_time
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from agentctl.cli.common_options import common_options
-from agentctl.cli.help import describe_bounds, value_placeholder
+from agentctl.cli.help import common_options, describe_bounds, value_placeholder
 from pages.markdown import code, made_from, sentence, table
 
 __all__ = ["commands", "page"]

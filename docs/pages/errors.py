@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import Any
 
-from agentctl.cli.topics import EXIT_CODES
+from agentctl.cli.commands.help import EXIT_CODES
 from pages.cli import commands
 from pages.markdown import code, made_from, sentence, table
 
@@ -103,6 +103,8 @@ def _exit_rows(kinds: list[Any]) -> list[tuple[str, ...]]:
     for number in sorted({kind.exit_code for kind in kinds}):
         names = dict.fromkeys(code(kind.error_code) for kind in kinds if kind.exit_code == number)
         if number not in EXIT_CODES:
-            raise SystemExit(f"docs: exit code {number} has no meaning in agentctl/cli/topics.py")
+            raise SystemExit(
+                f"docs: exit code {number} has no meaning in agentctl/cli/commands/help.py"
+            )
         rows.append((str(number), EXIT_CODES[number], ", ".join(names)))
     return rows

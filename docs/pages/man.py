@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentctl import __version__
+from agentctl.cli.commands.help import ENVIRONMENT, EXIT_CODES, TOPICS
 from agentctl.cli.help import first_sentence, format_flags, format_help
-from agentctl.cli.topics import ENVIRONMENT, EXIT_CODES, TOPICS
 from pages.cli import PROGRAM, commands
 
 __all__ = ["page"]

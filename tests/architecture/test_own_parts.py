@@ -63,12 +63,12 @@ USES: dict[str, tuple[str, ...]] = {
         "work.child_processes", "work.event_loop", "work.origins", "work.started_work",
         "work.unstopped",
     ),
-    "signals of a program": ("cli.target", "store.sqlite.backup_process"),
+    "signals of a program": ("cli.request_options", "store.sqlite.backup_process"),
     "a lock of a file by one call of flock": (
         "auth.keys.files", "cli.contexts", "runs.workers.process",
     ),
     "one child process at a time, which is killed at its limit": (
-        "cli.show.pager", "runtime.schema_checks",
+        "cli.show.transcript.pages", "runtime.schema_checks",
     ),
     "bytes in JSON as base64": (
         "cli.show.tokens", "runtime.runners.langgraph_journal",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentctl import __version__
-from agentctl.cli.topics import TOPICS
+from agentctl.cli.commands.help import TOPICS
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 

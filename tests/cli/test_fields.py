@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.cli.show.columns import RUNS
-from agentctl.cli.show.fields import choose_columns, pick_values
+from agentctl.cli.show.output import choose_columns, pick_values
 from agentctl.errors import UsageError
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import write_config

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import pytest
 
-from agentctl.cli.show.bars import draw_bar
+from agentctl.cli.commands.usage import draw_bar
 from agentctl.interface.requests import RunRequest
 from tests.commands import Result, run_command, stay_in_hour
 from tests.deployment import create_deployment

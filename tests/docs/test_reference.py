@@ -16,8 +16,8 @@ import typer
 
 from agentctl.auth.policy import POLICY
 from agentctl.auth.scopes import KNOWN_SCOPES
+from agentctl.cli.commands.help import EXIT_CODES
 from agentctl.cli.root import app
-from agentctl.cli.topics import EXIT_CODES
 from agentctl.config.tables import ENTRY_TABLES, list_sections
 from tests.docs.pages import ROOT, page, pages
 

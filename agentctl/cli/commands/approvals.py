@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from agentctl.cli.approvals import (
+    APPROVAL,
+    APPROVALS,
     ApprovalId,
     Note,
     SeenHash,
+    ask_value,
     check_decidable,
     confirm_call,
+    describe_call,
     find_approval,
+    list_fields,
     name_command,
     parse_value,
     read_value,
@@ -38,8 +43,6 @@ from agentctl.cli.options import (
     option,
     parse_object,
 )
-from agentctl.cli.questions import ask_value
-from agentctl.cli.show.approvals import APPROVAL, APPROVALS, describe_call, list_fields
 from agentctl.cli.show.output import write_json, write_line, write_value
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.table import plain_columns

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, cast, get_args
 
+from agentctl.cli.io import current_io
 from agentctl.cli.options import (
     NO_CHOICE,
     ComponentChoice,
@@ -14,7 +15,6 @@ from agentctl.cli.options import (
     flag,
     option,
 )
-from agentctl.cli.show.bars import draw_bar, draw_parts
 from agentctl.cli.show.columns import format_distance
 from agentctl.cli.show.output import Format, resolve_format, show_list, write_json, write_line
 from agentctl.cli.show.table import Column, Columns, plain_columns
@@ -39,6 +39,10 @@ _GROUPS: Mapping[UsageKey, tuple[str, ...]] = {
     "model": ("model",),
 }
 _TIMES = ("first_token", "duration")
+
+BAR_COLUMNS = 20
+
+_BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 @with_target(without=("by",), order=(..., "db_id", "limit"))
@@ -238,3 +242,35 @@ def _note_rest(report: Mapping[str, Any], shown: int) -> None:
         note(f"{total['unpriced_tokens']:,} tokens have no known price")
     if shown < report["groups"]:
         note(f"showing {shown} of {report['groups']} groups: --limit shows more")
+
+
+def draw_bar(value: int, most: int) -> str:
+    """Return a bar of at most 20 columns for a value, whose longest is that of `most`."""
+    if most <= 0 or value <= 0:
+        return ""
+    if not _is_unicode():
+        return "#" * max(1, round(value / most * BAR_COLUMNS))
+    eighths = max(1, round(value / most * BAR_COLUMNS * 8))
+    return ("█" * (eighths // 8) + _BLOCKS[eighths % 8]).strip()
+
+
+def draw_parts(parts: list[tuple[int, str, str]], most: int) -> str:
+    """Return a bar of at most 20 columns of several parts; a part that is not 0 has a column.
+
+    Args:
+        parts: the value, the character, and the one for a terminal that has only ASCII.
+        most: the sum of the parts of the longest bar.
+    """
+    total = sum(value for value, _, _ in parts)
+    if most <= 0 or total <= 0:
+        return ""
+    is_unicode = _is_unicode()
+    columns = [max(1, round(value / most * BAR_COLUMNS)) if value else 0 for value, _, _ in parts]
+    while sum(columns) > BAR_COLUMNS:
+        columns[columns.index(max(columns))] -= 1
+    characters = (block if is_unicode else plain for _, block, plain in parts)
+    return "".join(character * count for character, count in zip(characters, columns, strict=True))
+
+
+def _is_unicode() -> bool:
+    return (current_io().out.encoding or "").lower().startswith("utf")

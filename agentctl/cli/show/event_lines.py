@@ -19,8 +19,7 @@ from agentctl.records.events import Event, EventKind, find_event_kind, parse_eve
 from agentctl.records.kinds import ComponentKind, Record
 
 if TYPE_CHECKING:
-    from agentctl.cli.show.transcript.live import LiveTranscript
-    from agentctl.cli.show.transcript.screen import ScreenAnswer
+    from agentctl.cli.show.transcript.live import LiveTranscript, ScreenAnswer
     from agentctl.interface.requests import StreamEvent
 
 TEXT_FORMATS = ("table", "wide", "tsv", "text")
@@ -134,7 +133,7 @@ def create_event_lines(
         return EventLines(RunOutput(kind, write=None, run_id=run_id, whole=whole))
     if not (form in ("table", "wide") and io.out_is_terminal and io.moves_cursor):
         return EventLines(RunOutput(kind, write=write_text, run_id=run_id, whole=whole))
-    from agentctl.cli.show.transcript.screen import ScreenAnswer
+    from agentctl.cli.show.transcript.live import ScreenAnswer
 
     answer = ScreenAnswer()
     return EventLines(RunOutput(kind, write=answer.add, run_id=run_id, whole=whole), answer)

@@ -8,12 +8,11 @@ characters on a terminal; only the other formats parse it. Off a terminal nothin
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from agentctl.cli.io import current_io
-from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, to_columns
-from agentctl.cli.show.table import Column, format_fields, format_table, print_table
+from agentctl.cli.show.table import Column, Columns, format_fields, format_table, print_table
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
 from agentctl.records.kinds import Record
@@ -22,11 +21,14 @@ from agentctl.records.text import escape_controls, escape_json_controls
 if TYPE_CHECKING:
     from agentctl.records.document import Document
 
+
 CommonFormat = Literal["table", "wide", "json", "jsonl", "tsv", "name"]
 """The formats of every command."""
 
 Format = Literal[CommonFormat, "text", "markdown"]
 """The formats of a command with a transcript too, which is also the table of that command."""
+
+ColumnChoice = Sequence[Column] | Columns
 
 
 def resolve_format(option: Format | None) -> Format:
@@ -263,3 +265,49 @@ def _write_lines(lines: Iterable[str]) -> None:
     text = "\n".join(lines)
     if text:
         write_line(text)
+
+
+def to_columns(columns: ColumnChoice) -> Columns:
+    """Return the columns of a list; the same for TSV and tables if there is one sequence."""
+    return columns if isinstance(columns, Columns) else Columns(columns, columns)
+
+
+def choose_columns(records: Sequence[Record], columns: Columns, fields: str) -> Columns:
+    """Return the columns of the fields, in their order.
+
+    A field is a column or, if a record has it, a field of the JSON document. Without records
+    every name is accepted: the fields of the document are not known then.
+
+    Args:
+        records: all records of the list.
+        columns: those without `--fields`.
+        fields: names separated by commas.
+
+    Raises:
+        UsageError: a name is empty or is no field.
+    """
+    names = list(dict.fromkeys(name.strip() for name in fields.split(",")))
+    tsv = {column.name: column for column in columns.tsv}
+    table = {column.name: column for column in columns.table}
+    known = list(dict.fromkeys([*tsv, *table, *(name for record in records for name in record)]))
+    hint = f"use: {', '.join(known)}"
+    if not all(names):
+        raise UsageError("--fields has an empty name", hint=hint)
+    unknown = [name for name in names if name not in known]
+    if records and unknown:
+        raise UsageError(f"--fields has no field {unknown[0]!r}", hint=hint)
+    plain = {name: Column(name) for name in names}
+    return Columns(
+        tsv=[{**plain, **table, **tsv}[name] for name in names],
+        table=[{**plain, **tsv, **table}[name] for name in names],
+    )
+
+
+def pick_values(record: Record, columns: Sequence[Column]) -> Mapping[str, Any]:
+    """Return the fields of a record as JSON has them; a column that is none is computed."""
+    return {
+        column.name: column.read(record)
+        if column.read is not None and column.name not in record
+        else record.get(column.name)
+        for column in columns
+    }

@@ -9,8 +9,15 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from agentctl.cli.io import current_io, using_io
-from agentctl.cli.show.fields import ColumnChoice, choose_columns, pick_values, to_columns
-from agentctl.cli.show.output import Format, show_page, write_json
+from agentctl.cli.show.output import (
+    ColumnChoice,
+    Format,
+    choose_columns,
+    pick_values,
+    show_page,
+    to_columns,
+    write_json,
+)
 from agentctl.cli.show.terminal import note
 from agentctl.errors import AgentctlError, InvalidResponse, TooManyRequests, Unavailable, UsageError
 from agentctl.light_dataclass import dataclass

@@ -32,7 +32,6 @@ from agentctl.cli.options import (
 from agentctl.cli.run_streams import RunWatch, WatchedRun, follow_streams
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import read_run_end, report_run_end
-from agentctl.cli.show.pager import Pager
 from agentctl.cli.show.progress import (
     Counter,
     report_failures,
@@ -41,7 +40,7 @@ from agentctl.cli.show.progress import (
     successes,
 )
 from agentctl.cli.show.terminal import note
-from agentctl.cli.show.transcript.pages import TraceLinks, TranscriptOutput, create_page
+from agentctl.cli.show.transcript.pages import Pager, TraceLinks, TranscriptOutput, create_page
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import RunFailed, StillPending, UsageError
 from agentctl.extensions import name_products

@@ -25,10 +25,15 @@ from agentctl.cli.options import OptionalSessionIds, SessionId, ToFile, flag, op
 from agentctl.cli.run_streams import RECONNECT_DELAYS, RunWatch, WatchedRun, follow_streams
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import show_page, write_bytes
-from agentctl.cli.show.pager import Pager, write_at_once
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import note
-from agentctl.cli.show.transcript.pages import TranscriptOutput, create_page, print_transcript
+from agentctl.cli.show.transcript.pages import (
+    Pager,
+    TranscriptOutput,
+    create_page,
+    print_transcript,
+    write_at_once,
+)
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Forbidden, TooManyRequests, Unavailable, UsageError
 from agentctl.interface.requests import (

@@ -8,22 +8,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from agentctl.cli.io import current_io
 from agentctl.cli.show.answer import RunOutput
+from agentctl.cli.show.terminal import display_width
+from agentctl.cli.show.transcript.draw import Printer, create_console, find_width
 from agentctl.cli.show.transcript.markdown import split_blocks
 from agentctl.records.events import TEXT_KINDS, Event, EventKind
 from agentctl.records.items import Item
 from agentctl.records.kinds import ComponentKind, Record
 from agentctl.records.run_reader import RunReader
-from agentctl.transcripts.model import DrawnCall, DrawnMember, DrawnRun, clean_text
+from agentctl.transcripts.model import DrawnCall, DrawnMember, DrawnRun, clean_line, clean_text
+from agentctl.transcripts.texts import Look
 
 if TYPE_CHECKING:
     from agentctl.cli.show.transcript.draw import Printer
+
 
 _TRY_AGAIN = 1.25
 """Growth of a text that has no complete block, after which it is parsed again."""
 
 _SMALL_TEXT = 2_000
 """Characters of a text that is parsed after each new line."""
+
+TAIL = 400
+"""Characters at the end of an incomplete block that may be in the draft."""
+
+MARGIN = 3
+"""Columns at the right of a draft that stay empty: an echoed `^C` would otherwise wrap there."""
 
 
 class LiveAnswer:
@@ -145,3 +156,52 @@ class LiveTranscript:
     def flush(self) -> None:
         """Draw the text so far although its last block is not complete."""
         self._answer.end()
+
+
+class ScreenAnswer(LiveAnswer):
+    """Draws an answer at a terminal. The end of the incomplete block is the draft of the screen."""
+
+    def __init__(self) -> None:
+        self._io = current_io()
+        self._lines: list[str] = []
+        self._console = create_console(styled=True)
+        super().__init__(Printer(self._console, Look(full=True), self._lines.append))
+
+    @property
+    def is_partial(self) -> bool:
+        """True while a draft is on the screen."""
+        return bool(self._io.draft)
+
+    def add(self, text: str) -> None:
+        """Add a text, and show the blocks that are complete with it, and the rest as a draft."""
+        super().add(text)
+        self._update()
+
+    def end(self) -> None:
+        """Draw the text so far although its last block is not complete."""
+        super().end()
+        self._update()
+
+    def _draw(self, text: str) -> None:
+        self._console.width = find_width()  # the window may have another size now
+        super()._draw(text)
+
+    def _update(self) -> None:
+        """Write the new lines and the draft at once: a person never sees one without the other."""
+        lines, draft = "".join(self._lines), self._format_draft()
+        self._lines.clear()
+        if lines or draft != self._io.draft:
+            self._io.write_above(lines, draft)
+
+    def _format_draft(self) -> str:
+        """Return the end of the incomplete block as one line that fits the terminal."""
+        text = clean_line("".join(self._rest[-TAIL:])[-TAIL:])
+        encoding = self._io.out.encoding or "utf-8"
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
+        room = (self._io.width(self._io.out) or 80) - MARGIN
+        width = display_width(text)
+        start = 0
+        while width > room:
+            width -= display_width(text[start])
+            start += 1
+        return text[start:]
