@@ -47,19 +47,23 @@ def complete_values(subject: str) -> Any:
     return complete
 
 
-def option(flags: str, metavar: str, help: str, **more: Any) -> Any:
-    """Return an option with a value, such as `option("--message -m", "TEXT", "Message")`."""
-    return typer.Option(*flags.split(), metavar=metavar, help=help, **more)
+def option(flags: str, metavar: str, help: str, *, default: Any = ..., **more: Any) -> Any:
+    """Return an option with a value, such as `option("--message -m", "TEXT", "Message")`.
+
+    In an annotation it describes the parameter. As the default of a parameter it describes it too,
+    and its own default is `default`, else None, else False for a flag.
+    """
+    return typer.Option(default, *flags.split(), metavar=metavar, help=help, **more)
 
 
 def flag(flags: str, help: str, **more: Any) -> Any:
-    """Return an option without a value."""
-    return typer.Option(*flags.split(), help=help, **more)
+    """Return an option without a value; see `option`."""
+    return typer.Option(..., *flags.split(), help=help, **more)
 
 
-def argument(metavar: str, help: str, **more: Any) -> Any:
-    """Return an argument."""
-    return typer.Argument(metavar=metavar, help=help, **more)
+def argument(metavar: str, help: str, *, default: Any = ..., **more: Any) -> Any:
+    """Return an argument; see `option`."""
+    return typer.Argument(default, metavar=metavar, help=help, **more)
 
 
 def build_option(annotation: object) -> Any:

@@ -14,6 +14,7 @@ from inspect import Parameter
 from typing import Annotated, Any, cast, get_args
 
 import typer
+from typer.models import ParameterInfo
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.ids import ShortId
@@ -150,6 +151,9 @@ def run_until_done(work: Coroutine[Any, Any, None]) -> None:
 
 def declare_parameters(command: Any, parameters: Sequence[Parameter]) -> None:
     """Set the parameters of a command, which Typer reads from these two attributes."""
+    for each in parameters:
+        if isinstance(each.default, ParameterInfo) and each.default.default is ...:
+            each.default.default = False if each.annotation is bool else None
     command.__signature__ = inspect.Signature(parameters)
     command.__annotations__ = {each.name: each.annotation for each in parameters}
 

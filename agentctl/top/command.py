@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -26,17 +26,14 @@ async def show_top(
     target: Target,
     choice: ComponentChoice = NO_CHOICE,
     user: UserId = None,
-    every: Annotated[
-        float | None,
-        option(
-            "--every",
-            "SECONDS",
-            "Seconds between two readings (default: 1 locally, 2 on a server)",
-            min=0.2,
-            max=3600,
-        ),
-    ] = None,
-    read_only: Annotated[bool, flag("--read-only", "Cancel nothing")] = False,
+    every: float | None = option(
+        "--every",
+        "SECONDS",
+        "Seconds between two readings (default: 1 locally, 2 on a server)",
+        min=0.2,
+        max=3600,
+    ),
+    read_only: bool = flag("--read-only", "Cancel nothing"),
 ) -> None:
     """Watch live runs on a full screen, and cancel them.
 

@@ -80,15 +80,13 @@ async def create_account(
     target: Target,
     name: Annotated[str, argument("NAME", "Display name")],
     scope: Annotated[list[str], option("--scope", "SCOPE", "Scope to grant (repeatable)")],
-    expires_in: Annotated[
-        str | None, option("--expires-in", "TIME", "Lifetime such as 30d or 52w  [default: 90d]")
-    ] = None,
-    never_expires: Annotated[
-        bool, flag("--never-expires", "Never expire; valid until revoked")
-    ] = False,
-    allow_privileged_scopes: Annotated[
-        bool, flag("--allow-privileged-scopes", "Allow scopes that write, delete or administer")
-    ] = False,
+    expires_in: str | None = option(
+        "--expires-in", "TIME", "Lifetime such as 30d or 52w  [default: 90d]"
+    ),
+    never_expires: bool = flag("--never-expires", "Never expire; valid until revoked"),
+    allow_privileged_scopes: bool = flag(
+        "--allow-privileged-scopes", "Allow scopes that write, delete or administer"
+    ),
     output: TokenOutput = None,
 ) -> None:
     """Create an account and print its token on stdout.

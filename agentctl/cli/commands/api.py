@@ -28,10 +28,8 @@ async def call_api(
     target: Target,
     method: Annotated[str, argument("METHOD", "HTTP method, such as GET")],
     path: Annotated[str, argument("PATH", "Path below the URL of the server: /sessions")],
-    query: Annotated[
-        list[str] | None, option("--query", "KEY=VALUE", "Query parameter; may be repeated")
-    ] = None,
-    body: Annotated[str | None, option("--body", "JSON", "JSON object (- reads stdin)")] = None,
+    query: list[str] | None = option("--query", "KEY=VALUE", "Query parameter; may be repeated"),
+    body: str | None = option("--body", "JSON", "JSON object (- reads stdin)"),
 ) -> None:
     """Send a request to the server and print the body of its response.
 

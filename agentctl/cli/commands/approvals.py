@@ -113,14 +113,11 @@ async def approve_call(
     approval_id: ApprovalId,
     hash: SeenHash = None,
     yes: Yes = False,
-    arguments: Annotated[
-        str | None,
-        option(
-            "--arguments",
-            "JSON",
-            "JSON object: the arguments to call with instead (- reads stdin, @FILE a file)",
-        ),
-    ] = None,
+    arguments: str | None = option(
+        "--arguments",
+        "JSON",
+        "JSON object: the arguments to call with instead (- reads stdin, @FILE a file)",
+    ),
     note: Note = None,
     db: DbId = None,
 ) -> None:
@@ -147,14 +144,11 @@ async def answer_question(
     target: Target,
     out: CommandOutput,
     approval_id: ApprovalId,
-    answer: Annotated[
-        str | None,
-        option(
-            "--answer",
-            "VALUE",
-            "The answer, JSON or text (- reads stdin, @FILE a file); without it a terminal asks",
-        ),
-    ] = None,
+    answer: str | None = option(
+        "--answer",
+        "VALUE",
+        "The answer, JSON or text (- reads stdin, @FILE a file); without it a terminal asks",
+    ),
     note: Note = None,
     db: DbId = None,
 ) -> None:
@@ -170,15 +164,10 @@ async def complete_call(
     target: Target,
     out: CommandOutput,
     approval_id: ApprovalId,
-    result: Annotated[
-        str | None,
-        option(
-            "--result",
-            "VALUE",
-            "The result of the call, JSON or text (- reads stdin, @FILE a file)",
-        ),
-    ] = None,
-    fail: Annotated[bool, flag("--fail", "The call failed; --note has the reason")] = False,
+    result: str | None = option(
+        "--result", "VALUE", "The result of the call, JSON or text (- reads stdin, @FILE a file)"
+    ),
+    fail: bool = flag("--fail", "The call failed; --note has the reason"),
     note: Note = None,
     db: DbId = None,
 ) -> None:
@@ -291,9 +280,14 @@ async def watch_approvals(
     target: Target,
     out: CommandOutput,
     filter: ApprovalFilter,
-    every: Annotated[
-        float, option("--every", "SECONDS", "Seconds between two reads", min=0.1, max=86_400)
-    ] = DEFAULT_SECONDS,
+    every: float = option(
+        "--every",
+        "SECONDS",
+        "Seconds between two reads",
+        min=0.1,
+        max=86_400,
+        default=DEFAULT_SECONDS,
+    ),
 ) -> None:
     """Show pending approvals, and each new one as it comes, until Ctrl-C.
 

@@ -117,13 +117,9 @@ async def list_audit(target: Target, out: ListOutput, filter: AuditFilter) -> No
 @with_target(without=("since", "limit", "cursor"))
 async def tail_audit(
     target: Target, out: CommandOutput,
-    lines: Annotated[
-        int,
-        option(
-            "--lines -n", "NUMBER", "Number of recent entries to start with",
-            min=0, max=MAXIMUM_LIMIT,
-        ),
-    ] = 10,
+    lines: int = option(
+"--lines -n", "NUMBER", "Number of recent entries to start with",
+min=0, max=MAXIMUM_LIMIT, default=10),
     *,
     filter: AuditFilter) -> None:  # fmt: skip
     """Show recent audit entries and follow new ones.
@@ -268,9 +264,7 @@ async def verify_audit(
     target: Target,
     out: CommandOutput,
     key: PublicKey,
-    heads: Annotated[
-        Path | None, option("--heads", "FILE", "Copy of the heads that was kept elsewhere")
-    ] = None,
+    heads: Path | None = option("--heads", "FILE", "Copy of the heads that was kept elsewhere"),
 ) -> None:
     """Verify the audit log: every signed head, and the entries that it covers.
 

@@ -150,7 +150,7 @@ async def explain_request(
     context: ContextName = None,
     insecure_http: InsecureHttp = False,
     config: LocalConfig = None,
-    every: Annotated[bool, flag("--all", "Show the passed checks in tables too")] = False,
+    every: bool = flag("--all", "Show the passed checks in tables too"),
 ) -> None:
     """Show the checks of a request, the one that fails, and the fix.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import FieldsOutput, option
 from agentctl.cli.show.table import Column, Columns, plain_columns
@@ -49,7 +47,7 @@ _BUDGETS = Columns(
 async def list_budgets(
     target: Target,
     out: FieldsOutput,
-    user_id: Annotated[str | None, option("--user", "USER", "User of budgets per user")] = None,
+    user_id: str | None = option("--user", "USER", "User of budgets per user"),
 ) -> None:
     """List the budgets in their present periods and their use."""
     document = await target.operations.get_budgets(user_id=user_id)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 from agentctl.cli.help import CommandApp
 from agentctl.cli.options import CommandOutput, Config, flag
@@ -22,7 +22,7 @@ app = CommandApp(
 @app.command("show", epilog="Example: agentctl config show --sources -o json")
 def show_config(
     out: CommandOutput,
-    sources: Annotated[bool, flag("--sources", "Show the source of every value")] = False,
+    sources: bool = flag("--sources", "Show the source of every value"),
     config: Config = None,
 ) -> None:
     """Show every effective value; secrets are masked."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from agentctl.cli.commands.token import USER_SCOPES_NAME, sign_token
 from agentctl.cli.options import Config, flag, option
@@ -16,25 +16,16 @@ EXAMPLE = "agentctl console --sub me --scope sessions:read --no-open"
 
 
 def console(
-    sub: Annotated[
-        str | None, option("--sub", "USER", "Subject of the token (default: your login name)")
-    ] = None,
-    scope: Annotated[
-        list[str] | None,
-        option(
-            "--scope",
-            "SCOPE",
-            "Scope to grant (repeatable; default: read and run everything, write sessions)",
-        ),
-    ] = None,
-    expires_in: Annotated[str, option("--expires-in", "TIME", "Lifetime of the token")] = "1h",
-    url: Annotated[
-        str | None, option("--url", "URL", "Server URL (default: from the configuration)")
-    ] = None,
-    no_open: Annotated[
-        bool, flag("--no-open", "Print the token without opening a browser")
-    ] = False,
-    yes: Annotated[bool, flag("--yes -y", "Skip the confirmation of the admin scope")] = False,
+    sub: str | None = option("--sub", "USER", "Subject of the token (default: your login name)"),
+    scope: list[str] | None = option(
+        "--scope",
+        "SCOPE",
+        "Scope to grant (repeatable; default: read and run everything, write sessions)",
+    ),
+    expires_in: str = option("--expires-in", "TIME", "Lifetime of the token", default="1h"),
+    url: str | None = option("--url", "URL", "Server URL (default: from the configuration)"),
+    no_open: bool = flag("--no-open", "Print the token without opening a browser"),
+    yes: bool = flag("--yes -y", "Skip the confirmation of the admin scope"),
     config: Config = None,
 ) -> None:
     """Print a token for the console and open the console in a browser.

@@ -38,10 +38,8 @@ _COLUMNS = [Column("name"), Column("current"), Column("url"), Column("token_file
 def add_context(
     name: Name,
     url: Annotated[str, option("--url", "URL", "Server URL")],
-    token_file: Annotated[
-        Path | None, option("--token-file", "FILE", "File with the token for this server")
-    ] = None,
-    use: Annotated[bool, flag("--use", "Select it as the current context")] = False,
+    token_file: Path | None = option("--token-file", "FILE", "File with the token for this server"),
+    use: bool = flag("--use", "Select it as the current context"),
 ) -> None:
     """Add a named server.
 
@@ -79,7 +77,7 @@ def list_contexts(out: FieldsOutput) -> None:
 @app.command("use", epilog="Example: agentctl context use demo")
 def use_context(
     name: Annotated[str | None, _NAME] = None,
-    none: Annotated[bool, flag("--none", "Select no context: work locally")] = False,
+    none: bool = flag("--none", "Select no context: work locally"),
 ) -> None:
     """Select the current context."""
     if (name is None) is not none:
@@ -103,14 +101,11 @@ def current_context() -> None:
 @app.command("show", epilog="Example: agentctl context show demo")
 def show_context(
     out: CommandOutput,
-    name: Annotated[
-        str | None,
-        argument(
-            "NAME",
-            "Name of the context (default: the current one)",
-            autocompletion=complete_values("context"),
-        ),
-    ] = None,
+    name: str | None = argument(
+        "NAME",
+        "Name of the context (default: the current one)",
+        autocompletion=complete_values("context"),
+    ),
 ) -> None:
     """Show one context; without NAME the current one."""
     stored = contexts.load_contexts()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.io import current_io
 from agentctl.cli.options import CommandOutput, Config, GivenTokenFile, InsecureHttp, flag, option
@@ -44,23 +44,16 @@ _COLUMNS = [
 async def doctor(
     out: CommandOutput,
     config: Config = None,
-    url: Annotated[
-        str | None, option("--url", "URL", f"Check this server, also one of {name_products()}")
-    ] = None,
+    url: str | None = option("--url", "URL", f"Check this server, also one of {name_products()}"),
     token_file: GivenTokenFile = None,
     insecure_http: InsecureHttp = False,
-    production: Annotated[
-        bool, flag("--production", "Check what a server in production needs, too")
-    ] = False,
-    backups: Annotated[
-        Path | None,
-        option(
-            "--backups",
-            "DIR",
-            "Folder with backups of the databases, for --production"
-            " (default: /var/lib/agentctl-backups)",
-        ),
-    ] = None,
+    production: bool = flag("--production", "Check what a server in production needs, too"),
+    backups: Path | None = option(
+        "--backups",
+        "DIR",
+        "Folder with backups of the databases, for --production"
+        " (default: /var/lib/agentctl-backups)",
+    ),
 ) -> None:
     """Check the installation, or a server; `HELP` has the rest."""
     findings: list[Finding] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -109,10 +109,9 @@ def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
 
 def show_help(
     context: typer.Context,
-    words: Annotated[
-        list[str] | None,
-        argument("TOPIC", "A topic, or a command: runs list", autocompletion=complete_topic),
-    ] = None,
+    words: list[str] | None = argument(
+        "TOPIC", "A topic, or a command: runs list", autocompletion=complete_topic
+    ),
 ) -> None:
     """Show a help topic or the help of a command. Without a TOPIC it lists the topics."""
     if not words:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from agentctl.cli.commands.console import find_url
 from agentctl.cli.options import argument, option
@@ -38,17 +38,10 @@ _PACKAGES = {"pydantic-ai": "pydantic_ai", "langgraph": "langgraph", "mcp": "mcp
 
 
 def init(
-    directory: Annotated[
-        Path, argument("DIR", "Directory to write to; created if missing")
-    ] = Path(),
-    agent: Annotated[
-        AgentKind | None,
-        option(
-            "--agent",
-            "KIND",
-            "Write an agent in Python too: function, pydantic-ai, langgraph or mcp",
-        ),
-    ] = None,
+    directory: Path = argument("DIR", "Directory to write to; created if missing", default=Path()),
+    agent: AgentKind | None = option(
+        "--agent", "KIND", "Write an agent in Python too: function, pydantic-ai, langgraph or mcp"
+    ),
 ) -> None:
     """Write a sample configuration and a key pair.
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.options import Config, FieldsOutput, Yes, flag, option
@@ -61,24 +61,21 @@ _KEYS = Columns(
 DEFAULT_OVERLAP = "1h"
 """The default lifetime of `token mint`."""
 
+_ALGORITHMS = join_alternatives(get_args(Algorithm))
+
 RELOAD_SECONDS = 5.0
 """Seconds within which a server reloads a changed file."""
 
 
 @app.command("generate", epilog="Example: agentctl keys generate --algorithm ES256 --out es.pem")
 def generate_key(
-    algorithm: Annotated[
-        Algorithm,
-        option(
-            "--algorithm",
-            "ALGORITHM",
-            f"Signature algorithm: {join_alternatives(get_args(Algorithm))}",
-        ),
-    ] = "RS256",
-    out: Annotated[Path, option("--out", "FILE", "File for the private key, mode 0600")] = Path(
-        "signing.pem"
+    algorithm: Algorithm = option(
+        "--algorithm", "ALGORITHM", f"Signature algorithm: {_ALGORITHMS}", default="RS256"
     ),
-    key_id: Annotated[str, option("--key-id", "KID", "Key id (default: the thumbprint)")] = "",
+    out: Path = option(
+        "--out", "FILE", "File for the private key, mode 0600", default=Path("signing.pem")
+    ),
+    key_id: str = option("--key-id", "KID", "Key id (default: the thumbprint)", default=""),
 ) -> None:
     """Generate a key pair and print its key id.
 
@@ -284,30 +281,21 @@ def print_jwks(config: Config = None) -> None:
 
 @app.command("rotate", epilog="Example: agentctl keys rotate --overlap 8h")
 def rotate_key(
-    overlap: Annotated[
-        str | None,
-        option(
-            "--overlap",
-            "TIME",
-            f"Longest lifetime of tokens of the old key (default: {DEFAULT_OVERLAP})",
-        ),
-    ] = None,
-    wait: Annotated[
-        float,
-        option(
-            "--wait",
-            "SECONDS",
-            "Seconds to wait for the servers to load the new key",
-            min=0,
-            max=3_600,
-        ),
-    ] = RELOAD_SECONDS,
-    drop_old_private: Annotated[
-        bool, flag("--drop-old-private", "Delete the old private key")
-    ] = False,
-    finish: Annotated[
-        bool, flag("--finish", "Finish the rotation: remove the old public key")
-    ] = False,
+    overlap: str | None = option(
+        "--overlap",
+        "TIME",
+        f"Longest lifetime of tokens of the old key (default: {DEFAULT_OVERLAP})",
+    ),
+    wait: float = option(
+        "--wait",
+        "SECONDS",
+        "Seconds to wait for the servers to load the new key",
+        min=0,
+        max=3_600,
+        default=RELOAD_SECONDS,
+    ),
+    drop_old_private: bool = flag("--drop-old-private", "Delete the old private key"),
+    finish: bool = flag("--finish", "Finish the rotation: remove the old public key"),
     yes: Yes = False,
     config: Config = None,
 ) -> None:

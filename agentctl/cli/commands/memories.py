@@ -112,8 +112,8 @@ async def add_memory(
     text: Annotated[str, argument("TEXT", "Text of the memory (- reads stdin)")],
     topic: Topics = None,
     user: Owner = None,
-    agent: Annotated[str | None, option("--agent", "ID", "Agent that it is from")] = None,
-    team: Annotated[str | None, option("--team", "ID", "Team that it is from")] = None,
+    agent: str | None = option("--agent", "ID", "Agent that it is from"),
+    team: str | None = option("--team", "ID", "Team that it is from"),
 ) -> None:
     """Add a memory of a user."""
     memory = NewMemory(read_text_or_stdin(text, "text"), tuple(topic or ()), user, agent, team)
@@ -128,9 +128,9 @@ async def edit_memory(
     target: Target,
     out: CommandOutput,
     memory_id: MemoryId,
-    text: Annotated[str | None, option("--text", "TEXT", "New text (- reads stdin)")] = None,
+    text: str | None = option("--text", "TEXT", "New text (- reads stdin)"),
     topic: Topics = None,
-    no_topics: Annotated[bool, flag("--no-topics", "Remove all topics")] = False,
+    no_topics: bool = flag("--no-topics", "Remove all topics"),
 ) -> None:
     """Replace the text or the topics of a memory."""
     if topic and no_topics:
@@ -206,9 +206,9 @@ async def export_memories(target: Target, to_file: ToFile = None, user: UserId =
 async def import_memories(
     target: Target,
     source: Annotated[str, argument("FILE", "File that `export` wrote (- reads stdin)")],
-    user: Annotated[
-        str | None, option("--user", "USER", "Owner of all memories, instead of the exported ones")
-    ] = None,
+    user: str | None = option(
+        "--user", "USER", "Owner of all memories, instead of the exported ones"
+    ),
 ) -> None:
     """Import memories that `export` wrote.
 

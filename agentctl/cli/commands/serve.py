@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from agentctl import __version__
 from agentctl.cli.options import Config, flag, option
@@ -30,27 +30,21 @@ _DEMO_TEMPLATES = Path(__file__).parents[1] / "templates" / "demo"
 
 def serve(
     config: Config = None,
-    host: Annotated[str | None, option("--host", "HOST", "Address to listen on")] = None,
-    port: Annotated[
-        int | None,
-        option("--port", "PORT", "Port to listen on (0: any free port)", min=0, max=65535),
-    ] = None,
-    workers: Annotated[
-        int | None, option("--workers", "N", "Number of worker processes", min=1, max=64)
-    ] = None,
-    demo: Annotated[
-        bool, flag("--demo", "Serve an offline demo with its own directory and keys")
-    ] = False,
-    demo_dir: Annotated[
-        Path | None,
-        option("--demo-dir", "DIR", f"Directory of the demo (default: {DEMO_DIRECTORY})"),
-    ] = None,
-    reload: Annotated[
-        bool, flag("--reload", "Restart when the configuration or a module changes (development)")
-    ] = False,
-    insecure_no_auth: Annotated[
-        bool, flag("--insecure-no-auth", "Disable authentication: every caller is an administrator")
-    ] = False,
+    host: str | None = option("--host", "HOST", "Address to listen on"),
+    port: int | None = option(
+        "--port", "PORT", "Port to listen on (0: any free port)", min=0, max=65535
+    ),
+    workers: int | None = option("--workers", "N", "Number of worker processes", min=1, max=64),
+    demo: bool = flag("--demo", "Serve an offline demo with its own directory and keys"),
+    demo_dir: Path | None = option(
+        "--demo-dir", "DIR", f"Directory of the demo (default: {DEMO_DIRECTORY})"
+    ),
+    reload: bool = flag(
+        "--reload", "Restart when the configuration or a module changes (development)"
+    ),
+    insecure_no_auth: bool = flag(
+        "--insecure-no-auth", "Disable authentication: every caller is an administrator"
+    ),
 ) -> None:
     """Start the server.
 

@@ -57,31 +57,23 @@ _TOKEN_HINT = "pipe the token into `-`, pass its file with --token-file, or set 
     "mint", epilog="Example: agentctl token mint --sub me --scope agents:run --expires-in 15m"
 )
 def mint_token(
-    sub: Annotated[
-        str | None, option("--sub", "USER", "Subject: the user that the token represents")
-    ] = None,
-    scope: Annotated[
-        list[str] | None,
-        option(
-            "--scope",
-            "SCOPE",
-            "Scope to grant (repeatable); user: read and run everything, write sessions",
-            autocompletion=complete_values("scope"),
-        ),
-    ] = None,
-    expires_in: Annotated[
-        str, option("--expires-in", "TIME", "Lifetime such as 15m, 2h or 7d, or a time in RFC 3339")
-    ] = "1h",
-    audience: Annotated[
-        str | None, option("--audience", "AUD", "Audience, if the server verifies it")
-    ] = None,
-    issuer: Annotated[
-        str | None, option("--issuer", "ISS", "Issuer, if none is configured")
-    ] = None,
-    session_id: Annotated[
-        str | None, option("--session-id", "ID", "Default session for runs and cancels")
-    ] = None,
-    yes: Annotated[bool, flag("--yes -y", "Skip the confirmation of the admin scope")] = False,
+    sub: str | None = option("--sub", "USER", "Subject: the user that the token represents"),
+    scope: list[str] | None = option(
+        "--scope",
+        "SCOPE",
+        "Scope to grant (repeatable); user: read and run everything, write sessions",
+        autocompletion=complete_values("scope"),
+    ),
+    expires_in: str = option(
+        "--expires-in",
+        "TIME",
+        "Lifetime such as 15m, 2h or 7d, or a time in RFC 3339",
+        default="1h",
+    ),
+    audience: str | None = option("--audience", "AUD", "Audience, if the server verifies it"),
+    issuer: str | None = option("--issuer", "ISS", "Issuer, if none is configured"),
+    session_id: str | None = option("--session-id", "ID", "Default session for runs and cancels"),
+    yes: bool = flag("--yes -y", "Skip the confirmation of the admin scope"),
     config: Config = None,
 ) -> None:
     """Sign a token and print it on stdout.

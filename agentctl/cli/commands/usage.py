@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, cast, get_args
+from typing import Any, cast, get_args
 
 from agentctl.cli.io import current_io
 from agentctl.cli.options import (
@@ -49,19 +49,13 @@ _BLOCKS = " ▏▎▍▌▋▊▉█"
 async def show_usage(
     target: Target,
     filter: UsageFilter,
-    group_by: Annotated[
-        str | None,
-        option(
-            "--by",
-            "FIELDS",
-            "day, user, component or model; several with commas"
-            " (default: day, with --plot component)",
-        ),
-    ] = None,
-    plot: Annotated[
-        bool, flag("--plot", "Draw runs, failures, times, tokens and cost over time")
-    ] = False,
-    step: Annotated[Step | None, option("--step", "STEP", "With --plot: hour or day")] = None,
+    group_by: str | None = option(
+        "--by",
+        "FIELDS",
+        "day, user, component or model; several with commas (default: day, with --plot component)",
+    ),
+    plot: bool = flag("--plot", "Draw runs, failures, times, tokens and cost over time"),
+    step: Step | None = option("--step", "STEP", "With --plot: hour or day"),
     choice: ComponentChoice = NO_CHOICE,
     output: OutputOption = None,
     fields: FieldsOption = None,

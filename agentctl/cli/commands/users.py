@@ -247,15 +247,11 @@ async def erase_user(
     target: Target,
     out: CommandOutput,
     user: UserOfData,
-    dry_run: Annotated[bool, flag("--dry-run", "Show what would be erased, erase nothing")] = False,
+    dry_run: bool = flag("--dry-run", "Show what would be erased, erase nothing"),
     yes: Yes = False,
-    cancel: Annotated[
-        bool, flag("--cancel", "Cancel the live and paused runs of the user first")
-    ] = False,
-    vacuum: Annotated[
-        bool, flag("--vacuum", "Rewrite SQLite files of any size; writers wait")
-    ] = False,
-    no_vacuum: Annotated[bool, flag("--no-vacuum", "Do not rewrite SQLite files")] = False,
+    cancel: bool = flag("--cancel", "Cancel the live and paused runs of the user first"),
+    vacuum: bool = flag("--vacuum", "Rewrite SQLite files of any size; writers wait"),
+    no_vacuum: bool = flag("--no-vacuum", "Do not rewrite SQLite files"),
 ) -> None:
     """Erase the data of a person in every database, except for the audit log.
 

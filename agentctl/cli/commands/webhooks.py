@@ -113,14 +113,10 @@ async def list_deliveries(target: Target, out: ListOutput, filter: DeliveryFilte
 @with_target()
 async def redeliver(
     target: Target,
-    delivery_ids: Annotated[list[str] | None, argument("DELIVERY_ID", "Ids of deliveries")] = None,
-    dead: Annotated[bool, flag("--dead", "All dead deliveries")] = False,
-    webhook: Annotated[
-        str | None, option("--webhook", "ID", "With --dead: of this endpoint")
-    ] = None,
-    since: Annotated[
-        str | None, option("--since", "AGE", "With --dead: at most this old: 10m, 2h, 7d")
-    ] = None,
+    delivery_ids: list[str] | None = argument("DELIVERY_ID", "Ids of deliveries"),
+    dead: bool = flag("--dead", "All dead deliveries"),
+    webhook: str | None = option("--webhook", "ID", "With --dead: of this endpoint"),
+    since: str | None = option("--since", "AGE", "With --dead: at most this old: 10m, 2h, 7d"),
 ) -> None:
     """Deliver events again, with the same event ids."""
     ids = list(delivery_ids or ())

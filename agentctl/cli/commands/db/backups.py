@@ -89,7 +89,7 @@ async def back_up(
 async def list_backups(
     out: CommandOutput,
     chosen: AllDatabases,
-    check: Annotated[bool, flag("--check", "Read each backup completely")] = False,
+    check: bool = flag("--check", "Read each backup completely"),
 ) -> None:
     """List the backups that servers have written, newest first.
 
@@ -143,14 +143,10 @@ def _describe_schedule(
 
 async def restore(
     out: CommandOutput,
-    file: Annotated[Path | None, argument("[FILE]", "File of db backup, or of db backups")] = None,
-    latest: Annotated[
-        bool, flag("--latest", "Restore the newest verified one of `db backups`")
-    ] = False,
-    replace: Annotated[bool, flag("--replace", "Move the present database aside first")] = False,
-    sha256: Annotated[
-        str | None, option("--sha256", "HASH", "Hash that `db backup` printed")
-    ] = None,
+    file: Path | None = argument("[FILE]", "File of db backup, or of db backups"),
+    latest: bool = flag("--latest", "Restore the newest verified one of `db backups`"),
+    replace: bool = flag("--replace", "Move the present database aside first"),
+    sha256: str | None = option("--sha256", "HASH", "Hash that `db backup` printed"),
     *,
     chosen: OneDatabase,
 ) -> None:

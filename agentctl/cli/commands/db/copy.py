@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from agentctl.cli.databases import OneDatabase, find_databases
 from agentctl.cli.options import CommandOutput, Config, flag, option
@@ -27,24 +27,15 @@ _FINISHED = plain_columns("from", "to", "rows", "starts_refused", "writes_refuse
 
 async def copy(
     out: CommandOutput,
-    source: Annotated[
-        str | None, option("--from", "ID", "SQLite database to copy (default: the first)")
-    ] = None,
-    target: Annotated[str | None, option("--to", "ID|URL", "Empty PostgreSQL database")] = None,
-    finish: Annotated[
-        bool, flag("--finish", "Close the source and let the target take its place")
-    ] = False,
-    wait: Annotated[
-        float | None,
-        option(
-            "--wait", "SECONDS", "With --finish: maximum wait for live runs (default: 30)", min=0
-        ),
-    ] = None,
-    interrupt: Annotated[
-        bool, flag("--interrupt", "With --finish: even if runs are live after the wait")
-    ] = False,
-    status: Annotated[bool, flag("--status --dry-run", "Show the status, change nothing")] = False,
-    abandon: Annotated[bool, flag("--abandon", "End a copy that has begun")] = False,
+    source: str | None = option("--from", "ID", "SQLite database to copy (default: the first)"),
+    target: str | None = option("--to", "ID|URL", "Empty PostgreSQL database"),
+    finish: bool = flag("--finish", "Close the source and let the target take its place"),
+    wait: float | None = option(
+        "--wait", "SECONDS", "With --finish: maximum wait for live runs (default: 30)", min=0
+    ),
+    interrupt: bool = flag("--interrupt", "With --finish: even if runs are live after the wait"),
+    status: bool = flag("--status --dry-run", "Show the status, change nothing"),
+    abandon: bool = flag("--abandon", "End a copy that has begun"),
     config: Config = None,
 ) -> None:
     """Copy a SQLite database to PostgreSQL while servers work with it.

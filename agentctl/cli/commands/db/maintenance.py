@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.commands.doctor import check_findings, show_findings
 from agentctl.cli.databases import AllDatabases
@@ -91,12 +91,8 @@ async def show_status(out: CommandOutput, chosen: AllDatabases) -> None:
 async def migrate(
     out: CommandOutput,
     chosen: AllDatabases,
-    dry_run: Annotated[
-        bool, flag("--dry-run", "Show the pending migrations, change nothing")
-    ] = False,
-    finish: Annotated[
-        bool, flag("--finish", "End the upgrade: earlier versions will not work any more")
-    ] = False,
+    dry_run: bool = flag("--dry-run", "Show the pending migrations, change nothing"),
+    finish: bool = flag("--finish", "End the upgrade: earlier versions will not work any more"),
 ) -> None:
     """Apply pending migrations; create missing databases.
 

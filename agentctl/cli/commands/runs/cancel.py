@@ -100,15 +100,15 @@ async def cancel_runs(
     out: CommandOutput,
     filter: RunFilter,
     run_ids: OptionalRunIds = None,
-    all: Annotated[bool, flag("--all", "Cancel every live run that matches the filters")] = False,
+    all: bool = flag("--all", "Cancel every live run that matches the filters"),
     choice: ComponentChoice = NO_CHOICE,
     session: SessionOption = None,
     status: LiveStatus = None,
     ages: AgeOptions = NO_AGES,
-    dry_run: Annotated[bool, flag("--dry-run", "With --all: show the runs, cancel none")] = False,
+    dry_run: bool = flag("--dry-run", "With --all: show the runs, cancel none"),
     yes: Yes = False,
     wait: WaitSeconds = DEFAULT_WAIT_SECONDS,
-    reason: Annotated[str | None, option("--reason", "TEXT", "Reason to record")] = None,
+    reason: str | None = option("--reason", "TEXT", "Reason to record"),
 ) -> None:
     """Cancel runs by id, or all live runs that match the filters.
 

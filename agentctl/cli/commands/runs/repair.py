@@ -81,13 +81,10 @@ async def fork_run(
     target: Target,
     out: CommandOutput,
     run_id: RunId,
-    at: Annotated[
-        int | None,
-        option("--at", "N", "Messages to begin with, as in `runs get --messages`", min=0),
-    ] = None,
-    message: Annotated[
-        str | None, option("--message -m", "TEXT", "Next message (- reads stdin)")
-    ] = None,
+    at: int | None = option(
+        "--at", "N", "Messages to begin with, as in `runs get --messages`", min=0
+    ),
+    message: str | None = option("--message -m", "TEXT", "Next message (- reads stdin)"),
     agent: AgentId = None,
     team: TeamId = None,
     session: Annotated[
@@ -195,7 +192,7 @@ def _describe_plan(plan: Mapping[str, Any], part: str) -> Iterator[str]:
 async def examine_runs(
     target: Target,
     out: CommandOutput,
-    fix: Annotated[bool, flag("--fix", "Repair the problems that can be repaired")] = False,
+    fix: bool = flag("--fix", "Repair the problems that can be repaired"),
     yes: Yes = False,
     db: AnyDatabase = None,
 ) -> None:

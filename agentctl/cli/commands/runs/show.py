@@ -104,12 +104,8 @@ async def get_run(
         ShortId("session"),
         build_id_option("session", f"Session of the run (required on {name_products()})"),
     ] = None,
-    timeline: Annotated[
-        bool, flag("--timeline", "Show when models, tools and members worked")
-    ] = False,
-    messages: Annotated[
-        bool, flag("--messages", "List its messages with their numbers, for runs fork")
-    ] = False,
+    timeline: bool = flag("--timeline", "Show when models, tools and members worked"),
+    messages: bool = flag("--messages", "List its messages with their numbers, for runs fork"),
     db: DbId = None,
 ) -> None:
     """Show one run as a transcript.
@@ -153,9 +149,7 @@ async def watch_run(
     target: Target,
     out: CommandOutput,
     run_id: RunId,
-    after: Annotated[
-        int | None, option("--after", "NUMBER", "Resume after this event number", min=0)
-    ] = None,
+    after: int | None = option("--after", "NUMBER", "Resume after this event number", min=0),
     choice: ComponentChoice = NO_CHOICE,
     session: SessionOption = None,
     db: DbId = None,
@@ -206,16 +200,13 @@ async def wait_for_runs(
     target: Target,
     out: CommandOutput,
     run_ids: RunIds,
-    wait: Annotated[
-        float | None,
-        option(
-            "--wait",
-            "SECONDS",
-            "Seconds to wait for the runs to end (default: no limit)",
-            min=0,
-            max=MAXIMUM_WAIT_SECONDS,
-        ),
-    ] = None,
+    wait: float | None = option(
+        "--wait",
+        "SECONDS",
+        "Seconds to wait for the runs to end (default: no limit)",
+        min=0,
+        max=MAXIMUM_WAIT_SECONDS,
+    ),
     choice: ComponentChoice = NO_CHOICE,
     session: SessionOption = None,
     db: DbId = None,

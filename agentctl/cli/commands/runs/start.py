@@ -62,38 +62,6 @@ if TYPE_CHECKING:
     from agentctl.records.runs import RunRecord
 
 
-Message = Annotated[str | None, option("--message -m", "TEXT", "Message to send (- reads stdin)")]
-
-InputObject = Annotated[
-    str | None,
-    option("--input", "JSON", "JSON object for an agent in code (- reads stdin, @FILE a file)"),
-]
-
-Metadata = Annotated[
-    list[str] | None,
-    option("--metadata", "KEY=VALUE", "Metadata of the run (repeatable), or one JSON object"),
-]
-
-SessionState = Annotated[
-    str | None,
-    option(
-        "--session-state", "JSON", "JSON object: replaces these keys of the state of the session"
-    ),
-]
-
-OutputSchema = Annotated[
-    str | None, option("--output-schema", "JSON", "JSON Schema of an object for the answer")
-]
-
-ClientTools = Annotated[
-    str | None,
-    option(
-        "--client-tools",
-        "JSON",
-        "Array of tools that you execute: name, description, parameters; @FILE reads a file",
-    ),
-]
-
 Background = Annotated[
     bool, flag("--background", "Return at once; the run continues on the server")
 ]
@@ -118,20 +86,30 @@ _CHOICES = "Make this call? [y]es, [n]o, [e]dit the arguments, [l]ater: "
 async def start_run(
     target: Target,
     out: CommandOutput,
-    message: Message = None,
-    input: InputObject = None,
+    message: str | None = option("--message -m", "TEXT", "Message to send (- reads stdin)"),
+    input: str | None = option(
+        "--input", "JSON", "JSON object for an agent in code (- reads stdin, @FILE a file)"
+    ),
     choice: ComponentChoice = NO_CHOICE,
     session: SessionOption = None,
-    user: Annotated[
-        str | None, option("--user", "USER", "Owner of the run (administrators only)")
-    ] = None,
+    user: str | None = option("--user", "USER", "Owner of the run (administrators only)"),
     background: Background = False,
     stream: StreamOption = None,
     idempotency_key: KeyOption = None,
-    metadata: Metadata = None,
-    session_state: SessionState = None,
-    output_schema: OutputSchema = None,
-    client_tools: ClientTools = None,
+    metadata: list[str] | None = option(
+        "--metadata", "KEY=VALUE", "Metadata of the run (repeatable), or one JSON object"
+    ),
+    session_state: str | None = option(
+        "--session-state", "JSON", "JSON object: replaces these keys of the state of the session"
+    ),
+    output_schema: str | None = option(
+        "--output-schema", "JSON", "JSON Schema of an object for the answer"
+    ),
+    client_tools: str | None = option(
+        "--client-tools",
+        "JSON",
+        "Array of tools that you execute: name, description, parameters; @FILE reads a file",
+    ),
 ) -> None:
     """Start a run of an agent, team or workflow, and show its output.
 

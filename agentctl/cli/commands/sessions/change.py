@@ -64,9 +64,7 @@ async def import_sessions(
     target: Target,
     out: CommandOutput,
     file: Annotated[Path, argument("FILE", "File of sessions export (- is stdin)")],
-    dry_run: Annotated[
-        bool, flag("--dry-run", "Check the file and the database, change nothing")
-    ] = False,
+    dry_run: bool = flag("--dry-run", "Check the file and the database, change nothing"),
     db: DbId = None,
 ) -> None:
     """Import sessions with all their runs.
@@ -215,17 +213,10 @@ async def prune_sessions(
         str, option("--idle", "DAYS", "Time since the last use of a session, such as 90d")
     ],
     choice: ComponentChoice = NO_CHOICE,
-    dry_run: Annotated[
-        bool, flag("--dry-run", "Show what would be removed, remove nothing")
-    ] = False,
-    export: Annotated[
-        Path | None,
-        option(
-            "--export",
-            "FOLDER",
-            "Write the sessions to files in this folder before they are removed",
-        ),
-    ] = None,
+    dry_run: bool = flag("--dry-run", "Show what would be removed, remove nothing"),
+    export: Path | None = option(
+        "--export", "FOLDER", "Write the sessions to files in this folder before they are removed"
+    ),
     yes: Yes = False,
     db: DbId = None,
 ) -> None:
@@ -309,12 +300,8 @@ async def delete_sessions(
     target: Target,
     session_ids: SessionIds,
     yes: Yes = False,
-    cancel: Annotated[
-        bool, flag("--cancel", "Cancel live runs first; deletes one session at a time")
-    ] = False,
-    dry_run: Annotated[
-        bool, flag("--dry-run", "Print the sessions that would be deleted, delete none")
-    ] = False,
+    cancel: bool = flag("--cancel", "Cancel live runs first; deletes one session at a time"),
+    dry_run: bool = flag("--dry-run", "Print the sessions that would be deleted, delete none"),
     db: DbId = None,
 ) -> None:
     """Delete sessions and their runs.

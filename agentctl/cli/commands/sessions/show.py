@@ -147,17 +147,14 @@ async def get_session(
     target: Target,
     out: TranscriptOutput,
     session_id: SessionId,
-    last: Annotated[
-        int | None,
-        option(
-            "--last",
-            "NUMBER",
-            f"Number of runs to show, counted from the end (default: {DEFAULT_LAST_RUNS})",
-            min=1,
-        ),
-    ] = None,
-    all: Annotated[bool, flag("--all", "Show all runs")] = False,
-    follow: Annotated[bool, flag("--follow", "Go on with live and new runs until Ctrl-C")] = False,
+    last: int | None = option(
+        "--last",
+        "NUMBER",
+        f"Number of runs to show, counted from the end (default: {DEFAULT_LAST_RUNS})",
+        min=1,
+    ),
+    all: bool = flag("--all", "Show all runs"),
+    follow: bool = flag("--follow", "Go on with live and new runs until Ctrl-C"),
     where: SessionLocator = DEFAULT_LOCATOR,
 ) -> None:
     """Show one session as a transcript.
@@ -335,10 +332,10 @@ async def list_session_runs(
 async def export_sessions(
     target: Target,
     session_ids: OptionalSessionIds = None,
-    all: Annotated[bool, flag("--all", "Export every session that matches the filters")] = False,
-    file_format: Annotated[
-        ExportFormat, option("--format", "FORM", "jsonl, json or markdown")
-    ] = "jsonl",
+    all: bool = flag("--all", "Export every session that matches the filters"),
+    file_format: ExportFormat = option(
+        "--format", "FORM", "jsonl, json or markdown", default="jsonl"
+    ),
     to_file: ToFile = None,
     where: SessionLocator = DEFAULT_LOCATOR,
 ) -> None:
