@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from agentctl.auth.keys.files import write_private_key
-from agentctl.auth.keys.generate import build_public_pem, generate_key
+from agentctl.auth.keys.signing import build_public_pem, generate_key
 from agentctl.auth.principal import Principal
 from agentctl.auth.tokens import mint
 from agentctl.auth.verifier import Verifier

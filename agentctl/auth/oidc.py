@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 import jwt
 
-from agentctl.auth.keys.fetch import FetchError, fetch_configuration, is_allowed_url, post_form
+from agentctl.auth.keys.remote import FetchError, fetch_configuration, is_allowed_url, post_form
 from agentctl.errors import BadRequest, TooManyRequests, Unavailable
 
 if TYPE_CHECKING:

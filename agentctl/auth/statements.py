@@ -45,8 +45,7 @@ def load_statement_key(path: Path) -> StatementKey:
         InvalidKey: the file is missing, open to other users, or has no Ed25519 key.
     """
     from agentctl.auth.keys.files import read_private_key
-    from agentctl.auth.keys.generate import key_thumbprint
-    from agentctl.auth.keys.signing import load_signing_key
+    from agentctl.auth.keys.signing import key_thumbprint, load_signing_key
     from agentctl.auth.tokens.algorithms import get_algorithm
 
     key = load_signing_key(read_private_key(path), get_algorithm(ALGORITHM), f"The key file {path}")

@@ -14,9 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
-from agentctl.auth.keys.fetch import FETCH_SECONDS
 from agentctl.auth.keys.keyring import Keyring, has_remote_keys
-from agentctl.auth.keys.remote import RemoteKeys, RemoteKeyState
+from agentctl.auth.keys.remote import FETCH_SECONDS, RemoteKeys, RemoteKeyState
 from agentctl.auth.principal import Principal, anonymous_principal
 from agentctl.auth.tokens.account_tokens import account_token_prefix
 from agentctl.auth.tokens.claims import ClaimRules, check_claims
@@ -25,7 +24,7 @@ from agentctl.errors import InvalidToken, Unauthenticated, Unavailable
 from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from agentctl.auth.tokens.account_lookup import AccountTokens
+    from agentctl.auth.tokens.account_tokens import AccountTokens
     from agentctl.config.settings import Settings
 
 _CACHE_SIZE = 4_096

@@ -85,20 +85,20 @@ def write_key_pair(private: Path, algorithm: str) -> KeyPair:
         Conflict: one of the files exists.
         InvalidKey: unknown algorithm, or a file cannot be written; no file stays.
     """
-    from agentctl.auth.keys import generate
+    from agentctl.auth.keys import signing
     from agentctl.auth.keys.files import write_private_key
 
     public = None if algorithm.startswith("HS") else public_path(private)
     check_absent(private, *([public] if public else []))
-    secret = generate.generate_key(algorithm)
+    secret = signing.generate_key(algorithm)
     write_private_key(private, secret)
     try:
         if public is not None:
-            create_file(public, generate.build_public_pem(secret, algorithm))
+            create_file(public, signing.build_public_pem(secret, algorithm))
     except BaseException:
         private.unlink(missing_ok=True)
         raise
-    return KeyPair(private, public, generate.signing_key_thumbprint(secret, algorithm))
+    return KeyPair(private, public, signing.signing_key_thumbprint(secret, algorithm))
 
 
 @contextmanager

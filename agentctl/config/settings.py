@@ -11,8 +11,6 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from agentctl.config.backup import Backup
-from agentctl.config.budgets import Budget, Quotas, RateLimits
 from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
 from agentctl.config.names import (
     AdminScope,
@@ -36,10 +34,17 @@ from agentctl.config.names import (
     VariableName,
 )
 from agentctl.config.observability import Log, Metrics, TracedParts, Tracing
-from agentctl.config.prices import ModelPrice
-from agentctl.config.retention import Retention, RetentionDays
-from agentctl.config.search import Search
 from agentctl.config.types import Reference, Secret
+from agentctl.config.upkeep import (
+    Backup,
+    Budget,
+    ModelPrice,
+    Quotas,
+    RateLimits,
+    Retention,
+    RetentionDays,
+    Search,
+)
 from agentctl.config.webhooks import Webhook
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPolicy

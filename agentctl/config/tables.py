@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentctl.config import backup, budgets, mcp_table, observability, retention, settings, webhooks
+from agentctl.config import mcp_table, observability, settings, upkeep, webhooks
 from agentctl.config.places import KeyPath, Place
-from agentctl.config.search import Search
 from agentctl.config.types import convert_value, parse_variable
 from agentctl.extensions import insert_after, load_extensions
 from agentctl.records.text import quote_text, suggest_name
@@ -33,12 +32,12 @@ SECTIONS: dict[str, type] = {
     "runs": settings.Runs,
     "limits": settings.Limits,
     "approvals": settings.Approvals,
-    "quotas": budgets.Quotas,
-    "rate_limits": budgets.RateLimits,
-    "search": Search,
+    "quotas": upkeep.Quotas,
+    "rate_limits": upkeep.RateLimits,
+    "search": upkeep.Search,
     "audit": settings.Audit,
-    "backup": backup.Backup,
-    "retention": retention.Retention,
+    "backup": upkeep.Backup,
+    "retention": upkeep.Retention,
     "log": observability.Log,
     "metrics": observability.Metrics,
     "tracing": observability.Tracing,
@@ -51,7 +50,7 @@ ENTRY_TABLES: dict[str, type] = {
     "agents": settings.Agent,
     "teams": settings.Team,
     "workflows": settings.Workflow,
-    "budgets": budgets.Budget,
+    "budgets": upkeep.Budget,
     "webhooks": webhooks.Webhook,
 }
 

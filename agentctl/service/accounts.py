@@ -8,9 +8,13 @@ import re
 import orjson
 
 from agentctl import errors
-from agentctl.auth import grants
-from agentctl.auth.tokens.account_lookup import StoredAccount
-from agentctl.auth.tokens.account_tokens import HINT_CHARACTERS, generate_account_token, hash_token
+from agentctl.auth import scopes as scope_names
+from agentctl.auth.tokens.account_tokens import (
+    HINT_CHARACTERS,
+    StoredAccount,
+    generate_account_token,
+    hash_token,
+)
 from agentctl.interface.requests.accounts import (
     DEFAULT_ACCOUNT_DAYS,
     MAXIMUM_ACCOUNT_DAYS,
@@ -65,11 +69,11 @@ class AccountOperations(OperationFamily):
             self.lookups.require_account_management()
             rules = self.hosting.settings.authorization
             scopes, days = _check_account(account)
-            grants.check_known_scopes(scopes, rules.admin_scope)
+            scope_names.check_known_scopes(scopes, rules.admin_scope)
             scopes = list(dict.fromkeys(scopes))
-            grants.check_held_scopes(scopes, self.principal, rules.admin_scope)
+            scope_names.check_held_scopes(scopes, self.principal, rules.admin_scope)
             allowed = account.allow_privileged_scopes
-            grants.check_privileged_scopes(scopes, rules.admin_scope, allowed=allowed)
+            scope_names.check_privileged_scopes(scopes, rules.admin_scope, allowed=allowed)
 
             token, moment = generate_account_token(rules.token_prefix), now()
             row = AccountRow(

@@ -1,22 +1,55 @@
-"""The operations on the audit log (docs/contract.md "Audit")."""
+"""The operations on the audit log (docs/contract.md "Audit"), and its signed heads.
+
+The process with the lease of the sweep signs the heads, and copies them to a file (docs/audit.md
+"Bounds"). An entry is covered a few seconds after its commit at the earliest: before, transactions
+with smaller numbers may be open.
+"""
 
 from __future__ import annotations
 
-from typing import cast
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, cast
 
 from agentctl import errors
+from agentctl.auth.audit_chain import sign_head
+from agentctl.auth.statements import StatementKey
+from agentctl.config.settings import Audit
 from agentctl.interface.requests import MAXIMUM_LIMIT
 from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.records.audit import AuditHeadPage, AuditHeadRecord, AuditPage, AuditRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import AuditOutcome
-from agentctl.records.times import format_rfc3339
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.records.validation import check_texts
 from agentctl.service.family import OperationFamily
 from agentctl.service.paging import pack_cursor, unpack_cursor
+from agentctl.store.database import Database
 from agentctl.store.repositories import audit, audit_heads
 from agentctl.store.repositories.audit import AuditRow
-from agentctl.store.repositories.audit_heads import HeadRow
+from agentctl.store.repositories.audit_heads import Frontier, HeadRow
+
+HEAD_ENTRIES = 1_000
+"""Maximum number of entries of a head."""
+
+HEADS_PER_PASS = 10
+"""Maximum number of heads that one sweep signs: it has other work."""
+
+HEADS_PER_COPY = 1_000
+"""Maximum number of heads that one sweep adds to the copy."""
+
+END_BYTES = 4_000_000
+"""Bytes at the end of the copy in which the newest head is looked for: some thousands."""
+
+PAGE_HEADS = 100
+"""Heads of one read."""
+
+
+_rate_limited = RateLimitedLog(logging.getLogger("agentctl.service"), level=logging.ERROR)
 
 
 class AuditOperations(OperationFamily):
@@ -100,3 +133,140 @@ def _parse_cursor(noun: str, limit: int, cursor: str | None) -> int | None:
         return int(digits)
 
     return None if cursor is None else unpack_cursor(cursor, parse)
+
+
+class HeadSigner:
+    """Signs the entries of the audit log that no head covers yet.
+
+    Args:
+        database: the system database.
+        table: the configuration of the audit log.
+        key: the key of `table.key_file`.
+    """
+
+    def __init__(self, database: Database, table: Audit, key: StatementKey) -> None:
+        self._database = database
+        self._table = table
+        self._key = key
+        self._frontier: Frontier | None = None
+        self._copied = 0
+
+    async def sign_due(self) -> None:
+        """Sign as many heads as are due, and copy them to the file.
+
+        Raises:
+            Unavailable: the database does not answer.
+        """
+        frontier, self._frontier = self._frontier, None
+        settled = frontier is not None and await self._database.read(
+            audit_heads.is_settled(frontier)
+        )
+        newest = await self._database.read(audit_heads.get_newest())
+        if frontier is not None and settled:
+            for _ in range(HEADS_PER_PASS):
+                signed = await self._sign_next(newest, frontier.last_seq)
+                if signed is None:
+                    break
+                newest = signed
+        elif frontier is not None:
+            self._frontier = frontier  # a transaction of that time is still open
+        if self._frontier is None:
+            self._frontier = await self._database.read(audit_heads.get_frontier())
+        if self._table.heads_file is not None and newest is not None:
+            await self._copy(self._table.heads_file, newest)
+
+    async def _sign_next(self, newest: HeadRow | None, last: int) -> HeadRow | None:
+        """Sign the next head up to an entry, if it is due. Return it, or None."""
+        after = 0 if newest is None else newest.last_seq
+        oldest = await self._database.read(audit_heads.list_entries(after, last, 1))
+        moment, limit = now(), HEAD_ENTRIES
+        if not oldest:
+            return None
+        is_old = moment - oldest[0].at >= self._table.head_seconds * 1_000_000
+        if not is_old and last - after < limit:  # numbers have gaps, so there may be fewer entries
+            return None
+        rows = await self._database.read(audit_heads.list_entries(after, last, limit), size="large")
+        if not is_old and len(rows) < limit:
+            return None
+        expired = await self._find_expired_seq(newest, moment)
+        number = 1 if newest is None else newest.number + 1
+        token = await asyncio.to_thread(
+            sign_head,
+            self._key,
+            None if newest is None else newest.token,
+            number=number,
+            at=format_rfc3339(moment),
+            last_seq=rows[-1].seq,
+            expired_seq=expired,
+            entries=[build_entry(row) for row in rows],
+        )
+        first, last = rows[0].seq, rows[-1].seq
+        head = HeadRow(number, moment, first, last, len(rows), expired, token)
+        return head if await self._database.write(audit_heads.append(head)) else None
+
+    async def _find_expired_seq(self, newest: HeadRow | None, moment: int) -> int:
+        before = min(moment, await self._database.clock()) - self._table.keep_days * DAY
+        found = await self._database.read(audit_heads.find_expired_seq(before))
+        return max(found, 0 if newest is None else newest.expired_seq)
+
+    async def _copy(self, file: Path, newest: HeadRow) -> None:
+        """Append the heads that the file lacks. The next sweep repeats a failed attempt."""
+        if newest.number <= self._copied:
+            return
+        try:
+            copy = await asyncio.to_thread(_read_end, file)
+            copied = await self._find_copied(copy, newest)
+            rows = await self._database.read(
+                audit_heads.list_after(copied, HEADS_PER_COPY), size="large"
+            )
+            await asyncio.to_thread(_append_lines, file, copy, [row.token for row in rows])
+            self._copied = rows[-1].number if rows else copied
+        except OSError as failure:
+            _rate_limited.log("the heads of the audit log are not copied: %s", failure.strerror)
+
+    async def _find_copied(self, copy: _CopyEnd, newest: HeadRow) -> int:
+        """Return the number of the newest head that the copy has; 0 for none.
+
+        The number of its lines is another one if a database was restored, or a head copied twice.
+        """
+        before = newest.number + 1
+        while copy.tokens and before > 1:
+            page = await self._database.read(audit_heads.list_page(before, PAGE_HEADS))
+            for row in page:
+                if row.token in copy.tokens:
+                    return row.number
+            before = page[-1].number if page else 0
+        return 0
+
+
+class _CopyEnd(NamedTuple):
+    """The end of the copy of the heads.
+
+    Attributes:
+        tokens: the last heads.
+        rest: the beginning of a line, which a crash or a full disk has cut; empty for none.
+    """
+
+    tokens: frozenset[str]
+    rest: str
+
+
+def _read_end(file: Path) -> _CopyEnd:
+    try:
+        with file.open("rb") as lines:
+            size = lines.seek(0, os.SEEK_END)
+            lines.seek(max(0, size - END_BYTES))
+            *whole, rest = lines.read().decode("ascii", "replace").split("\n")
+            return _CopyEnd(frozenset(whole), rest)
+    except FileNotFoundError:
+        return _CopyEnd(frozenset(), "")
+
+
+def _append_lines(file: Path, copy: _CopyEnd, tokens: Sequence[str]) -> None:
+    text = "".join(f"{token}\n" for token in tokens)
+    if copy.rest:  # a cut line is continued, any other one is ended
+        text = text[len(copy.rest) :] if text.startswith(copy.rest) else f"\n{text}"
+    with file.open("a", encoding="ascii") as lines:
+        lines.write(text)
+        lines.flush()
+        os.fsync(lines.fileno())

@@ -19,9 +19,8 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, operation_ids
 from agentctl.records.validation import check_text
-from agentctl.service.family import OperationFamily
+from agentctl.service.family import Lookups, OperationFamily
 from agentctl.service.hosting import Hosting
-from agentctl.service.lookups import Lookups
 from agentctl.store.repositories import accounts, run_reads, sessions
 from agentctl.store.visibility import EVERYONE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentctl.auth.principal import Principal
-from agentctl.config.budgets import Budget
+from agentctl.config.upkeep import Budget
 from agentctl.records.budgets import BudgetRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.times import format_rfc3339

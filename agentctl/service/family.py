@@ -1,20 +1,352 @@
-"""The base of the operation families."""
+"""The base of the operation families, with find-or-404 lookups for one principal.
+
+A resource that the principal may not see raises the same NotFound as one that does not exist
+(docs/contract.md "Errors").
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 
+from agentctl import errors
 from agentctl.auth import policy
 from agentctl.auth.principal import Principal
-from agentctl.interface.requests import StreamEvent
+from agentctl.interface.requests import (
+    FULL_VIEW,
+    MAXIMUM_USER_ID_LENGTH,
+    RunView,
+    SessionLocator,
+    StreamEvent,
+)
+from agentctl.records.document import Document
 from agentctl.records.ids import new_id
+from agentctl.records.items import SUMMARY_VIEWS
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.runs import RunRecord
 from agentctl.records.validation import check_text
 from agentctl.runs.follow.follow import follow_run
+from agentctl.runs.log.fold import read_stored_spans
+from agentctl.runs.states import is_settled
+from agentctl.runtime.component import Component
+from agentctl.runtime.components.records import SESSION_TABLE
 from agentctl.service.audit_log import AuditedCall
+from agentctl.service.documents import build_document_alone, read_run_documents
 from agentctl.service.hosting import Hosting
-from agentctl.service.lookups import Lookups
-from agentctl.store.database import Database
+from agentctl.store.database import Database, Steps, Work, single_unit, unit
+from agentctl.store.repositories import run_reads, sessions
+from agentctl.store.repositories.run_rows import RunRow, RunState
+from agentctl.store.repositories.sessions import SessionRow
+from agentctl.store.visibility import EVERYONE, Visibility
+
+LARGE_RUN_BYTES = 262_144
+"""Size of the texts of a run from which its document is read and built on a reader thread."""
+
+
+class Lookups:
+    """Databases, components, sessions and runs as one principal finds them.
+
+    Args:
+        hosting: the shared objects of the service.
+        principal: the caller.
+    """
+
+    def __init__(self, hosting: Hosting, principal: Principal) -> None:
+        self._hosting = hosting
+        self._principal = principal
+
+    @property
+    def visibility(self) -> Visibility:
+        """The data that the principal sees (docs/contract.md "Data scoping")."""
+        return Visibility(everyone=self._principal.sees_all_users, user_id=self._principal.subject)
+
+    @property
+    def _may_set_owner(self) -> bool:
+        """True for administrators that do not act for a user.
+
+        A principal that sees all data only because `user_isolation` is off may not set owners.
+        """
+        return self._principal.admin and self._principal.sees_all_users
+
+    def resolve_owner(self, user_id: str | None) -> str | None:
+        """Return the owner of a new session: the subject, or `user_id` if the caller may set it.
+
+        Raises:
+            ValidationFailed: `user_id` is not a valid user id.
+        """
+        if self._may_set_owner and user_id is not None:
+            if not 1 <= len(user_id) <= MAXIMUM_USER_ID_LENGTH:
+                raise errors.ValidationFailed(
+                    f"user_id must be 1 to {MAXIMUM_USER_ID_LENGTH} characters"
+                )
+            return check_text("user_id", user_id)
+        return self._principal.subject
+
+    def require_owner(self, user_id: str | None) -> str | None:
+        """Return the owner of new data as `resolve_owner`; another user needs an administrator.
+
+        Raises:
+            Forbidden: `user_id` is another user, whose data the caller may not create or delete.
+            ValidationFailed: `user_id` is not a valid user id.
+        """
+        if user_id not in (None, self._principal.subject) and not self._may_set_owner:
+            scopes = (self._hosting.settings.authorization.admin_scope,)
+            raise errors.Forbidden(
+                "user_id is another user, and only administrators can name another one",
+                required_scopes=() if self._principal.admin else scopes,
+            )
+        return self.resolve_owner(user_id)
+
+    def run_visibility(self, user_id: str | None) -> Visibility:
+        """Return the visibility of the sessions in which a new run may start."""
+        if self._may_set_owner and user_id is not None:
+            return Visibility(everyone=False, user_id=user_id)
+        return self.visibility
+
+    def require_account_management(self) -> None:
+        """Require that the caller may manage service accounts.
+
+        While authorization is off, every HTTP caller is an anonymous administrator. A token that
+        such a caller creates would stay valid after authorization is on again.
+
+        Raises:
+            Forbidden: the call is over HTTP and authorization is off.
+        """
+        if self._principal.via == "http" and not self._hosting.settings.authorization.enabled:
+            raise errors.Forbidden(
+                "Service accounts are managed locally while authorization is off"
+            )
+
+    def database(self, db_id: str | None) -> Database:
+        """Return the database with this id; None: the default database.
+
+        Raises:
+            NotFound: there is no such database.
+        """
+        databases = self._hosting.databases
+        name = next(iter(databases)) if db_id is None else db_id
+        if name not in databases.ids:
+            raise errors.NotFound("Database not found")
+        return databases[name]
+
+    def session_database(self, where: SessionLocator) -> Database:
+        """Return the database that `where` names, after a check of its table.
+
+        Raises:
+            NotFound: there is no such database or table.
+        """
+        if where.table is not None and where.table != SESSION_TABLE:
+            raise errors.NotFound("Table not found")
+        return self.database(where.db_id)
+
+    def component(self, kind: ComponentKind, component_id: str) -> Component:
+        """Return a configured component.
+
+        Raises:
+            NotFound: there is no component of this kind and id.
+        """
+        component = self._hosting.catalog.get(kind, component_id)
+        if component is None:
+            raise errors.NotFound(f"{KINDS[kind].noun} not found")
+        return component
+
+    def component_database(self, kind: ComponentKind, component_id: str) -> Database:
+        """Return the database of a configured component.
+
+        Raises:
+            NotFound: there is no component of this kind and id.
+        """
+        return self.database(self.component(kind, component_id).database)
+
+    @single_unit
+    def session(
+        self, session_id: str, where: SessionLocator, *, lock: bool = False
+    ) -> Steps[SessionRow]:
+        """Read a session; with `lock` its row cannot change until the transaction ends.
+
+        Raises:
+            NotFound: it does not exist, is not visible, or does not match `where`.
+        """
+        find = sessions.get_for_update if lock else sessions.get
+        return _require_match((yield from find(session_id, self.visibility)), where)
+
+    @single_unit
+    def session_with_history(
+        self, session_id: str, where: SessionLocator, maximum: int
+    ) -> Steps[tuple[SessionRow, bytes | None, str | None]]:
+        """Read a session and its history in the same way; see `sessions.get_with_history`.
+
+        Raises:
+            NotFound: it does not exist, is not visible, or does not match `where`.
+        """
+        found = yield from sessions.get_with_history(session_id, self.visibility, maximum)
+        row, history, identity = found or (None, None, None)
+        return _require_match(row, where), history, identity
+
+    async def read_run(
+        self, database: Database, run_id: str, view: RunView = FULL_VIEW
+    ) -> Document[RunRecord]:
+        """Read a run; the spans of a live one as far as they are known (docs/decisions/0053).
+
+        Raises:
+            NotFound: the run does not exist or is not visible.
+        """
+        if view.view == "full":
+            row = await database.read(run_reads.get_alone(run_id, self.visibility, LARGE_RUN_BYTES))
+            if row is not None:
+                return Document(build_document_alone(row, view.cut))
+        return await self._read_document(
+            database, lambda replay: self.run_document(run_id, view, replay=replay)
+        )
+
+    async def read_session_run(
+        self, database: Database, session_id: str, run_id: str, where: SessionLocator, view: RunView
+    ) -> Document[RunRecord]:
+        """Read a run of a session in the same way.
+
+        Raises:
+            NotFound: the session is not found, or the run is not one of its runs.
+        """
+        return await self._read_document(
+            database,
+            lambda replay: self.session_run_document(
+                session_id, run_id, where, view, replay=replay
+            ),
+        )
+
+    async def _read_document(
+        self, database: Database, build: Callable[[bool], Work[bytes | None]]
+    ) -> Document[RunRecord]:
+        raw = await database.read(build(False))
+        if raw is None:
+            raw = await database.read(build(True), size="large")
+        assert raw is not None
+        return Document(raw)
+
+    @unit
+    def run_document(
+        self, run_id: str, view: RunView = FULL_VIEW, *, replay: bool = True
+    ) -> Steps[bytes | None]:
+        """Read the document of a run.
+
+        Args:
+            replay: False returns None if the stored events of the run would have to be read, or
+                its texts are large.
+
+        Raises:
+            NotFound: the run does not exist or is not visible.
+        """
+        if not replay and (yield from self._is_large(run_id, view)):
+            return None
+        row = yield from run_reads.get(run_id, self.visibility, summary=view.view in SUMMARY_VIEWS)
+        if row is None:
+            raise errors.NotFound("Run not found")
+        return (yield from self._build_document(row, view, replay))
+
+    @unit
+    def _is_large(self, run_id: str, view: RunView) -> Steps[bool]:
+        if view.view in SUMMARY_VIEWS:
+            return False
+        return ((yield from run_reads.measure(run_id)) or 0) > LARGE_RUN_BYTES
+
+    @unit
+    def _build_document(self, row: RunRow, view: RunView, replay: bool) -> Steps[bytes | None]:
+        spans = self._hosting.engine.find_spans(row.run_id)
+        is_live = view.view not in SUMMARY_VIEWS and not is_settled(row.status)
+        if is_live and not replay and (spans is None or view.view == "items"):
+            return None
+        if is_live and spans is None:
+            spans = yield from read_stored_spans(row)
+        find_metrics = self._hosting.engine.find_metrics
+        (document,) = yield from read_run_documents([row], view, lambda _: spans, find_metrics)
+        return document
+
+    @unit
+    def session_run_document(
+        self,
+        session_id: str,
+        run_id: str,
+        where: SessionLocator,
+        view: RunView = FULL_VIEW,
+        *,
+        replay: bool = True,
+    ) -> Steps[bytes | None]:
+        """Read the document of a run of a session.
+
+        Args:
+            replay: as for `run_document`.
+
+        Raises:
+            NotFound: the session is not found, or the run is not one of its runs.
+        """
+        yield from self.session(session_id, where)
+        if not replay and (yield from self._is_large(run_id, view)):
+            return None
+        # The session is visible, so its runs are: a run belongs to the owner of its session.
+        row = yield from run_reads.get(run_id, EVERYONE, summary=view.view in SUMMARY_VIEWS)
+        if row is None or row.session_id != session_id:
+            raise errors.NotFound("Run not found")
+        return (yield from self._build_document(row, view, replay))
+
+    async def run_database(
+        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
+    ) -> Database:
+        """Return the database of a run as `find_run` finds it."""
+        database, _ = await self.find_run(kind, component_id, run_id, session_id)
+        return database
+
+    async def find_run(
+        self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
+    ) -> tuple[Database, RunState]:
+        """Return database and state of a run of this component, and of this session unless None.
+
+        Raises:
+            NotFound: there is no such run, or it is not visible.
+        """
+        database = self.component_database(kind, component_id)
+        state = await database.read(run_reads.get_state(run_id, self.visibility))
+        if (
+            state is None
+            or (state.component_type, state.component_id) != (kind, component_id)
+            or (session_id is not None and state.session_id != session_id)
+        ):
+            raise errors.NotFound("Run not found")
+        return database, state
+
+    async def find_named_run(
+        self,
+        kind: ComponentKind,
+        component_id: str,
+        run_id: str,
+        session_id: str | None,
+        action: str,
+    ) -> tuple[Database, RunState]:
+        """Return database and state of a run whose session the caller must name.
+
+        Administrators may omit the session (docs/contract.md "Authentication", rule 8). The
+        `session_id` claim of the token is the default.
+
+        Args:
+            action: the verb for the error: `cancel` or `resume`.
+
+        Raises:
+            BadRequest: the session is missing.
+            NotFound: there is no such run, or it is not visible.
+        """
+        session = session_id or self._principal.session_id
+        if session is None and not self._principal.admin:
+            raise errors.BadRequest(f"session_id is required to {action} a run")
+        return await self.find_run(kind, component_id, run_id, session)
+
+
+def _require_match(row: SessionRow | None, where: SessionLocator) -> SessionRow:
+    if (
+        row is None
+        or (where.type is not None and row.session_type != where.type)
+        or (where.user_id is not None and row.user_id != where.user_id)
+    ):
+        raise errors.NotFound("Session not found")
+    return row
 
 
 class OperationFamily:

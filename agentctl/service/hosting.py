@@ -1,16 +1,25 @@
-"""The shared objects of an open service, and the readiness of its databases."""
+"""The shared objects of an open service, the readiness of its databases, and its rate limits.
+
+A rate limit (docs/budgets.md "Rate limits") is a bucket of tokens for each caller: it holds as many
+as a minute allows, and is filled evenly. The buckets are in memory, so that a refused request costs
+no database anything.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from agentctl import errors
-from agentctl.auth.tokens.account_lookup import AccountTokens
+from agentctl.auth.tokens.account_tokens import AccountTokens
 from agentctl.config.settings import Settings
+from agentctl.config.upkeep import RateLimits
+from agentctl.errors import RateLimited
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.kinds import ComponentKind
@@ -25,7 +34,6 @@ from agentctl.runs.life.prices import Prices
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
-from agentctl.service.rate_limits import RateLimiter
 from agentctl.service.session_histories import SessionHistories
 from agentctl.store.database import probe
 from agentctl.store.databases import Databases
@@ -36,8 +44,71 @@ if TYPE_CHECKING:
     from agentctl.auth.statements import StatementKey
     from agentctl.auth.verifier import Verifier
 
+MAXIMUM_CALLERS = 10_000
+"""Callers whose buckets are kept, the latest ones. A caller without a bucket has a full one."""
+
 PROBE_SECONDS = 2.0
 """Seconds in which every database has to respond."""
+
+
+class RateLimiter:
+    """The limits of the table `[rate_limits]`."""
+
+    def __init__(self, settings: RateLimits) -> None:
+        self._requests = Buckets(settings.requests_per_minute)
+        self._runs = Buckets(settings.runs_per_minute)
+
+    @property
+    def limits_runs(self) -> bool:
+        return bool(self._runs.per_minute)
+
+    def take_request(self, caller: str) -> None:
+        """Count a request of a caller.
+
+        Raises:
+            RateLimited: the caller has sent too many.
+        """
+        _take(self._requests, caller, "sent more than {:,} requests")
+
+    def take_run(self, caller: str) -> None:
+        """Count a run that a caller starts.
+
+        Raises:
+            RateLimited: the caller has started too many.
+        """
+        _take(self._runs, caller, "started more than {:,} runs")
+
+
+class Buckets:
+    """The buckets of one limit.
+
+    Args:
+        per_minute: the size of a bucket; 0 for no limit.
+    """
+
+    def __init__(self, per_minute: int) -> None:
+        self.per_minute = per_minute
+        # The content of the bucket of a caller at a time; the latest callers last.
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, caller: str) -> float:
+        """Take one token of a caller; return 0, or the seconds until there is one."""
+        if not self.per_minute:
+            return 0
+        at, rate = time.monotonic(), self.per_minute / 60
+        left, since = self._buckets.pop(caller, (float(self.per_minute), at))
+        left = min(left + (at - since) * rate, float(self.per_minute))
+        taken = left >= 1
+        self._buckets[caller] = (left - taken, at)
+        if len(self._buckets) > MAXIMUM_CALLERS:
+            self._buckets.popitem(last=False)
+        return 0 if taken else (1 - left) / rate
+
+
+def _take(buckets: Buckets, caller: str, excess: str) -> None:
+    if seconds := buckets.take(caller):
+        detail = f"This caller has {excess.format(buckets.per_minute)} a minute"
+        raise RateLimited(detail, seconds=seconds)
 
 
 class Readiness:

@@ -14,7 +14,7 @@ from agentctl.runs.jobs.sweep import SWEEP_SECONDS, sweep_dead_workers
 from agentctl.runs.life.changes import LEGS_PAUSE_SECONDS, LEGS_SECONDS, LegWatch
 from agentctl.runs.life.claims import ADVANCE_SECONDS
 from agentctl.runs.workers.worker import Worker
-from agentctl.service.audit_heads import HeadSigner
+from agentctl.service.audit import HeadSigner
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database
 from agentctl.store.repositories import approvals

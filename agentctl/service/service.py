@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agentctl import errors
 from agentctl.auth.principal import Principal
 from agentctl.auth.statements import StatementKey, load_statement_key
-from agentctl.auth.tokens.account_lookup import AccountTokens
+from agentctl.auth.tokens.account_tokens import AccountTokens
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
@@ -38,11 +38,10 @@ from agentctl.service.authorization import AuthorizationOperations
 from agentctl.service.budgets import BudgetOperations
 from agentctl.service.components import ComponentOperations
 from agentctl.service.conversations import ConversationOperations
-from agentctl.service.hosting import Hosting, Readiness
+from agentctl.service.hosting import Hosting, RateLimiter, Readiness
 from agentctl.service.jobs import list_lanes
 from agentctl.service.memories import MemoryOperations
 from agentctl.service.personal_data import PersonalDataOperations
-from agentctl.service.rate_limits import RateLimiter
 from agentctl.service.repeats import RepeatOperations
 from agentctl.service.retention import RetentionOperations
 from agentctl.service.run_parts import RunPartOperations

@@ -12,8 +12,8 @@ from typing import TypeVar, cast
 import orjson
 
 from agentctl import errors
-from agentctl.config.budgets import Quotas
 from agentctl.config.settings import Agent, Team
+from agentctl.config.upkeep import Quotas
 from agentctl.interface.requests import (
     DEFAULT_LOCATOR,
     DELETION_WAIT,

@@ -1,20 +1,29 @@
-"""The spans of a leg in the form of OpenTelemetry."""
+"""The spans of a leg, and the metrics of model calls, in the form of OpenTelemetry.
+
+The names and values are those of the semantic conventions for GenAI, and those of agentctl. The
+conventions have the status Development: docs/traces.md names their version.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import orjson
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from agentctl import __version__
+from agentctl.config.settings import Model
 from agentctl.light_dataclass import dataclass
 from agentctl.records.trace_context import TraceContext
+from agentctl.runtime.models.attempts import TokenType, list_tokens
 from agentctl.runtime.tracing import LegTrace, build_span_context
-from agentctl.telemetry import attributes as names
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -22,10 +31,160 @@ if TYPE_CHECKING:
     from agentctl.runtime.transcript.spans import Span
     from agentctl.runtime.transcript.transcript import Transcript
 
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+AGENT_ID = "gen_ai.agent.id"
+AGENT_NAME = "gen_ai.agent.name"
+CONVERSATION = "gen_ai.conversation.id"
+REQUEST_MODEL = "gen_ai.request.model"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
+TOKEN_TYPE = "gen_ai.token.type"
+TOOL_NAME = "gen_ai.tool.name"
+TOOL_CALL_ID = "gen_ai.tool.call.id"
+TOOL_TYPE = "gen_ai.tool.type"
+ERROR_TYPE = "error.type"
+
+INPUT_MESSAGES = "gen_ai.input.messages"
+OUTPUT_MESSAGES = "gen_ai.output.messages"
+TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
+TOOL_RESULT = "gen_ai.tool.call.result"
+USER_ID = "user.id"
+"""Attributes that are exported with `tracing.content` only."""
+
+RUN_ID = "agentctl.run.id"
+RUN_STATUS = "agentctl.run.status"
+RUN_LEG = "agentctl.run.leg"
+RUN_RECOVERED = "agentctl.recovered"
+RUN_PURPOSE = "agentctl.run.purpose"
+CANCEL_REQUESTED = "agentctl.run.cancel_requested"
+MODEL_ID = "agentctl.model.id"
+
+OTHER_ERROR = "_OTHER"
+CANCELLED = "cancelled"
+
+USAGE = {
+    "input_tokens": "gen_ai.usage.input_tokens",
+    "output_tokens": "gen_ai.usage.output_tokens",
+    "cache_read_tokens": "gen_ai.usage.cache_read.input_tokens",
+    "cache_write_tokens": "gen_ai.usage.cache_creation.input_tokens",
+    "reasoning_tokens": "gen_ai.usage.reasoning.output_tokens",
+}
+"""The attributes of token counters."""
+
+PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "google": "gcp.gemini",
+    "mistral": "mistral_ai",
+}
+"""The names of the conventions for providers, where they differ from those of the configuration."""
+
+CONTENT_CHARACTERS = 16_384
+"""Characters after which a text of the content is cut."""
+
+SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+TOKENS = (1, 4, 16, 64, 256, 1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304)
+"""The bounds of the histograms that the conventions ask for."""
+
+_KINDS: tuple[TokenType, ...] = ("input", "output")
+
 _SCOPE = InstrumentationScope("agentctl", __version__)
 _UNSET, _FAILED = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 
 Attributes = dict[str, Any]
+
+
+class KnownModel(NamedTuple):
+    """A model of the configuration in the terms of the conventions."""
+
+    provider: str
+    name: str
+
+
+def list_models(models: Iterable[Model]) -> Mapping[str, KnownModel]:
+    """Return the models of the configuration by id."""
+    return {
+        model.id: KnownModel(PROVIDERS.get(model.provider, model.provider), model.model)
+        for model in models
+    }
+
+
+def describe_usage(counters: Mapping[str, int | None]) -> dict[str, int]:
+    """Return the attributes of the known token counters."""
+    return {attribute: count for name, attribute in USAGE.items() if (count := counters.get(name))}
+
+
+def dump_messages(role: str, text: str, calls: Iterable[Mapping[str, Any]] = ()) -> str:
+    """Return one message in the JSON form of the conventions."""
+    parts: list[dict[str, Any]] = [{"type": "text", "content": cut(text)}] if text else []
+    for call in calls:
+        arguments = dump_content(call["arguments"])
+        part = {"type": "tool_call", "id": call["id"], "name": call["name"]}
+        parts.append({**part, "arguments": arguments})
+    return orjson.dumps([{"role": role, "parts": parts}]).decode()
+
+
+def dump_content(value: object) -> str:
+    """Return a value as JSON text of bounded size."""
+    return cut(orjson.dumps(value).decode())
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= CONTENT_CHARACTERS else f"{text[:CONTENT_CHARACTERS]}…"
+
+
+class ModelMetrics:
+    """The histograms of the model calls of this process.
+
+    Args:
+        endpoint: the URL of the collector for metrics; None for that of the variables of the SDK.
+        resource: the attributes of the server.
+    """
+
+    def __init__(self, settings: Settings, endpoint: str | None, resource: Resource) -> None:
+        self._models = list_models(settings.models)
+        reader = PeriodicExportingMetricReader(OTLPMetricExporter(endpoint=endpoint))
+        self._provider = MeterProvider([reader], resource, shutdown_on_exit=False)
+        meter = self._provider.get_meter("agentctl", __version__)
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage",
+            unit="{token}",
+            description="Number of input and output tokens used.",
+            explicit_bucket_boundaries_advisory=TOKENS,
+        )
+        self._seconds = meter.create_histogram(
+            "gen_ai.client.operation.duration",
+            unit="s",
+            description="GenAI operation duration.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+        self._first = meter.create_histogram(
+            "gen_ai.client.operation.time_to_first_chunk",
+            unit="s",
+            description="Time to receive the first chunk.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )
+
+    def record(self, call: Span) -> None:
+        """Record a model call that has ended."""
+        known = self._models.get(call.name)
+        labels = {OPERATION: "chat", REQUEST_MODEL: known.name if known else call.name}
+        if known is not None:
+            labels[PROVIDER] = known.provider
+        if call.first_token_at is not None:
+            self._first.record(max(call.first_token_at - call.started_at, 0) / 1_000_000, labels)
+        tokens = list_tokens(call)
+        for kind in _KINDS:
+            if count := tokens.get(kind):
+                self._tokens.record(count, {**labels, TOKEN_TYPE: kind})
+        if call.status == "failed":
+            labels[ERROR_TYPE] = call.error_code or OTHER_ERROR
+        self._seconds.record(((call.finished_at or 0) - call.started_at) / 1_000_000, labels)
+
+    def shutdown(self, seconds: float) -> None:
+        """Export the last values, and end the thread."""
+        self._provider.shutdown(timeout_millis=seconds * 1_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +228,7 @@ class SpanBuilder:
 
     def __init__(self, settings: Settings, resource: Resource) -> None:
         self._has_content = settings.tracing.content
-        self._models = names.list_models(settings.models)
+        self._models = list_models(settings.models)
         self._resource = resource
 
     def build(self, leg: EndedLeg) -> Iterator[ReadableSpan]:
@@ -86,30 +245,30 @@ class SpanBuilder:
         trace, ending = leg.trace, leg.ending
         operation = "invoke_workflow" if leg.kind == "workflow" else "invoke_agent"
         found: Attributes = {
-            names.OPERATION: operation,
-            names.AGENT_ID: leg.component_id,
-            names.AGENT_NAME: leg.component_name,
-            names.CONVERSATION: leg.session_id,
-            names.RUN_ID: leg.run_id,
-            names.RUN_STATUS: ending.status.lower(),
-            names.RUN_LEG: leg.attempt,
-            **names.describe_usage(leg.transcript.metrics),
+            OPERATION: operation,
+            AGENT_ID: leg.component_id,
+            AGENT_NAME: leg.component_name,
+            CONVERSATION: leg.session_id,
+            RUN_ID: leg.run_id,
+            RUN_STATUS: ending.status.lower(),
+            RUN_LEG: leg.attempt,
+            **describe_usage(leg.transcript.metrics),
         }
         if (model := self._models.get(leg.model)) is not None:
-            found |= {names.PROVIDER: model.provider, names.REQUEST_MODEL: model.name}
+            found |= {PROVIDER: model.provider, REQUEST_MODEL: model.name}
         if leg.purpose is not None:
-            found[names.RUN_PURPOSE] = leg.purpose
+            found[RUN_PURPOSE] = leg.purpose
         if leg.is_recovered:
-            found[names.RUN_RECOVERED] = True
+            found[RUN_RECOVERED] = True
         status = _UNSET
         if ending.status == "ERROR":
-            found[names.ERROR_TYPE], status = ending.error_code or names.OTHER_ERROR, _FAILED
+            found[ERROR_TYPE], status = ending.error_code or OTHER_ERROR, _FAILED
         elif ending.status == "CANCELLED":
-            found |= {names.ERROR_TYPE: names.CANCELLED, names.CANCEL_REQUESTED: True}
+            found |= {ERROR_TYPE: CANCELLED, CANCEL_REQUESTED: True}
         if self._has_content:
-            found[names.INPUT_MESSAGES] = names.dump_messages("user", leg.input)
-            found[names.OUTPUT_MESSAGES] = names.dump_messages("assistant", leg.transcript.content)
-            found |= {names.USER_ID: leg.user_id} if leg.user_id is not None else {}
+            found[INPUT_MESSAGES] = dump_messages("user", leg.input)
+            found[OUTPUT_MESSAGES] = dump_messages("assistant", leg.transcript.content)
+            found |= {USER_ID: leg.user_id} if leg.user_id is not None else {}
         return ReadableSpan(
             f"{operation} {leg.component_id}",
             build_span_context(trace.own),
@@ -127,34 +286,34 @@ class SpanBuilder:
     def _build_model_call(self, leg: EndedLeg, call: Span) -> ReadableSpan:
         known = self._models.get(call.name)
         name = call.name if known is None else known.name
-        found: Attributes = {names.OPERATION: "chat", names.REQUEST_MODEL: name}
+        found: Attributes = {OPERATION: "chat", REQUEST_MODEL: name}
         if known is not None:
-            found |= {names.PROVIDER: known.provider, names.MODEL_ID: call.name}
+            found |= {PROVIDER: known.provider, MODEL_ID: call.name}
         answer: Mapping[str, Any] = call.answer or {}
         counters = {"input_tokens": call.input_tokens, "output_tokens": call.output_tokens}
-        found |= names.describe_usage({**counters, **answer.get("metrics", {})})
+        found |= describe_usage({**counters, **answer.get("metrics", {})})
         if (reason := answer.get("finish_reason")) is not None:
-            found[names.FINISH_REASONS] = [reason]
+            found[FINISH_REASONS] = [reason]
         if call.first_token_at is not None:
-            found[names.FIRST_CHUNK] = max(call.first_token_at - call.started_at, 0) / 1_000_000
+            found[FIRST_CHUNK] = max(call.first_token_at - call.started_at, 0) / 1_000_000
         if self._has_content and "content" in answer:
             text, calls = answer["content"], answer.get("tool_calls", ())
-            found[names.OUTPUT_MESSAGES] = names.dump_messages("assistant", text, calls)
-        code = call.error_code or names.OTHER_ERROR
+            found[OUTPUT_MESSAGES] = dump_messages("assistant", text, calls)
+        code = call.error_code or OTHER_ERROR
         return self._build_call(leg, call, f"chat {name}", SpanKind.CLIENT, found, code)
 
     def _build_tool_call(self, leg: EndedLeg, call: Span) -> ReadableSpan:
         found: Attributes = {
-            names.OPERATION: "execute_tool",
-            names.TOOL_NAME: call.name,
-            names.TOOL_CALL_ID: call.id,
-            names.TOOL_TYPE: "function",
+            OPERATION: "execute_tool",
+            TOOL_NAME: call.name,
+            TOOL_CALL_ID: call.id,
+            TOOL_TYPE: "function",
         }
         if self._has_content:
             entries = (tool for tool in leg.transcript.tools if tool["tool_call_id"] == call.id)
             for entry in entries:
-                found[names.TOOL_ARGUMENTS] = names.dump_content(entry["tool_args"])
-                found[names.TOOL_RESULT] = names.cut(entry["result"] or "")
+                found[TOOL_ARGUMENTS] = dump_content(entry["tool_args"])
+                found[TOOL_RESULT] = cut(entry["result"] or "")
         title = f"execute_tool {call.name}"
         return self._build_call(leg, call, title, SpanKind.INTERNAL, found, "TOOL_FAILED")
 
@@ -168,9 +327,9 @@ class SpanBuilder:
         error_code: str,
     ) -> ReadableSpan:
         trace = leg.trace
-        found |= {names.CONVERSATION: leg.session_id, names.RUN_ID: leg.run_id}
+        found |= {CONVERSATION: leg.session_id, RUN_ID: leg.run_id}
         if call.status != "completed":
-            found[names.ERROR_TYPE] = error_code if call.status == "failed" else names.CANCELLED
+            found[ERROR_TYPE] = error_code if call.status == "failed" else CANCELLED
         # A call that waited for a person has begun in an earlier leg.
         started_at = max(call.started_at, trace.started_at)
         return ReadableSpan(

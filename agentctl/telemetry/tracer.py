@@ -1,9 +1,14 @@
-"""The tracer of a service: the places of runs in traces, and the export of their spans."""
+"""The tracer of a service: the places of runs in traces, and the export of their spans.
+
+A thread exports the spans in batches, so no run waits for the collector. Its queue is bounded:
+while the collector does not respond, further spans are dropped and counted.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry import trace as api
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from agentctl import __version__
@@ -29,9 +35,7 @@ from agentctl.records.trace_context import (
     parse_run_trace,
 )
 from agentctl.runtime.tracing import LegTrace, find_current_span
-from agentctl.telemetry.metrics import ModelMetrics
-from agentctl.telemetry.queue import SpanQueue
-from agentctl.telemetry.spans import EndedLeg, SpanBuilder
+from agentctl.telemetry.spans import EndedLeg, ModelMetrics, SpanBuilder
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
@@ -40,6 +44,12 @@ if TYPE_CHECKING:
     from agentctl.runs.states import LegEnd
     from agentctl.runs.workers.recovery import LostRun
     from agentctl.runtime.transcript.spans import Span
+
+QUEUE_VARIABLE = "OTEL_BSP_MAX_QUEUE_SIZE"
+QUEUE_SIZE = 2_048
+"""Maximum number of spans that wait, unless the variable has another one."""
+
+_rate_limited = RateLimitedLog(logging.getLogger("agentctl.telemetry"))
 
 FLUSH_SECONDS = 2.0
 """Maximum time that the end of a process waits for the collector."""
@@ -54,6 +64,81 @@ _EXPORTERS = (
 
 _log = logging.getLogger("agentctl.telemetry")
 _rate_limited = RateLimitedLog(_log)
+
+
+class SpanQueue(SpanProcessor):
+    """A bounded queue of spans, and the thread that exports them.
+
+    Args:
+        exporter: sends a batch to the collector.
+
+    Attributes:
+        dropped: number of spans that were not exported.
+    """
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self.dropped = 0
+        self._size = _read_queue_size()
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._exporter = exporter
+        self._batches = BatchSpanProcessor(_CountingExporter(self), max_queue_size=self._size)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Add a span that is sampled; drop it if the queue is full. Never waits."""
+        context = span.context
+        if context is None or not context.trace_flags.sampled:
+            return
+        with self._lock:
+            is_full = self._waiting >= self._size
+            self._waiting += not is_full
+            self.dropped += is_full
+        if is_full:
+            _rate_limited.log("spans are dropped: the collector of traces is too slow or away")
+        else:
+            self._batches.on_end(span)
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send a batch, in the thread of the queue."""
+        result = SpanExportResult.FAILURE
+        try:
+            result = self._exporter.export(spans)
+        finally:
+            failed = result is not SpanExportResult.SUCCESS
+            with self._lock:
+                self._waiting -= len(spans)
+                self.dropped += len(spans) if failed else 0
+            if failed:
+                _rate_limited.log("spans are dropped: the collector of traces refused them")
+        return result
+
+    def shutdown(self) -> None:
+        """Export what waits, and end the thread. May take as long as the exporter tries."""
+        self._batches.shutdown()  # type: ignore[no-untyped-call]
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Export what waits now."""
+        return self._batches.force_flush(timeout_millis)
+
+    def close_exporter(self) -> None:
+        """Close the connections to the collector."""
+        self._exporter.shutdown()
+
+
+class _CountingExporter(SpanExporter):
+    def __init__(self, queue: SpanQueue) -> None:
+        self._queue = queue
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return self._queue.export(spans)
+
+    def shutdown(self) -> None:
+        self._queue.close_exporter()
+
+
+def _read_queue_size() -> int:
+    text = os.environ.get(QUEUE_VARIABLE, "")
+    return int(text) if text.isdecimal() and int(text) > 0 else QUEUE_SIZE
 
 
 class _Provider(TracerProvider):

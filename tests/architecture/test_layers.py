@@ -172,7 +172,7 @@ def test_private_names_are_imported_within_a_folder_only() -> None:
 def test_one_module_converts_values_by_their_annotations() -> None:
     assert {module.name for module in modules() if "get_origin" in module.text} == {
         "agentctl.records.value_types",
-        "agentctl.auth.keys.fetch",  # the origin of a URL
+        "agentctl.auth.keys.remote",  # the origin of a URL
         "agentctl.runtime.runners.pydantic_ai_output",  # the types of a union of pydantic-ai
         "agentctl.interface.declarations",  # documents and streams
         "agentctl.remote.client",  # lists are JSON arrays

@@ -57,7 +57,7 @@ USES: dict[str, tuple[str, ...]] = {
     "a lock, a thread or a future, no pool of its own": (
         "cli.commands.keys", "work.run_scope", "runs.workers.worker",
         "runtime.models.answering", "runtime.runners.langgraph_callbacks", "server.app",
-        "store.threads", "store.totals", "telemetry.queue", "telemetry.tracer",
+        "store.threads", "store.totals", "telemetry.tracer",
     ),
     "threads, tasks and processes that code of users starts: no library follows them": (
         "work.child_processes", "work.event_loop", "work.origins", "work.started_work",
@@ -74,16 +74,13 @@ USES: dict[str, tuple[str, ...]] = {
         "cli.show.tokens", "runtime.runners.langgraph_journal",
         "runtime.runners.langgraph_saver", "service.paging",
     ),
-    "keys and ciphers by calls of cryptography": (
-        "auth.keys.generate", "auth.keys.rotation", "server.routes.console_tokens",
-    ),
     "the names and texts of a standard in messages, explanations and fields": (
         "auth.explain.checks", "config.settings", "errors", "interop.agui.events",
         "interop.mcp.discovery", "records.json_schema", "server.authentication",
         "store.repositories.events",
     ),
     "own formats, which no library reads": (
-        "auth.tokens.account_lookup", "auth.tokens.account_tokens", "cli.durations",
+        "auth.tokens.account_tokens", "cli.durations",
         "cli.report", "records.ids", "records.text", "store.database",
     ),
     "a search in a sorted list by bisect": ("records.durations", "runs.workers.liveness"),
@@ -95,9 +92,6 @@ USES: dict[str, tuple[str, ...]] = {
     ),
     "the address of the listener, handed to uvicorn": ("server.processes.serve",),
     "the TLS object of a connection, which httpcore2 asks for": ("webhooks.receiving",),
-    "the Host and the Origin of a request, compared with the own addresses (decision 37)": (
-        "server.origin_guard",
-    ),
 }  # fmt: skip
 """Modules that use building blocks and are no part: what for."""
 

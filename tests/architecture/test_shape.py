@@ -14,10 +14,7 @@ LONGEST_FUNCTION = 80
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
     "agentctl.runs.life.tracing": "an interface",
-    "agentctl.config.search": "a table of the configuration",
     "agentctl.cli.databases": "what commands of several groups use",
-    "agentctl.config.retention": "one table of the configuration",
-    "agentctl.config.prices": "the table of a price, apart from the many of the settings",
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
     "agentctl.interop.agui.settings": "the table of one face, which is registered",
     "agentctl.interop.mcp.settings": "the table of one face, which is registered",

@@ -13,20 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentctl.auth import grants
+from agentctl.auth import scopes as scope_names
 from agentctl.auth.explain.checks import ACCOUNT_CHECKS
 from agentctl.auth.policy import POLICY, NeedsScope
 from agentctl.auth.principal import Principal, local_principal
 from agentctl.auth.scopes import KNOWN_SCOPES, is_action_allowed, is_covered
 from agentctl.auth.tokens import account_tokens
-from agentctl.auth.tokens.account_lookup import (
+from agentctl.auth.tokens.account_tokens import (
     MAXIMUM_CACHED,
     MAXIMUM_CACHED_UNKNOWN,
     UNKNOWN_LOOKUPS_PER_SECOND,
     AccountTokens,
     StoredAccount,
-)
-from agentctl.auth.tokens.account_tokens import (
     check_account_token,
     generate_account_token,
     has_valid_checksum,
@@ -498,19 +496,19 @@ def test_covered_scope_grants_nothing_more(held: frozenset[str], scope: str) -> 
 
 def test_caller_cannot_grant_scopes_it_does_not_have() -> None:
     me = Principal(subject="me", scopes=frozenset({"agents:read", "sessions:write"}))
-    grants.check_held_scopes(["agents:writer:read", "sessions:write"], me, ADMIN)
+    scope_names.check_held_scopes(["agents:writer:read", "sessions:write"], me, ADMIN)
     with pytest.raises(Forbidden) as refusal:
-        grants.check_held_scopes(["agents:read", "agents:run", ADMIN], me, ADMIN)
+        scope_names.check_held_scopes(["agents:read", "agents:run", ADMIN], me, ADMIN)
     assert refusal.value.required_scopes == ("agents:run", ADMIN)
     assert refusal.value.detail.endswith("agents:run, agent_os:admin")
 
 
 def test_only_administrators_grant_the_admin_scope() -> None:
-    grants.check_held_scopes([ADMIN, "teams:run"], local_principal("boss"), ADMIN)
-    grants.check_held_scopes([ADMIN], Principal("sa:x", frozenset({ADMIN}), admin=True), ADMIN)
+    scope_names.check_held_scopes([ADMIN, "teams:run"], local_principal("boss"), ADMIN)
+    scope_names.check_held_scopes([ADMIN], Principal("sa:x", frozenset({ADMIN}), admin=True), ADMIN)
     named_so = Principal(subject="me", scopes=frozenset({"agents:read"}))
     with pytest.raises(Forbidden):
-        grants.check_held_scopes(["agents:read"], named_so, "agents:read")
+        scope_names.check_held_scopes(["agents:read"], named_so, "agents:read")
 
 
 @pytest.mark.parametrize(
@@ -530,13 +528,15 @@ def test_only_administrators_grant_the_admin_scope() -> None:
 )
 def test_unknown_scopes_are_rejected(scopes: list[str], told: str) -> None:
     with pytest.raises(ValidationFailed) as refusal:
-        grants.check_known_scopes(scopes, ADMIN)
+        scope_names.check_known_scopes(scopes, ADMIN)
     assert told in refusal.value.detail
 
 
 def test_known_scopes_are_accepted() -> None:
-    grants.check_known_scopes([*KNOWN_SCOPES, ADMIN, "agents:*:run", "sessions:s1:read"], ADMIN)
-    grants.check_known_scopes(["odd.one:boss"], "odd.one:boss")
+    scope_names.check_known_scopes(
+        [*KNOWN_SCOPES, ADMIN, "agents:*:run", "sessions:s1:read"], ADMIN
+    )
+    scope_names.check_known_scopes(["odd.one:boss"], "odd.one:boss")
 
 
 PRIVILEGED = (
@@ -550,15 +550,15 @@ PRIVILEGED = (
 def test_privileged_scopes_need_the_flag() -> None:
     plain = [scope for scope in KNOWN_SCOPES if scope not in PRIVILEGED]
     assert {scope.rpartition(":")[2] for scope in plain} <= {"read", "run"}
-    grants.check_privileged_scopes(plain, ADMIN, allowed=False)
+    scope_names.check_privileged_scopes(plain, ADMIN, allowed=False)
     for scope in PRIVILEGED:
-        grants.check_privileged_scopes([scope], ADMIN, allowed=True)
+        scope_names.check_privileged_scopes([scope], ADMIN, allowed=True)
         with pytest.raises(BadRequest) as refusal:
-            grants.check_privileged_scopes([*plain, scope], ADMIN, allowed=False)
+            scope_names.check_privileged_scopes([*plain, scope], ADMIN, allowed=False)
         assert refusal.value.detail == f"Privileged scopes need allow_privileged_scopes: {scope}"
 
 
 def test_rejected_scope_is_not_repeated() -> None:
     with pytest.raises(ValidationFailed) as refusal:
-        grants.check_known_scopes(["sk-secret value"], ADMIN)
+        scope_names.check_known_scopes(["sk-secret value"], ADMIN)
     assert "secret" not in refusal.value.detail

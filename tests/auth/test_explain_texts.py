@@ -20,8 +20,7 @@ from agentctl.auth.explain.suggestions import (
     suggest_path,
 )
 from agentctl.auth.principal import Principal
-from agentctl.auth.tokens.account_lookup import AccountTokens, StoredAccount
-from agentctl.auth.tokens.account_tokens import generate_account_token
+from agentctl.auth.tokens.account_tokens import AccountTokens, StoredAccount, generate_account_token
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings

@@ -14,9 +14,14 @@ from typing import Any
 import pytest
 
 from agentctl.auth.keys import files as replacing
-from agentctl.auth.keys import generate
-from agentctl.auth.keys.published import REMOVE_AFTER_MEMBER, JwksFile, PemFile
-from agentctl.auth.keys.rotation import Rotation, open_rotation
+from agentctl.auth.keys import signing
+from agentctl.auth.keys.rotation import (
+    REMOVE_AFTER_MEMBER,
+    JwksFile,
+    PemFile,
+    Rotation,
+    open_rotation,
+)
 from agentctl.auth.keys.signing import load_signing_key
 from agentctl.auth.tokens import mint
 from agentctl.auth.tokens.algorithms import get_algorithm
@@ -32,7 +37,7 @@ Layout = Callable[[Path], Settings]
 
 
 def write_keys(folder: Path, algorithm: str = "ES256") -> tuple[Path, bytes]:
-    file, private = folder / "signing.pem", generate.generate_key(algorithm)
+    file, private = folder / "signing.pem", signing.generate_key(algorithm)
     replacing.write_private_key(file, private)
     return file, private
 
@@ -40,14 +45,14 @@ def write_keys(folder: Path, algorithm: str = "ES256") -> tuple[Path, bytes]:
 def pem_layout(folder: Path, algorithm: str = "ES256", key_id: str = "") -> Settings:
     file, private = write_keys(folder, algorithm)
     public = folder / "signing.pub.pem"
-    public.write_bytes(b"# ours\n" + generate.build_public_pem(private, algorithm))
+    public.write_bytes(b"# ours\n" + signing.build_public_pem(private, algorithm))
     given = Authorization(algorithm=algorithm, verification_key_files=(public,))  # type: ignore[arg-type]
     return Settings(authorization=given, signing=Signing(file, key_id))
 
 
 def jwks_layout(folder: Path, algorithm: str = "ES256", **members: Any) -> Settings:
     file, private = write_keys(folder, algorithm)
-    entry = generate.build_jwk(load_signing_key(private, get_algorithm(algorithm))) | members
+    entry = signing.build_jwk(load_signing_key(private, get_algorithm(algorithm))) | members
     entry = {name: value for name, value in entry.items() if value is not None}
     return with_jwks(folder, file, {"issuer": "us", "keys": [entry]}, algorithm)
 
@@ -65,7 +70,7 @@ def with_jwks(
 def both_layouts(folder: Path) -> Settings:
     settings = jwks_layout(folder)
     public = folder / "signing.pub.pem"
-    public.write_bytes(generate.build_public_pem(settings.signing.key_file.read_bytes(), "ES256"))
+    public.write_bytes(signing.build_public_pem(settings.signing.key_file.read_bytes(), "ES256"))
     given = replace(settings.authorization, verification_key_files=(public,))
     return replace(settings, authorization=given)
 
@@ -155,10 +160,10 @@ def test_old_private_key_can_be_deleted(tmp_path: Path) -> None:
 
 def test_new_rsa_key_has_the_size_of_the_old_one(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path, "RS256")
-    private = generate.generate_key("RS256", rsa_bits=3_072)
+    private = signing.generate_key("RS256", rsa_bits=3_072)
     settings.signing.key_file.write_bytes(private)
     (public,) = settings.authorization.verification_key_files
-    public.write_bytes(generate.build_public_pem(private, "RS256"))
+    public.write_bytes(signing.build_public_pem(private, "RS256"))
     with open_rotation(settings) as rotation:
         rotation.publish_new_key(LATER)
         rotation.activate_new_key(keep=False)
@@ -171,7 +176,7 @@ def test_other_content_of_a_pem_file_stays(tmp_path: Path) -> None:
     settings = pem_layout(tmp_path)
     (public,) = settings.authorization.verification_key_files
     other = (
-        generate.build_public_pem(generate.generate_key("ES256"), "ES256")
+        signing.build_public_pem(signing.generate_key("ES256"), "ES256")
         .decode()
         .replace("\n", "\r\n")
     )
@@ -186,7 +191,7 @@ def test_other_content_of_a_pem_file_stays(tmp_path: Path) -> None:
     with open_rotation(settings) as rotation:
         rotation.remove_old_keys()
     after = public.read_bytes().decode("utf-8", "surrogateescape")
-    new = generate.build_public_pem(settings.signing.key_file.read_bytes(), "ES256").decode()
+    new = signing.build_public_pem(settings.signing.key_file.read_bytes(), "ES256").decode()
     assert after == f"{new}# ours\n# theirs\r\n{other}# end \udcff"
 
 
@@ -329,14 +334,14 @@ def test_unfinished_rotation_is_a_conflict(tmp_path: Path) -> None:
 def inline(folder: Path) -> Settings:
     settings = pem_layout(folder)
     (public,) = settings.authorization.verification_key_files
-    other = generate.build_public_pem(generate.generate_key("ES256"), "ES256").decode()
+    other = signing.build_public_pem(signing.generate_key("ES256"), "ES256").decode()
     given = replace(settings.authorization, verification_keys=(other, public.read_text()))
     return replace(settings, authorization=given)
 
 
 def foreign(folder: Path) -> Settings:
     settings = pem_layout(folder)
-    settings.signing.key_file.write_bytes(generate.generate_key("ES256"))
+    settings.signing.key_file.write_bytes(signing.generate_key("ES256"))
     return settings
 
 
@@ -443,8 +448,8 @@ def test_missing_folder_is_an_error(tmp_path: Path) -> None:
 
 
 def test_published_files_list_their_keys() -> None:
-    key = load_signing_key(generate.generate_key("ES256"), get_algorithm("ES256"))
-    name, text = generate.key_thumbprint(key), generate.encode_public_pem(key)
+    key = load_signing_key(signing.generate_key("ES256"), get_algorithm("ES256"))
+    name, text = signing.key_thumbprint(key), signing.encode_public_pem(key)
     assert PemFile(text, key.spec).removal_times() == {name: None}
     marked = PemFile(text, key.spec).with_new_key(name, key, LATER)
     assert PemFile(marked, key.spec).removal_times() == {name: LATER}
@@ -454,9 +459,9 @@ def test_published_files_list_their_keys() -> None:
         .startswith(b"agentctl: remove after 1970")
     )
     assert PemFile(marked, key.spec).without_keys({name}) == b""
-    entries = [generate.build_jwk(key, "a"), {"kty": "oct", "k": b64(b"x")}, {"kty": "odd"}]
+    entries = [signing.build_jwk(key, "a"), {"kty": "oct", "k": b64(b"x")}, {"kty": "odd"}]
     file = JwksFile(json.dumps({"keys": entries}).encode())
-    assert set(file.removal_times()) == {name, generate.key_thumbprint(hmac_key(b"x"))}
+    assert set(file.removal_times()) == {name, signing.key_thumbprint(hmac_key(b"x"))}
 
 
 def hmac_key(secret: bytes) -> Any:

@@ -14,7 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from agentctl.auth.keys import generate as keys
+from agentctl.auth.keys import signing as keys
 from agentctl.auth.tokens.algorithms import ALGORITHMS
 from agentctl.auth.tokens.jwk import SkippedKey, public_jwk
 from agentctl.auth.tokens.jws import KeySet, verify_token

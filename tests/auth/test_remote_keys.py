@@ -16,7 +16,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from agentctl.auth.keys import fetch
+from agentctl.auth.keys import remote
 from agentctl.auth.keys.remote import UNKNOWN_KEY_SECONDS
 from agentctl.auth.verifier import Verifier
 from agentctl.config import load_settings
@@ -196,7 +196,7 @@ def oct_key() -> dict[str, Any]:
 
 
 FAULTS: list[tuple[str, dict[str, Any]]] = [
-    ("too_large", {"body": b" " * (fetch.MAXIMUM_BYTES + 1)}),
+    ("too_large", {"body": b" " * (remote.MAXIMUM_BYTES + 1)}),
     ("not_json", {"body": b"<html>"}),
     ("not_json", {"body": b"[]"}),
     ("invalid_keys", {"body": b'{"keys": {}}'}),
@@ -235,7 +235,7 @@ def test_redirect_within_the_origin_is_followed(server: KeyServer, build: Build)
 def test_silent_server_is_given_up(
     server: KeyServer, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "FETCH_SECONDS", 0.2)
+    monkeypatch.setattr(remote, "FETCH_SECONDS", 0.2)
     server.released.clear()
     verifier = build()
     with pytest.raises(Unavailable):

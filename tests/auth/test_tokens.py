@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.auth.keys import files, generate
+from agentctl.auth.keys import files, signing
 from agentctl.auth.tokens.algorithms import ALGORITHMS
 from agentctl.auth.tokens.mint import (
     build_verification_report,
@@ -32,12 +32,12 @@ HOUR = timedelta(hours=1)
 def settings(tmp_path: Path, algorithm: Any = "EdDSA", **given: Any) -> Settings:
     """Settings whose server trusts their signing key."""
     path = tmp_path / f"{algorithm}.key"
-    private = generate.generate_key(algorithm)
+    private = signing.generate_key(algorithm)
     files.write_private_key(path, private)
     trusted = path
     if not algorithm.startswith("HS"):
         trusted = tmp_path / f"{algorithm}.pub"
-        trusted.write_bytes(generate.build_public_pem(private, algorithm))
+        trusted.write_bytes(signing.build_public_pem(private, algorithm))
     authorization = Authorization(algorithm=algorithm, verification_key_files=(trusted,), **given)
     return Settings(authorization=authorization, signing=Signing(path))
 
@@ -58,7 +58,7 @@ def test_minted_token_has_the_claims(tmp_path: Path) -> None:
     private = files.read_private_key(given.signing.key_file)
     assert first["header"] == {
         "alg": "EdDSA",
-        "kid": generate.signing_key_thumbprint(private, "EdDSA"),
+        "kid": signing.signing_key_thumbprint(private, "EdDSA"),
         "typ": "JWT",
     }
     claims = first["claims"]

@@ -22,7 +22,7 @@ from typing import get_args
 from agentctl.config.observability import Log, LogFormat
 from agentctl.records.log_context import add_log_context, set_log_context
 from agentctl.server.observability.log import FinishedRequest, log_request, log_to_stderr
-from agentctl.server.observability.traffic import RequestCounters
+from agentctl.server.observability.measurements import RequestCounters
 from tests.benchmarks.load import Load
 from tests.benchmarks.measure import run_rounds
 from tests.benchmarks.seeding import seed_database

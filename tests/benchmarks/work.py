@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentctl.auth.keys.files import write_private_key
-from agentctl.auth.keys.generate import build_public_pem, generate_key
+from agentctl.auth.keys.signing import build_public_pem, generate_key
 from tests.deployment import Deployment
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentctl.config.backup import KeepRule
+from agentctl.config.upkeep import KeepRule
 from tests.config.conftest import Reads, Refuses
 
 TIME = 'must be a time like "15m", "6h" or "1d", or empty'

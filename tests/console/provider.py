@@ -25,7 +25,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from agentctl.auth.keys.generate import generate_key
+from agentctl.auth.keys.signing import generate_key
 
 __all__ = ["AUDIENCE", "run_provider"]
 

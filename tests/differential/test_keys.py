@@ -15,11 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from jwt.algorithms import HMACAlgorithm
 from jwt.exceptions import InvalidKeyError
 
-from agentctl.auth.keys.generate import key_thumbprint
 from agentctl.auth.keys.material import parse_keys
-from agentctl.auth.keys.published import PemFile
+from agentctl.auth.keys.rotation import PemFile
 from agentctl.auth.keys.shared_secret import check_secret
-from agentctl.auth.keys.signing import SigningKey
+from agentctl.auth.keys.signing import SigningKey, key_thumbprint
 from agentctl.auth.tokens.algorithms import ALGORITHMS
 from agentctl.auth.tokens.jwk import public_jwk
 from agentctl.auth.tokens.jws import KeySet

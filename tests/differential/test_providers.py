@@ -19,7 +19,7 @@ from mcp.client.auth.utils import build_oauth_authorization_server_metadata_disc
 from mcp.shared.auth import OAuthMetadata
 
 from agentctl.auth import oidc
-from agentctl.auth.keys.fetch import FetchError, fetch_key_set, is_allowed_url
+from agentctl.auth.keys.remote import FetchError, fetch_key_set, is_allowed_url
 from agentctl.auth.oidc import OidcClient
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Console, Settings

@@ -16,10 +16,10 @@ NOT_STEPS = {
     "agentctl/store/repositories/approvals.py": {"created_before"},
     "agentctl/interop/agentos/backend.py": {"summarize_session"},
     "agentctl/interop/agentos/server/session_endpoints.py": {"created_before"},
-    "agentctl/service/audit_heads.py": {"keep_days"},
+    "agentctl/service/audit.py": {"keep_days"},
     "agentctl/service/personal_data.py": {"keep_days"},
     "agentctl/admin/doctor/databases.py": {"check_clock"},
-    "agentctl/telemetry/attributes.py": {'"mistral"'},
+    "agentctl/telemetry/spans.py": {'"mistral"'},
 }
 """Files with the name of an example for another reason."""
 

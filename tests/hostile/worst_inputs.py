@@ -390,7 +390,7 @@ CASES: dict[str, Case] = {
     "response of a webhook receiver": Case(
         complete_hooked, OK, ("webhooks.receiving.MAXIMUM_RESPONSE", "webhooks.facts.MAXIMUM_BODY")
     ),
-    "key set of a URL": Case(fetch_keys, b"HTTP/1.1 401", ("auth.keys.fetch.MAXIMUM_BYTES",)),
+    "key set of a URL": Case(fetch_keys, b"HTTP/1.1 401", ("auth.keys.remote.MAXIMUM_BYTES",)),
 }  # fmt: skip
 
 

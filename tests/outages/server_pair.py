@@ -18,7 +18,7 @@ import httpx2
 import orjson
 
 from agentctl.auth.keys.files import write_private_key
-from agentctl.auth.keys.generate import build_public_jwks, generate_key
+from agentctl.auth.keys.signing import build_public_jwks, generate_key
 from agentctl.auth.tokens import mint
 from tests.chaos.cluster import Server
 from tests.deployment import ADMIN, Deployment, create_deployment

@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentctl.auth.keys.generate import generate_key
+from agentctl.auth.keys.signing import generate_key
 from agentctl.runs.log.event_format import LOST_SEQ_STEP
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until

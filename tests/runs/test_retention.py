@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.config import load_settings, settings
-from agentctl.config.retention import Retention
+from agentctl.config.upkeep import Retention
 from agentctl.interface.requests.audit import AuditFilter
 from agentctl.records.retention import hash_ids
 from agentctl.records.times import DAY, now

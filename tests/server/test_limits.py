@@ -17,9 +17,9 @@ import jwt
 import pytest
 
 import agentctl
-from agentctl.config.budgets import Quotas
 from agentctl.config.settings import Limits, Runs, Settings
 from agentctl.config.tables import ENTRY_TABLES, SECTIONS
+from agentctl.config.upkeep import Quotas
 from agentctl.server import create_app
 from agentctl.server.transport.protocol import build_protocol_class
 from tests.commands import run_command
@@ -63,8 +63,8 @@ ROWS = read_rows()
 NOT_LISTED = {
     "agentctl.auth.keys.keyring.MAXIMUM_POLLS",
     "agentctl.auth.keys.remote.MAXIMUM_RETRY_SECONDS",
-    "agentctl.auth.tokens.account_lookup.MAXIMUM_CACHED",
-    "agentctl.auth.tokens.account_lookup.MAXIMUM_CACHED_UNKNOWN",
+    "agentctl.auth.tokens.account_tokens.MAXIMUM_CACHED",
+    "agentctl.auth.tokens.account_tokens.MAXIMUM_CACHED_UNKNOWN",
     "agentctl.auth.tokens.jws.MAXIMUM_TOKEN",
     "agentctl.work.child_processes.MAXIMUM_DESCENDANTS",
     "agentctl.interop.agentos.database.reader.MAXIMUM_NAME",
@@ -76,7 +76,7 @@ NOT_LISTED = {
     "agentctl.records.repeats.MAXIMUM_SHOWN_CALLS",
     "agentctl.runtime.models.stream_transport.MAXIMUM_IDLE",
     "agentctl.runtime.runners.langgraph_space.MAXIMUM_ARGUMENTS",
-    "agentctl.server.observability.metrics_channel.MAXIMUM_PENDING_REQUESTS",
+    "agentctl.server.observability.metrics_endpoint.MAXIMUM_PENDING_REQUESTS",
     "agentctl.server.processes.worker_handle.MAXIMUM_PAUSE",
     "agentctl.admin.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
     "agentctl.service.session_histories.MAXIMUM_BYTES",
@@ -523,9 +523,9 @@ PROBES: dict[str, Probe] = {
     ),
     "runtime.transcript.history.MAXIMUM_SUMMARY": summarize_long_answers,
     "limits.followed_runs": follow_two_runs,
-    "server.routes.console_tokens.MAXIMUM_TOKEN_BYTES": keep_long_token,
-    "server.routes.console_tokens.MAXIMUM_TABS": keep_tokens_of_tabs,
-    "server.routes.console_oidc.MAXIMUM_FIELD_LENGTH": lambda servers: str(
+    "server.routes.console.MAXIMUM_TOKEN_BYTES": keep_long_token,
+    "server.routes.console.MAXIMUM_TABS": keep_tokens_of_tabs,
+    "server.routes.console.MAXIMUM_FIELD_LENGTH": lambda servers: str(
         servers.small.client.post(
             "/console/sign-in/start", json={"redirect_uri": "http://" + "x" * 4_096}
         ).status_code

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from agentctl.server.observability.metrics_channel import (
+from agentctl.server.observability.metrics_endpoint import (
     MAXIMUM_PENDING_REQUESTS,
     MetricsChannel,
     answer_metrics_requests,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentctl.server import create_app
-from agentctl.service.rate_limits import MAXIMUM_CALLERS, Buckets
+from agentctl.service.hosting import MAXIMUM_CALLERS, Buckets
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -67,7 +67,7 @@ def test_starts_of_one_caller_are_limited_and_repeats_are_free(limited: Threaded
 
 def test_bucket_fills_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     at = 1_000.0
-    monkeypatch.setattr("agentctl.service.rate_limits.time.monotonic", lambda: at)
+    monkeypatch.setattr("agentctl.service.hosting.time.monotonic", lambda: at)
     buckets = Buckets(60)
     assert [buckets.take("a") for _ in range(60)] == [0] * 60
     assert buckets.take("a") == 1

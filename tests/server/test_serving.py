@@ -18,7 +18,7 @@ import pytest
 
 from agentctl.errors import AgentctlError, InvalidKey, SchemaMismatch, Unavailable, UsageError
 from agentctl.server import create_app
-from agentctl.server.observability.loop_lag import SAMPLE_SECONDS
+from agentctl.server.observability.measurements import SAMPLE_SECONDS
 from agentctl.server.processes.listener import base_url, bind_socket
 from agentctl.server.processes.serve import serve
 from tests.deployment import Deployment

@@ -17,7 +17,7 @@ import orjson
 import pytest
 
 from agentctl.auth.audit_chain import Verification, sign_head, verify_audit_log
-from agentctl.auth.keys.generate import build_public_pem, generate_key
+from agentctl.auth.keys.signing import build_public_pem, generate_key
 from agentctl.auth.statements import StatementKey, load_statement_key, load_verification_keys
 from agentctl.config.settings import Audit, Settings
 from agentctl.config.settings import Database as Entry
@@ -26,8 +26,8 @@ from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.records.times import now
 from agentctl.runs.jobs.cleanup import delete_expired
 from agentctl.runs.jobs.retention import Ages
-from agentctl.service import audit_heads as signing
-from agentctl.service.audit_heads import HeadSigner
+from agentctl.service import audit as signing
+from agentctl.service.audit import HeadSigner
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import audit

@@ -15,8 +15,8 @@ import pytest
 
 from agentctl import errors
 from agentctl.admin.doctor.backups import check_backups
-from agentctl.config.backup import Backup
 from agentctl.config.settings import Database, Settings
+from agentctl.config.upkeep import Backup
 from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import audit

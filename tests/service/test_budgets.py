@@ -18,7 +18,7 @@ from agentctl import errors
 from agentctl.admin.doctor.budgets import check_budgets
 from agentctl.auth.principal import Principal
 from agentctl.config import load_settings
-from agentctl.config.budgets import Budget
+from agentctl.config.upkeep import Budget
 from agentctl.interface.requests import RunRequest
 from agentctl.runs.life import budgets
 from agentctl.runs.life.budgets import find_period

@@ -18,7 +18,7 @@ from agentctl.admin.doctor import keys as checked_keys
 from agentctl.admin.doctor.checks import DoctorStep, list_steps, run_step
 from agentctl.admin.doctor.files import check_permissions, check_private
 from agentctl.admin.doctor.finding import Finding
-from agentctl.auth.keys import files, generate
+from agentctl.auth.keys import files, signing
 from agentctl.auth.keys.rotation import open_rotation
 from agentctl.config.databases import is_loopback_host
 from agentctl.config.settings import (
@@ -257,9 +257,9 @@ def create_signing_settings(
     folder: Path, *, entries: Callable[[dict[str, object]], list[object]]
 ) -> Settings:
     """Create a configuration with a JWKS built from the entry of its signing key."""
-    private = generate.generate_key("ES256")
+    private = signing.generate_key("ES256")
     files.write_private_key(folder / "signing.pem", private)
-    (entry,) = generate.build_public_jwks(private, "ES256")["keys"]
+    (entry,) = signing.build_public_jwks(private, "ES256")["keys"]
     jwks = folder / "jwks.json"
     jwks.write_text(json.dumps({"keys": entries(entry)}))
     given = Authorization(algorithm="ES256", jwks_file=jwks)
@@ -267,7 +267,7 @@ def create_signing_settings(
 
 
 def foreign_key_entry() -> dict[str, object]:
-    (entry,) = generate.build_public_jwks(generate.generate_key("ES256"), "ES256")["keys"]
+    (entry,) = signing.build_public_jwks(signing.generate_key("ES256"), "ES256")["keys"]
     return dict(entry)
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from agentctl import errors
 from agentctl.admin.doctor.runs import check_jobs
-from agentctl.auth.keys.generate import generate_key
-from agentctl.config.backup import Backup
+from agentctl.auth.keys.signing import generate_key
 from agentctl.config.settings import Audit, Database, Metrics, Settings
+from agentctl.config.upkeep import Backup
 from agentctl.config.webhooks import Webhook
 from agentctl.records.times import now
 from agentctl.runs.workers import lease as lease_module

@@ -13,7 +13,7 @@ import pytest
 from agentctl import errors
 from agentctl.interface.requests import MAXIMUM_LIMIT, RunFilter, RunRequest, SessionRunsQuery
 from agentctl.runs.life import finish, supervision
-from agentctl.service import json_texts, lookups, session_documents
+from agentctl.service import family, json_texts, session_documents
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
 from tests.deployment import Deployment, create_deployment
@@ -415,7 +415,7 @@ async def test_large_documents_are_built_outside_of_the_event_loop(
         watch(json_texts, "join_array")
         watch(session_documents, "build_session_document")
         watch(finish, "build_run_end")
-        watch(lookups, "read_run_documents")
+        watch(family, "read_run_documents")
         request = RunRequest("x" * 250_000, session_id="large")
         for _ in range(3):
             run = (await operations.create_run("agent", "echo", request)).value

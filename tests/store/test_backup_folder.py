@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agentctl import errors
-from agentctl.config.backup import Backup as BackupTable
-from agentctl.config.backup import KeepRule
+from agentctl.config.upkeep import Backup as BackupTable
+from agentctl.config.upkeep import KeepRule
 from agentctl.store.sqlite.backup_folder import BackupFolder, StoredBackup, list_expired
 from tests.runs.components import LONG
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentctl.admin.doctor.finding import Finding, note, ok, wrong
-from agentctl.config.budgets import Budget
 from agentctl.config.settings import Agent, Settings, Team
+from agentctl.config.upkeep import Budget
 from agentctl.runs.life.prices import Prices
 
 _CHECK = "budgets"

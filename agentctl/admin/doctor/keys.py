@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from agentctl.admin.doctor.files import check_permissions
 from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.auth.keys.files import read_private_key
-from agentctl.auth.keys.generate import key_thumbprint
 from agentctl.auth.keys.keyring import has_remote_keys, load_key_set, read_key_files
-from agentctl.auth.keys.published import open_published_files
-from agentctl.auth.keys.signing import SigningKey, load_signing_key
+from agentctl.auth.keys.rotation import open_published_files
+from agentctl.auth.keys.signing import SigningKey, key_thumbprint, load_signing_key
 from agentctl.auth.tokens.algorithms import get_algorithm
 from agentctl.auth.tokens.jws import KeySet
 from agentctl.auth.verifier import Verifier

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field
 
-from agentctl.config.budgets import Quotas
+from agentctl.config.upkeep import Quotas
 from agentctl.errors import QuotaExceeded
 from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Database, Steps, unit

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth.explain.suggestions import join_some, quote_value
-from agentctl.auth.keys.generate import key_thumbprint
+from agentctl.auth.keys.signing import key_thumbprint
 from agentctl.auth.tokens.account_tokens import account_token_prefix
 from agentctl.auth.tokens.claims import ClaimRules, RawClaims, parse_claims
 from agentctl.auth.tokens.jws import KeySet, TokenParts, parse_token

@@ -99,8 +99,7 @@ def mint_token(
 
 def _sign_token(payload: bytes, settings: Settings) -> str:
     from agentctl.auth.keys.files import read_private_key
-    from agentctl.auth.keys.generate import key_thumbprint
-    from agentctl.auth.keys.signing import build_jws, load_signing_key
+    from agentctl.auth.keys.signing import build_jws, key_thumbprint, load_signing_key
 
     spec = get_algorithm(settings.authorization.algorithm)
     key = load_signing_key(read_private_key(settings.signing.key_file), spec)

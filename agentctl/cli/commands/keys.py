@@ -27,8 +27,7 @@ from agentctl.config.settings import Algorithm
 from agentctl.errors import Conflict, InvalidConfiguration, InvalidKey, UsageError
 
 if TYPE_CHECKING:
-    from agentctl.auth.keys.published import JwksFile
-    from agentctl.auth.keys.rotation import Rotation
+    from agentctl.auth.keys.rotation import JwksFile, Rotation
     from agentctl.auth.tokens.jws import KeySet
     from agentctl.config.settings import Authorization, Settings
 
@@ -147,7 +146,7 @@ def _list_verification_keys(settings: Settings) -> Iterator[Row]:
         InvalidKey: a key is invalid.
     """
     from agentctl.auth.keys.files import read_private_key
-    from agentctl.auth.keys.generate import signing_key_thumbprint
+    from agentctl.auth.keys.signing import signing_key_thumbprint
 
     signing = None
     with suppress(InvalidKey):
@@ -167,7 +166,7 @@ def _shorten_path(source: str) -> str:
 def _list_configured_keys(table: Authorization) -> Iterator[Row]:
     from agentctl.auth.keys.keyring import load_key_set, read_key_files
     from agentctl.auth.keys.material import parse_keys
-    from agentctl.auth.keys.published import JwksFile, open_published_files
+    from agentctl.auth.keys.rotation import JwksFile, open_published_files
     from agentctl.auth.tokens.algorithms import get_algorithm
     from agentctl.auth.tokens.jws import KeySet
 
@@ -189,9 +188,9 @@ def _list_configured_keys(table: Authorization) -> Iterator[Row]:
 
 
 def _list_fetched_keys(settings: Settings) -> Iterator[Row]:
-    from agentctl.auth.keys.generate import key_thumbprint
     from agentctl.auth.keys.keyring import has_remote_keys
     from agentctl.auth.keys.remote import RemoteKeys
+    from agentctl.auth.keys.signing import key_thumbprint
 
     table = settings.authorization
     if not has_remote_keys(table):
@@ -217,7 +216,7 @@ def _list_fetched_keys(settings: Settings) -> Iterator[Row]:
 
 
 def _build_rows(source: str, keys: KeySet, times: RemovalTimes) -> Iterator[Row]:
-    from agentctl.auth.keys.generate import key_thumbprint
+    from agentctl.auth.keys.signing import key_thumbprint
 
     for key in keys.keys:
         name = None if isinstance(key.material, bytes) else key_thumbprint(key)
@@ -234,7 +233,7 @@ def _build_rows(source: str, keys: KeySet, times: RemovalTimes) -> Iterator[Row]
 
 
 def _build_jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]:
-    from agentctl.auth.keys.published import entry_thumbprint
+    from agentctl.auth.keys.rotation import entry_thumbprint
     from agentctl.auth.tokens.jwk import reason_to_skip
 
     times = file.removal_times()
@@ -270,7 +269,7 @@ def print_jwks(config: Config = None) -> None:
     import orjson
 
     from agentctl.auth.keys.files import read_private_key
-    from agentctl.auth.keys.generate import build_public_jwks
+    from agentctl.auth.keys.signing import build_public_jwks
     from agentctl.config import load_settings
 
     settings = load_settings(config)

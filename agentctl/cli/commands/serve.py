@@ -186,7 +186,7 @@ def create_demo(directory: Path) -> Path:
     """
     from importlib.util import find_spec
 
-    from agentctl.auth.keys import generate
+    from agentctl.auth.keys import signing
     from agentctl.auth.keys.files import read_private_key
     from agentctl.cli.files import create_directory, create_file, public_path, write_key_pair
     from agentctl.config.extras import build_extra_command
@@ -198,7 +198,7 @@ def create_demo(directory: Path) -> Path:
     if not private.exists():
         write_key_pair(private, _DEMO_ALGORITHM)
     elif not public.exists():
-        create_file(public, generate.build_public_pem(read_private_key(private), _DEMO_ALGORITHM))
+        create_file(public, signing.build_public_pem(read_private_key(private), _DEMO_ALGORITHM))
     for name in ("demo_agents.py", "notes_server.py"):
         if not (directory / name).exists():
             create_file(directory / name, (_DEMO_TEMPLATES / f"{name}.txt").read_bytes())

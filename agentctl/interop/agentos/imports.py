@@ -14,7 +14,7 @@ import orjson
 from agentctl import errors
 from agentctl.admin.imports.records import build_run_row
 from agentctl.admin.imports.store import ImportedSession, ImportReport, store_session
-from agentctl.config.budgets import Quotas
+from agentctl.config.upkeep import Quotas
 from agentctl.interface.requests import Page, SessionFilter
 from agentctl.interop.agentos.database.reader import (
     AgentOSReader,

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 from agentctl import errors
-from agentctl.config.backup import Backup as BackupTable
 from agentctl.config.databases import sqlite_path
 from agentctl.config.settings import Database, Settings
+from agentctl.config.upkeep import Backup as BackupTable
 from agentctl.records.times import format_span
 from agentctl.store.sqlite.backup import read_creation_time
 from agentctl.store.sqlite.backup_folder import BackupFolder, StoredBackup

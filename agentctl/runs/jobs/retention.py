@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import field
 
-from agentctl.config.retention import Retention
 from agentctl.config.settings import Settings
+from agentctl.config.upkeep import Retention
 from agentctl.light_dataclass import dataclass
 from agentctl.records.audit import EXPIRE_APPROVALS, EXPIRE_SESSIONS
 from agentctl.records.kinds import KINDS

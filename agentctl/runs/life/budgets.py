@@ -14,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from agentctl import errors
-from agentctl.config.budgets import Budget
 from agentctl.config.settings import Agent, Settings, Team
+from agentctl.config.upkeep import Budget
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.life.prices import Prices

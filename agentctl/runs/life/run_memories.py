@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import orjson
 
 from agentctl.agents import Memory
-from agentctl.config.budgets import Quotas
+from agentctl.config.upkeep import Quotas
 from agentctl.errors import ValidationFailed
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now

@@ -32,8 +32,7 @@ from agentctl.runs.life.engine import Engine
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runtime.mcp.calls import CALL_ENDS
 from agentctl.runtime.mcp.servers import McpServers
-from agentctl.server.observability.loop_lag import LoopLag
-from agentctl.server.observability.traffic import RequestCounters
+from agentctl.server.observability.measurements import LoopLag, RequestCounters
 from agentctl.store.database import Database
 from agentctl.webhooks.deliveries import DeliveryCounters
 

@@ -15,9 +15,8 @@ from agentctl.errors import InternalError
 from agentctl.light_dataclass import dataclass
 from agentctl.server.app import create_app, get_app_state, running
 from agentctl.server.observability.log import log_to_stderr
-from agentctl.server.observability.loop_lag import LoopLag
+from agentctl.server.observability.measurements import LoopLag, RequestCounters
 from agentctl.server.observability.metrics_endpoint import serve_metrics
-from agentctl.server.observability.traffic import RequestCounters
 from agentctl.server.processes.listener import base_url, open_listeners
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
 from agentctl.server.transport.server import HttpServer

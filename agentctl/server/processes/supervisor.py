@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from agentctl.config.transfer import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, Unavailable
 from agentctl.server.observability.log import log_to_stderr
-from agentctl.server.observability.metrics_channel import gather_metrics
+from agentctl.server.observability.metrics_endpoint import gather_metrics
 from agentctl.server.processes.listener import base_url, open_listeners
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
 from agentctl.server.processes.worker_handle import Backoff, WorkerHandle

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from agentctl.errors import AgentctlError, Unavailable
-from agentctl.server.observability.metrics_channel import MetricsChannel
+from agentctl.server.observability.metrics_endpoint import MetricsChannel
 from agentctl.server.processes.worker_channel import (
     DRAIN,
     END,

@@ -1,7 +1,7 @@
 """The program of a worker process: `python -m agentctl.server.processes.worker_main`.
 
 Its arguments are three file descriptors: the listening socket, the channel to the supervisor
-(`worker_channel`), and the channel for metrics (`metrics_channel`). The end of the channel means
+(`worker_channel`), and the channel for metrics (`metrics_endpoint`). The end of the channel means
 that the supervisor has died: the worker drains and ends as well.
 """
 
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.config.transfer import settings_from_text
 from agentctl.server.observability.log import log_to_stderr
-from agentctl.server.observability.metrics_channel import answer_metrics_requests
+from agentctl.server.observability.metrics_endpoint import answer_metrics_requests
 from agentctl.server.processes.listener import adopt_socket
 from agentctl.server.processes.worker_channel import (
     DRAIN,

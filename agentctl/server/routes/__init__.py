@@ -24,7 +24,7 @@ from agentctl.server.openapi.responses import (
     RUN_RESPONSES,
 )
 from agentctl.server.requests import ADAPTERS, BODIES
-from agentctl.server.routes import console, console_oidc, console_tokens, documents, runs
+from agentctl.server.routes import console, documents, runs
 from agentctl.server.routing import Endpoint, Operation, Responses
 from agentctl.server.state import Call
 
@@ -57,9 +57,7 @@ _RESPONSES: dict[str, Responses] = {
 
 def build_all_operations() -> list[Operation]:
     """Return all operations except those of the documentation pages."""
-    pages = (console, console_tokens, console_oidc)
-    of_pages = [operation for page in pages for operation in page.build_operations()]
-    return [*map(_build_operation, OPERATIONS.values()), *of_pages]
+    return [*map(_build_operation, OPERATIONS.values()), *console.build_operations()]
 
 
 def _build_operation(declared: Declaration) -> Operation:

@@ -4,26 +4,41 @@ The files are in `agentctl/server/console` and are sent unchanged; there is no b
 contain a hash of all of them, so that a browser keeps them, and a page never mixes two versions.
 All URLs are relative, so the page works alone, under a `root_path` and mounted
 (docs/decisions/0056).
+
+The token of a page is kept over a reload, encrypted in a cookie, and the key is in the storage of
+one tab (docs/decisions/0057). So neither a script nor the cookie has the token alone: not another
+page of the host, not a server on another port, to which browsers send the same cookies. The cookie
+authorizes no request. It only returns the token to a page that has the key, and that page sends it
+as any other client does.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import functools
 import gzip
 import hashlib
+import logging
+import os
 import re
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
-from typing import NamedTuple
+from typing import NamedTuple, NotRequired
 from urllib.parse import urlsplit
 
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
-from agentctl.errors import NotFound
-from agentctl.server.answers import BytesResponse
+from agentctl.auth.oidc import OidcClient, SignInEnd
+from agentctl.auth.verifier import parse_bearer
+from agentctl.errors import BadRequest, InvalidToken, NotFound, ValidationFailed
+from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.server.answers import BytesResponse, json_response
+from agentctl.server.bodies import RequestBody
 from agentctl.server.openapi.pages import content_security_policy
-from agentctl.server.routing import Operation
+from agentctl.server.routing import Endpoint, Operation
 from agentctl.server.state import Call
 
 _CONTENT_TYPES = {
@@ -47,6 +62,28 @@ _ASSET_HEADERS = {
     "Cache-Control": "public, max-age=31536000, immutable",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+
+KEY_HEADER = "agentctl-console-key"
+"""Header with the key of the tab: 32 bytes in base64url. Pages of other origins cannot send it."""
+
+COOKIE_PREFIX = "agentctl-console-"
+
+MAXIMUM_TOKEN_BYTES = 2_800
+"""A longer token is not kept: browsers store 4,096 bytes of a cookie."""
+
+MAXIMUM_TABS = 4
+"""Cookies at a time, so that they fit into the header of a request."""
+
+_NONCE_BYTES = 12
+_KEY_BYTES = 32
+_PURPOSE = b"agentctl console token"
+
+_log = RateLimitedLog(logging.getLogger("agentctl.server"))
+
+MAXIMUM_FIELD_LENGTH = 4_096
+"""Characters of each field of a body."""
+
+_PAGE_URL = re.compile(r"https?://[^\s?#@]+")
 
 
 class _Asset(NamedTuple):
@@ -141,7 +178,192 @@ def _load_console() -> _Console:
     return _Console(page.replace(_PLACE, f"console/assets/{version}".encode()), assets, version)
 
 
+async def keep_console_token(call: Call) -> Response:
+    """Keep the token of the caller for its tab."""
+    key = _read_key(call)
+    maximum = call.caller.app_state.settings.limits.token_bytes
+    token = parse_bearer(call.headers.get("authorization"), maximum).encode("ascii")
+    # Fields are given one by one: a mapping has one Set-Cookie only.
+    response = BytesResponse(b"", 204, None)
+    if len(token) > MAXIMUM_TOKEN_BYTES:
+        return response
+    name = _cookie_name(key)
+    others = [other for other in _read_cookies(call) if other != name]
+    for other in others[: max(0, len(others) - MAXIMUM_TABS + 1)]:
+        _set_cookie(call, response, f"{other}=; Max-Age=0")
+    _set_cookie(call, response, f"{name}={_encrypt(token, key)}")
+    return response
+
+
+async def restore_console_token(call: Call) -> Response:
+    """Return the token that is kept for a tab.
+
+    Raises:
+        NotFound: there is none, or the key is another one.
+    """
+    key = _read_key(call)
+    token = _decrypt(_read_cookies(call).get(_cookie_name(key), ""), key)
+    if token is None:
+        raise NotFound("No token is kept for this page")
+    return json_response({"token": token.decode("ascii")})
+
+
+async def forget_console_token(call: Call) -> Response:
+    """Forget the token that is kept for a tab."""
+    response = BytesResponse(b"", 204, None)
+    _set_cookie(call, response, f"{_cookie_name(_read_key(call))}=; Max-Age=0")
+    return response
+
+
+def require_page(call: Call) -> None:
+    """Check that the console is served, and that no page of another origin has made a request.
+
+    Raises:
+        NotFound: the console is switched off.
+        BadRequest: the browser names another origin.
+    """
+    _require_console(call)
+    if call.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        raise BadRequest("Only the page of the console may send this request")
+
+
+def _read_key(call: Call) -> bytes:
+    """Return the key of the tab.
+
+    Raises:
+        BadRequest: the header is missing or malformed, or the request is of another page.
+    """
+    require_page(call)
+    try:
+        key = base64.b64decode(call.headers.get(KEY_HEADER, "") + "=", b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != _KEY_BYTES:
+        raise BadRequest("The request has no key of a page of the console")
+    return key
+
+
+def _read_cookies(call: Call) -> dict[str, str]:
+    return {name: value for name, value in call.cookies.items() if name.startswith(COOKIE_PREFIX)}
+
+
+def _set_cookie(call: Call, response: Response, cookie: str) -> None:
+    # Without a path it is that of the request, under any prefix of a proxy.
+    secure = call.url.scheme == "https" or call.headers.get("origin", "").startswith("https:")
+    field = f"{cookie}; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
+    response.raw_headers.append((b"set-cookie", field.encode("ascii")))
+
+
+def _cookie_name(key: bytes) -> str:
+    return COOKIE_PREFIX + hashlib.sha256(_PURPOSE + key).hexdigest()[:16]
+
+
+def _encrypt(token: bytes, key: bytes) -> str:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    nonce = os.urandom(_NONCE_BYTES)
+    return base64.urlsafe_b64encode(nonce + AESGCM(key).encrypt(nonce, token, _PURPOSE)).decode()
+
+
+def _decrypt(value: str, key: bytes) -> bytes | None:
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    try:
+        sealed = base64.b64decode(value, b"-_", validate=True)
+        return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _PURPOSE)
+    except (InvalidTag, ValueError):
+        return None
+
+
+class _StartBody(TypedDict):
+    """The start of a sign-in, with the URL of the page."""
+
+    redirect_uri: str
+
+
+class _FinishBody(TypedDict):
+    """The response of the provider, and the secrets of the page."""
+
+    code: str
+    code_verifier: str
+    nonce: str
+    redirect_uri: str
+    issuer: NotRequired[str]
+
+
+async def start_console_sign_in(call: Call, redirect_uri: str) -> Response:
+    """Return the URL at which the user signs in, and the secrets of the page."""
+    client = _require_client(call)
+    _check_fields(redirect_uri)
+    started = await client.start(redirect_uri)
+    return json_response(started._asdict())
+
+
+async def finish_console_sign_in(
+    call: Call, code: str, code_verifier: str, nonce: str, redirect_uri: str, issuer: str = ""
+) -> Response:
+    """Return the token of the user, if this server accepts it.
+
+    Raises:
+        BadRequest: the provider, or this server, does not accept the sign-in.
+    """
+    client = _require_client(call)
+    _check_fields(redirect_uri, code, code_verifier, nonce, issuer)
+    end = SignInEnd(code, code_verifier, nonce, redirect_uri, issuer)
+    token = await client.finish(end)
+    state = call.caller.app_state
+    assert state.verifier is not None
+    try:
+        parse_bearer(f"Bearer {token}", state.settings.limits.token_bytes)
+        await state.verifier.identify(f"Bearer {token}")
+    except InvalidToken as failure:
+        _log.log("a token of the sign-in provider is not valid here: %s", failure.reason)
+        raise BadRequest(
+            "The provider has signed you in, but this server does not accept its token",
+            hint="ask the operator: the log of the server has the reason",
+        ) from None
+    return json_response({"token": token})
+
+
+def _check_fields(redirect_uri: str, *others: str) -> None:
+    """Check the bounds of the fields.
+
+    Raises:
+        ValidationFailed: one is too long, or the URL is none of a page.
+    """
+    if max(map(len, (redirect_uri, *others))) > MAXIMUM_FIELD_LENGTH:
+        raise ValidationFailed(f"A field is longer than {MAXIMUM_FIELD_LENGTH} characters")
+    if not _PAGE_URL.fullmatch(redirect_uri):
+        raise ValidationFailed("redirect_uri is not the URL of a page")
+
+
+def _require_client(call: Call) -> OidcClient:
+    """Return the client of the provider.
+
+    Raises:
+        NotFound: the configuration names no provider, or the console is switched off.
+        BadRequest: a page of another origin has made the request.
+    """
+    require_page(call)
+    client = call.caller.app_state.oidc_client
+    if client is None:
+        raise NotFound("Not found")
+    return client
+
+
 def build_operations() -> list[Operation]:
     """Return the operations of the console, which the OpenAPI document does not contain."""
-    endpoints = (get_console, get_console_asset)
-    return [Operation(endpoint, tag="System", in_document=False) for endpoint in endpoints]
+    bodies: dict[Endpoint, RequestBody | None] = {
+        get_console: None,
+        get_console_asset: None,
+        keep_console_token: None,
+        restore_console_token: None,
+        forget_console_token: None,
+        start_console_sign_in: RequestBody(_StartBody),
+        finish_console_sign_in: RequestBody(_FinishBody),
+    }
+    return [
+        Operation(endpoint, tag="System", body=body, in_document=False)
+        for endpoint, body in bodies.items()
+    ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from agentctl.config.budgets import Quotas
+from agentctl.config.upkeep import Quotas
 from agentctl.errors import QuotaExceeded
 from agentctl.store.database import Sql, Statement, Steps, unit
 

@@ -23,7 +23,7 @@ from urllib.parse import quote
 import apsw
 
 from agentctl import errors
-from agentctl.config.backup import KeepRule
+from agentctl.config.upkeep import KeepRule
 from agentctl.light_dataclass import dataclass
 from agentctl.records.text import format_bytes
 from agentctl.records.times import format_rfc3339

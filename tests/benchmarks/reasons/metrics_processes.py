@@ -19,7 +19,7 @@ from prometheus_client.metrics import Counter
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.values import MultiProcessValue
 
-from agentctl.server.observability.metrics_channel import merge_metrics
+from agentctl.server.observability.metrics_endpoint import merge_metrics
 
 ROUNDS, COUNTS, JOINS = 9, 20_000, 5
 LABELS = [f"operation {number}" for number in range(200)]

@@ -32,7 +32,7 @@ from starlette.responses import Response
 from werkzeug.http import parse_etags
 
 from agentctl import light_dataclass
-from agentctl.auth.keys.fetch import fetch_key_set, is_allowed_url
+from agentctl.auth.keys.remote import fetch_key_set, is_allowed_url
 from agentctl.auth.keys.shared_secret import check_secret
 from agentctl.auth.keys.signing import SigningKey, build_jws
 from agentctl.auth.tokens.algorithms import ALGORITHMS

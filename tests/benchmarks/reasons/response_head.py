@@ -33,7 +33,7 @@ def select_variant(variant: str) -> None:
     """Change the transport of this process."""
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-    from agentctl.server.transport.cycle import RequestCycle, ResponseTransport
+    from agentctl.server.transport.connection import RequestCycle, ResponseTransport
 
     def write_at_once(self: Any, head: bytes) -> None:
         self._transport.write(head)

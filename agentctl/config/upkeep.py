@@ -1,0 +1,164 @@
+"""The tables of what a server keeps and how much of it.
+
+`[[budgets]]` and `[rate_limits]` (docs/budgets.md), `[quotas]`, `[search]`, `[backup]`
+(docs/databases.md "Backups by the server"), `[retention]`, and the prices of models
+(docs/usage.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, cast
+
+from agentctl.config.names import DatabaseId, Id
+from agentctl.config.types import Reference
+from agentctl.light_dataclass import dataclass
+from agentctl.records.value_types import Pattern, Range
+
+BudgetSubject = Literal["user", "agent", "server"]
+BudgetPeriod = Literal["day", "month"]
+
+RetentionDays = Annotated[int, Range(0, 36_500)]
+
+Period = Literal["all", "hourly", "daily", "weekly", "monthly"]
+
+_UNITS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+Interval = Annotated[
+    str, Pattern(r"^([1-9][0-9]{0,3}[mhd])?$", 'a time like "15m", "6h" or "1d", or empty')
+]
+KeepText = Annotated[
+    str,
+    Pattern(
+        r"^[1-9][0-9]{0,3}[hdw] (all|hourly|daily|weekly|monthly)$",
+        'a time and what to keep of it, like "24h hourly" or "30d daily"; also "all", "weekly" and'
+        ' "monthly"',
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """An entry of `[[budgets]]`: what runs may use in a period. It has `tokens` or `cost`.
+
+    Attributes:
+        per: what has a separate sum: each user, each agent, team and workflow, or the server.
+        component: only runs of this agent, team or workflow; empty for all.
+        period: a day or a month, UTC.
+        cost: US dollars.
+        on_exceed: `refuse` starts no further run; `stop` also ends live runs at their next call of
+            a model.
+        unknown: with `refuse` a budget of a cost refuses models whose price is not known, with
+            `allow` their tokens do not count.
+    """
+
+    id: Id
+    per: BudgetSubject
+    component: Annotated[str, Reference(("agents", "teams", "workflows"))] = ""
+    period: BudgetPeriod = "day"
+    tokens: Annotated[int | None, Range(1, 1_000_000_000_000_000)] = None
+    cost: Annotated[float | None, Range(0.000_001, 1_000_000_000)] = None
+    on_exceed: Literal["refuse", "stop"] = "refuse"
+    unknown: Literal["refuse", "allow"] = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimits:
+    """The table `[rate_limits]`: what one caller may do at one process; 0 for no limit."""
+
+    requests_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
+    runs_per_minute: Annotated[int, Range(0, 10_000_000)] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """The table `[quotas]`: bounds for the stored data of one user in one database; 0 for none."""
+
+    sessions_per_user: Annotated[int, Range(0, 1 << 40)] = 0
+    memories_per_user: Annotated[int, Range(0, 1 << 40)] = 0
+    bytes_per_user: Annotated[int, Range(0, 1 << 50)] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The table `[retention]`: the days after which a server deletes data.
+
+    Attributes:
+        idle_days: days after the last use of a session; 0 for never. A component may have others.
+        approval_days: days after the decision of an approval whose run has ended; 0 for as long as
+            its session.
+    """
+
+    idle_days: RetentionDays = 0
+    approval_days: RetentionDays = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Search in messages, answers and names of sessions.
+
+    `tokenizer` "trigram" is for SQLite only: it finds parts of words.
+    """
+
+    enabled: bool = False
+    tokenizer: Literal["words", "trigram"] = "words"
+
+
+class KeepRule(NamedTuple):
+    """A rule that keeps backups up to an age: the last one of each period, UTC.
+
+    Attributes:
+        seconds: the age up to which the rule counts.
+    """
+
+    seconds: int
+    period: Period
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """The table `[backup]`: what the server backs up, how often, and which backups it keeps.
+
+    Attributes:
+        every: time from one backup to the next one; empty for none.
+        keep: which backups are kept; the others are deleted.
+        folder: the folder of the backups, absolute in loaded settings.
+        databases: the SQLite databases to back up; empty for all databases.
+    """
+
+    every: Interval = ""
+    keep: tuple[KeepText, ...] = ("24h hourly", "30d daily")
+    folder: Path = Path("backups")
+    databases: tuple[DatabaseId, ...] = ()
+
+    @property
+    def seconds(self) -> int:
+        """The time from one backup to the next one; 0 for none."""
+        return _parse_seconds(self.every) if self.every else 0
+
+    @property
+    def rules(self) -> list[KeepRule]:
+        """The rules of `keep`."""
+        words = (text.split(" ") for text in self.keep)
+        return [KeepRule(_parse_seconds(span), cast(Period, period)) for span, period in words]
+
+    def includes(self, database_id: str) -> bool:
+        """Return True if the server backs up a database."""
+        return bool(self.every) and (not self.databases or database_id in self.databases)
+
+
+def _parse_seconds(text: str) -> int:
+    return int(text[:-1]) * _UNITS[text[-1]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPrice:
+    """The table `price` of a model: US dollars for a million tokens.
+
+    Attributes:
+        cached: for input tokens that the provider has in its cache; None for those of `input`.
+    """
+
+    input: Annotated[float, Range(0, 1_000_000)]
+    output: Annotated[float, Range(0, 1_000_000)]
+    cached: Annotated[float | None, Range(0, 1_000_000)] = None
