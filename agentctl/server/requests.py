@@ -1,41 +1,315 @@
-"""The body of each operation, and the requests that are built from bodies.
+"""Requests: their parameters and bodies, and the requests of operations that are built from them.
 
-`BODIES` has the body of each operation; `BodyFields` turns its fields into those of a request.
+`Parameters` reads path, query and header parameters, which are declared with
+`agentctl.interface.declarations`. The OpenAPI document is made from the declarations, and
+`Parameters` compiles them once into converters. FastAPI's own parser is not used: five typed
+parameters take half of the time of a small request in it, and its errors have another shape.
+
+`RequestBody` reads a body, with a limit of its size, as strict JSON or as a form, checks its fields
+against a typed dictionary of `operation_bodies` and names the field in each error. There is no
+multipart and no decompression, because the server takes no files. `BODIES` has the body of each
+operation; `BodyFields` turns its fields into those of a request.
+
+Types only are checked here. The bounds are shown in the OpenAPI document and enforced by
+`agentctl.service`, from the same constants of `agentctl.interface.requests`, so that local commands
+have the same limits and the same messages.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from inspect import Parameter
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from urllib.parse import parse_qsl
 
-from agentctl.errors import ValidationFailed
+from agentctl.auth import policy
+from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
+from agentctl.interface.declarations import Header, Query, find_declared
 from agentctl.interface.requests import RunRequest
 from agentctl.interface.requests.accounts import Grant
 from agentctl.interface.requests.approvals import ContinueRequest, Ruling
 from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.records.kinds import KINDS
-from agentctl.records.value_types import compile_type
-from agentctl.server.bodies import RequestBody
-from agentctl.server.body_types.accounts import ExplainBody, NewAccountBody
-from agentctl.server.body_types.memories import DeleteMemoriesBody, NewMemoryBody, UpdateMemoryBody
-from agentctl.server.body_types.personal_data import EraseBody
-from agentctl.server.body_types.runs import (
+from agentctl.records.strict import parse_json
+from agentctl.records.value_types import ValueType, WrongValue, compile_type, field_types
+from agentctl.runtime.bounds import MAXIMUM_VALUES, has_too_many_values
+from agentctl.server.operation_bodies import (
     ContinueBody,
     DecisionBody,
-    ForkBody,
-    ResumeBody,
-    RetryBody,
-    RunBody,
-)
-from agentctl.server.body_types.sessions import (
+    DeleteMemoriesBody,
     DeleteSessionsBody,
+    EraseBody,
+    ExplainBody,
+    ForkBody,
     HoldSessionBody,
+    NewAccountBody,
+    NewMemoryBody,
     NewSessionBody,
     PruneBody,
     RenameSessionBody,
+    ResumeBody,
+    RetryBody,
+    RunBody,
+    UpdateMemoryBody,
     UpdateSessionBody,
 )
+from agentctl.server.state import Call
+
+MAXIMUM_PAIRS = 100
+"""Pairs in one query string or form. No regular client sends more."""
+
+Headers = Iterable[tuple[bytes, bytes]]
+_Declared = tuple[str, str, ValueType, bool]
+"""The name of the parameter, its name in messages, the type of a value, and whether it repeats."""
+
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+
+MEDIA_FIELDS = frozenset({"audio", "files", "images", "videos"})
+"""Fields of forms of other products that this server does not support (docs/contract.md "Runs")."""
+
+
+class Parameters:
+    """The parser for the parameters of one operation.
+
+    Args:
+        parameters: path parameters and, with a default, query parameters and header fields.
+        path_names: the path parameters: the name in the path, and that of the parameter.
+    """
+
+    def __init__(
+        self, parameters: Iterable[inspect.Parameter], path_names: Mapping[str, str]
+    ) -> None:
+        path_parameters = set(path_names.values())
+        declared = [item for item in parameters if item.name not in path_parameters]
+        self._renamed = [names for names in path_names.items() if names[0] != names[1]]
+        self._defaults = {parameter.name: parameter.default for parameter in declared}
+        self._query: dict[str, _Declared] = {}
+        self._headers: dict[bytes, _Declared] = {}
+        for parameter in declared:
+            name, value_type = parameter.name, compile_type(parameter.annotation)
+            header = find_declared(parameter.annotation, Header)
+            if header is None:
+                query = find_declared(parameter.annotation, Query)
+                repeats = query is not None and query.max_items is not None
+                one_value = value_type.item if repeats else value_type
+                self._query[name] = (name, name, one_value, repeats)
+            else:
+                field = header.alias
+                self._headers[field.lower().encode("ascii")] = (name, field, value_type, False)
+
+    def read(
+        self, path: Mapping[str, str], query: bytes, headers: Headers
+    ) -> tuple[dict[str, Any], ValidationFailed | None]:
+        """Return the values of the parameters, and the first error in the query and the header.
+
+        That error is returned and not raised, because a 404 for the named resource comes first.
+        Its message names the parameter and never repeats the value.
+
+        Args:
+            path: path parameters as they were matched.
+            query: the raw query string.
+            headers: the raw header fields, names in lower case.
+
+        Raises:
+            NotFound: a path parameter cannot be the name of anything.
+            BadRequest: more than `MAXIMUM_PAIRS` in the query.
+        """
+        policy.check_path_params(path)
+        values = {**self._defaults, **path}
+        for name_in_path, argument in self._renamed:
+            values[argument] = values.pop(name_in_path)
+        error: ValidationFailed | None = None
+        if query and self._query:
+            error = _add_values(values, self._query, parse_pairs(query))
+        if self._headers:
+            error = error or _add_values(values, self._headers, headers)
+        return values, error
+
+
+def _add_values(
+    values: dict[str, Any], declared: Mapping[Any, _Declared], pairs: Iterable[tuple[Any, Any]]
+) -> ValidationFailed | None:
+    """Add the values of the pairs whose key is declared, and return the first error."""
+    error: ValidationFailed | None = None
+    seen = set[str]()
+    for key, text in pairs:
+        if key not in declared:
+            continue
+        name, public_name, value_type, repeats = declared[key]
+        if name in seen and not repeats:
+            error = error or ValidationFailed(f"{public_name} is given more than once")
+            continue
+        try:
+            value = value_type.parse(text if isinstance(text, str) else text.decode("latin-1"))
+            values[name] = value if not repeats else (*values[name], value)
+            seen.add(name)
+        except WrongValue as wrong:
+            error = error or ValidationFailed(f"{public_name} {wrong.problem}")
+    return error
+
+
+def parse_pairs(text: bytes) -> list[tuple[str, str]]:
+    """Return the pairs of a query string or of an urlencoded form.
+
+    Bytes that are not UTF-8 become lone surrogates, which `check_text` rejects.
+
+    Raises:
+        BadRequest: more than `MAXIMUM_PAIRS`.
+    """
+    try:
+        return parse_qsl(
+            text.decode("utf-8", "surrogateescape"),
+            keep_blank_values=True,
+            errors="surrogateescape",
+            max_num_fields=MAXIMUM_PAIRS,
+        )
+    except ValueError:
+        raise BadRequest(f"More than {MAXIMUM_PAIRS} fields") from None
+
+
+class RequestBody:
+    """The reader of the body of one operation.
+
+    Args:
+        record: the typed dictionary of the body (`requests`).
+        form: True if an urlencoded form is accepted as well as JSON.
+        optional: True if an empty body is an empty object.
+    """
+
+    def __init__(self, record: type, *, form: bool = False, optional: bool = False) -> None:
+        self.record = record
+        self.form = form
+        self.optional = optional
+        self._type = compile_type(record)
+        self._fields = field_types(record)
+
+    async def read(self, call: Call) -> dict[str, Any]:
+        """Return the fields of the body.
+
+        Raises:
+            UnsupportedMediaType: another content type, or a content encoding.
+            TooLarge: more than `limits.body_bytes`, or than `MAXIMUM_VALUES` values.
+            BadRequest: not JSON, or several content types.
+            ValidationFailed: an unknown or missing field, or a field of another type.
+        """
+        parse = self._choose_parser(call)
+        content = await read_content(call)
+        if self.optional and not content:
+            return self.check_json({})
+        return parse(content)
+
+    def check_json(self, body: object) -> dict[str, Any]:
+        """Return the fields of a parsed JSON body; empty media fields are dropped.
+
+        Raises:
+            ValidationFailed: an unknown or missing field, or a field of another type.
+        """
+        try:
+            fields = _drop_empty_media(body) if isinstance(body, dict) else body
+            return cast(dict[str, Any], self._type.check(fields))
+        except WrongValue as wrong:
+            name = wrong.path.removeprefix(".") or "The body"
+            raise ValidationFailed(f"{name} {wrong.problem}") from None
+
+    def check_form(self, pairs: list[tuple[str, str]]) -> dict[str, Any]:
+        """Return the fields of an urlencoded form; unknown fields are ignored.
+
+        A nullable field is null if its value is empty, because a form cannot express null
+        (docs/contract.md "Runs").
+
+        Raises:
+            ValidationFailed: a missing or repeated field, or a field of another type.
+        """
+        values = dict[str, Any]()
+        for name, text in pairs:
+            field = self._fields.get(name)
+            if field is None:
+                _drop_empty_media({name: text})
+                continue
+            if name in values:
+                raise ValidationFailed(f"{name} is given more than once")
+            try:
+                values[name] = None if field.optional and not text else field.parse(text)
+            except WrongValue as wrong:
+                raise ValidationFailed(f"{name} {wrong.problem}") from None
+        return self.check_json(values)
+
+    def _choose_parser(self, call: Call) -> Callable[[bytes], dict[str, Any]]:
+        content_type = read_content_type(call)
+        media_type = content_type.partition(";")[0].strip().lower()
+        is_empty = not content_type and call.headers.get("content-length", "0") == "0"
+        if media_type == JSON or (is_empty and self.optional):
+            return lambda content: self.check_json(_parse_json(content))
+        if media_type == FORM and self.form:
+            return lambda content: self.check_form(parse_pairs(content))
+        names = f"{JSON} or {FORM}" if self.form else JSON
+        raise UnsupportedMediaType(f"The body must be {names}")
+
+
+async def read_json_body(call: Call) -> object:
+    """Return the value of a JSON body, without a check of its fields.
+
+    Raises:
+        UnsupportedMediaType: another content type, or a content encoding.
+        TooLarge: more than `limits.body_bytes`, or than `MAXIMUM_VALUES` values.
+        BadRequest: not JSON, or several content types.
+    """
+    if read_content_type(call).partition(";")[0].strip().lower() != JSON:
+        raise UnsupportedMediaType(f"The body must be {JSON}")
+    return _parse_json(await read_content(call))
+
+
+def read_content_type(call: Call) -> str:
+    """Return the header field Content-Type of a body without a content encoding.
+
+    Raises:
+        UnsupportedMediaType: the body has a content encoding.
+        BadRequest: there are several fields.
+    """
+    for coding in ",".join(call.headers.getlist("content-encoding")).split(","):
+        if coding.strip().lower() not in ("", "identity"):
+            raise UnsupportedMediaType("A body with a content encoding is not supported")
+    content_type, *others = call.headers.getlist("content-type") or [""]
+    if others:
+        raise BadRequest("The header field Content-Type is given more than once")
+    return content_type
+
+
+async def read_content(call: Call) -> bytes:
+    """Return the bytes of the whole body.
+
+    Raises:
+        TooLarge: the announced length or the received bytes exceed `limits.body_bytes`.
+        ClientDisconnect: the client disconnected before the end of the body.
+    """
+    limit = call.caller.app_state.settings.limits.body_bytes
+    announced = call.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:20]) > limit:
+        raise TooLarge(f"The body is larger than {limit} bytes")
+    content = bytearray()
+    async for part in call.stream():
+        content += part
+        if len(content) > limit:
+            raise TooLarge(f"The body is larger than {limit} bytes")
+    return bytes(content)
+
+
+def _parse_json(content: bytes) -> object:
+    if has_too_many_values(content):
+        raise TooLarge(f"The body has more than {MAXIMUM_VALUES} values")
+    try:
+        return parse_json(content.decode("utf-8"))
+    except ValueError:
+        raise BadRequest("The body is not valid JSON") from None
+
+
+def _drop_empty_media(body: Mapping[str, Any]) -> dict[str, Any]:
+    for name in MEDIA_FIELDS & body.keys():
+        if body[name]:
+            raise ValidationFailed(f"{name} is not supported: runs take text only")
+    return {name: value for name, value in body.items() if name not in MEDIA_FIELDS}
 
 
 def _read_component_id(body: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,14 +41,13 @@ from agentctl.records.routes import RouteTable, has_encoded_slash
 from agentctl.records.times import now
 from agentctl.server.answers import revalidate
 from agentctl.server.authentication import TrackedSend, send_error_response
-from agentctl.server.parameters import Parameters
-from agentctl.server.requests import Adapt, BodyFields
+from agentctl.server.requests import Adapt, BodyFields, Parameters
 from agentctl.server.state import CALLER_KEY, Call
 from agentctl.service.audit_log import EntryCounter
 from agentctl.store.repositories.audit import NewAuditEntry
 
 if TYPE_CHECKING:
-    from agentctl.server.bodies import RequestBody
+    from agentctl.server.requests import RequestBody
 
 Endpoint = Callable[..., Awaitable[Response]]
 Responses = Mapping[int | str, dict[str, Any]]

@@ -186,7 +186,7 @@ CASES: dict[str, Case] = {
     "parameters": Case(
         get("/sessions?" + "&".join(f"{'%41' * 20}{n}={'%42' * 20}" for n in range(100))),
         OK,
-        ("server.parameters.MAXIMUM_PAIRS",),
+        ("server.requests.MAXIMUM_PAIRS",),
     ),
     "path to explain": Case(
         post("/auth/explain", {"method": "GET", "path": "/" + "a/" * 4_095}),

@@ -15,7 +15,7 @@ from agentctl.interface.operations import OPERATIONS, Operations
 from agentctl.interface.requests import Page
 from agentctl.records.times import ParsedTimestamp
 from agentctl.remote.queries import query_of
-from agentctl.server.parameters import Parameters
+from agentctl.server.requests import Parameters
 from agentctl.service.service import ServiceOperations
 
 

@@ -509,7 +509,7 @@ PROBES: dict[str, Probe] = {
     ),
     "limits.body_bytes": refuse("POST /sessions?type=agent", {"metadata": {"a": "x" * 1_048_576}}),
     "limits.token_bytes": refuse("GET /sessions", Authorization=f"Bearer {'a' * 8_193}"),
-    "server.parameters.MAXIMUM_PAIRS": refuse(f"GET /sessions?{'a=1&' * 101}"),
+    "server.requests.MAXIMUM_PAIRS": refuse(f"GET /sessions?{'a=1&' * 101}"),
     "runtime.bounds.MAXIMUM_VALUES": refuse("POST /sessions?type=agent", {"a": [0] * 70_000}),
     "runtime.models.response_limits.MAXIMUM_EVENT_LINES": answer_with(
         encode_event('{"choices": []\ndata: }' + "\nx" * 4_096)

@@ -22,7 +22,7 @@ from agentctl.records.routes import RouteTable
 from agentctl.records.times import ParsedTimestamp
 from agentctl.records.value_types import WrongValue, compile_type
 from agentctl.server import create_app
-from agentctl.server.parameters import MAXIMUM_PAIRS, parse_pairs
+from agentctl.server.requests import MAXIMUM_PAIRS, parse_pairs
 from agentctl.server.routing import check_routes
 from tests.differential.comparison import LONG, SEED, report
 

@@ -5,9 +5,9 @@ have loaded it, the new private key replaces the old one. When every token of th
 expired, its public key is removed. Each step replaces files by a rename. After an interruption
 between two steps all tokens still verify, and the rotation can be started again.
 
-The edited files have several PEM keys, or a JWKS. The previous signing key gets a mark with the time
-from which it may be removed. Verifiers ignore the mark: text outside of PEM blocks (RFC 7468 2) and
-unknown members of a JWK (RFC 7517 4) have no meaning.
+The edited files have several PEM keys, or a JWKS. The previous signing key gets a mark with the
+time from which it may be removed. Verifiers ignore the mark: text outside of PEM blocks (RFC 7468
+2) and unknown members of a JWK (RFC 7517 4) have no meaning.
 """
 
 from __future__ import annotations

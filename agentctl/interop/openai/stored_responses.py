@@ -28,7 +28,7 @@ from agentctl.interop.openai.responses import (
 )
 from agentctl.records.runs import FoundTurn
 from agentctl.server.answers import json_response
-from agentctl.server.parameters import parse_pairs
+from agentctl.server.requests import parse_pairs
 from agentctl.server.state import Call
 
 MAXIMUM_REFERENCES = 100

@@ -30,8 +30,8 @@ from agentctl.auth import policy
 from agentctl.interface.declarations import Header, Path, Query
 from agentctl.records.document import ErrorBody, ForbiddenBody
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.server.bodies import FORM, JSON
 from agentctl.server.openapi.responses import EVENT_STREAM
+from agentctl.server.requests import FORM, JSON
 from agentctl.server.routing import Operation
 
 TITLE = "agentctl"

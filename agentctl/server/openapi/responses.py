@@ -6,7 +6,7 @@ from typing import Any
 
 from agentctl.records.repeats import ConfirmationBody
 from agentctl.records.sessions import ExportFormat
-from agentctl.server.bodies import JSON
+from agentctl.server.requests import JSON
 from agentctl.server.routing import Responses
 
 EVENT_STREAM = "text/event-stream"

@@ -36,8 +36,8 @@ from agentctl.auth.verifier import parse_bearer
 from agentctl.errors import BadRequest, InvalidToken, NotFound, ValidationFailed
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.server.answers import BytesResponse, json_response
-from agentctl.server.bodies import RequestBody
 from agentctl.server.openapi.pages import content_security_policy
+from agentctl.server.requests import RequestBody
 from agentctl.server.routing import Endpoint, Operation
 from agentctl.server.state import Call
 

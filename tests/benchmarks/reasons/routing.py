@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from agentctl.interface.declarations import Query
 from agentctl.records.routes import Route, RouteTable
-from agentctl.server.parameters import Parameters
+from agentctl.server.requests import Parameters
 
 ROUTES, REQUESTS, ROUNDS = 50, 2_000, 9
 QUERY = b"limit=20&page=2&cut=5&sort=name&full=true"

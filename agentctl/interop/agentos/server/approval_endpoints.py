@@ -24,7 +24,8 @@ from agentctl.interop.agentos.waiting import PAUSE_TYPES
 from agentctl.records.approvals import ApprovalRecord, ApprovalStatus
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.server.answers import json_response
-from agentctl.server.bodies import Field, RequestBody
+from agentctl.server.operation_bodies import Field
+from agentctl.server.requests import RequestBody
 from agentctl.server.state import Call
 
 ApprovalId = Annotated[str, Path("Id of the approval")]

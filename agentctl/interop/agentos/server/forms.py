@@ -9,8 +9,15 @@ from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from agentctl.errors import BadRequest, UnsupportedMediaType, ValidationFailed
-from agentctl.server.bodies import FORM, JSON, RequestBody, read_content, read_content_type
-from agentctl.server.parameters import MAXIMUM_PAIRS, parse_pairs
+from agentctl.server.requests import (
+    FORM,
+    JSON,
+    MAXIMUM_PAIRS,
+    RequestBody,
+    parse_pairs,
+    read_content,
+    read_content_type,
+)
 from agentctl.server.state import Call
 
 MULTIPART = "multipart/form-data"

@@ -16,7 +16,7 @@ from agentctl.interface.requests import MAXIMUM_LIMIT, MAXIMUM_OFFSET, Page, Str
 from agentctl.records.document import Document
 from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.server.answers import json_response
-from agentctl.server.parameters import parse_pairs
+from agentctl.server.requests import parse_pairs
 from agentctl.server.routing import Endpoint, Operation
 from agentctl.server.state import Call
 

@@ -43,8 +43,7 @@ from agentctl.server.answers import (
     json_response,
     wait_for_first_events,
 )
-from agentctl.server.bodies import Field
-from agentctl.server.body_types.runs import ResumeBody, RunBody
+from agentctl.server.operation_bodies import Field, ResumeBody, RunBody
 from agentctl.server.requests import build_run_request
 from agentctl.server.state import Call
 

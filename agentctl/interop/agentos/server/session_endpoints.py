@@ -34,8 +34,8 @@ from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
 from agentctl.interop.agentos.values import write_counters
 from agentctl.records.runs import RunRecord
 from agentctl.server.answers import json_response, no_content_response
-from agentctl.server.bodies import RequestBody
-from agentctl.server.body_types.sessions import DeleteSessionsBody
+from agentctl.server.operation_bodies import DeleteSessionsBody
+from agentctl.server.requests import RequestBody
 from agentctl.server.state import Call
 
 MINIMUM_RUN_BYTES = 400

@@ -24,9 +24,8 @@ from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from agentctl.records.times import format_rfc3339, now
 from agentctl.server.answers import json_response, no_content_response
-from agentctl.server.bodies import RequestBody
-from agentctl.server.body_types.accounts import GrantBody
-from agentctl.server.body_types.memories import UpdateMemoryBody
+from agentctl.server.operation_bodies import GrantBody, UpdateMemoryBody
+from agentctl.server.requests import RequestBody
 from agentctl.server.state import Call
 
 if TYPE_CHECKING:

@@ -1,0 +1,455 @@
+"""Request bodies as types, for the checks of their fields and for the OpenAPI document.
+
+The bounds in the fields are the constants that `agentctl.service` enforces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any, Literal, Required
+
+from typing_extensions import TypedDict
+
+from agentctl.interface.requests import (
+    BEFORE_FIRST_EVENT,
+    MAXIMUM_DELETED_SESSIONS,
+    MAXIMUM_EVENT_NUMBER,
+    MAXIMUM_REASON_LENGTH,
+    MAXIMUM_USER_ID_LENGTH,
+)
+from agentctl.interface.requests.accounts import (
+    DEFAULT_ACCOUNT_DAYS,
+    MAXIMUM_ACCOUNT_DAYS,
+    MAXIMUM_SCOPES,
+)
+from agentctl.interface.requests.approvals import MAXIMUM_DECISIONS
+from agentctl.interface.requests.memories import MAXIMUM_MEMORIES_DELETED
+from agentctl.interface.requests.personal_data import Vacuum
+from agentctl.interface.requests.retention import MAXIMUM_IDLE_DAYS, MAXIMUM_PRUNED
+from agentctl.light_dataclass import dataclass
+from agentctl.records.accounts import ACCOUNT_NAME
+from agentctl.records.approvals import MAXIMUM_NOTE_LENGTH, Verb
+from agentctl.records.ids import SESSION_ID
+from agentctl.records.memories import MAXIMUM_MEMORY_LENGTH, MAXIMUM_TOPIC_LENGTH, MAXIMUM_TOPICS
+from agentctl.runtime.tools.external import MAXIMUM_TOOLS
+
+Object = dict[str, Any] | None
+"""A field that is a JSON object, or null."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The description and the bounds of a field, for the OpenAPI document; named as by pydantic.
+
+    FastAPI builds the document with pydantic. A server imports neither until it is requested.
+    """
+
+    description: str | None = None
+    default: Any = None
+    ge: int | None = None
+    le: int | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Return the schema of the annotated type, as pydantic asks for it."""
+        from pydantic import Field as StandardField
+
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        if "default" in given:
+            # pydantic takes the default of a whole field only, which this is not.
+            given["json_schema_extra"] = {"default": given.pop("default")}
+        return handler.generate_schema(Annotated[source, StandardField(**given)])
+
+
+_AS_TEXT = "in a form a JSON object as text"
+
+Confirm = Annotated[
+    str | None,
+    Field(description="`confirm` of the plan that a 409 has shown; required to repeat effects"),
+]
+
+Topic = Annotated[str, Field(min_length=1, max_length=MAXIMUM_TOPIC_LENGTH, pattern="^[^,]+$")]
+MemoryText = Annotated[
+    str, Field(min_length=1, max_length=MAXIMUM_MEMORY_LENGTH, description="Text of the memory")
+]
+
+
+class ClientToolBody(TypedDict, total=False):
+    """A tool that the caller of a run executes."""
+
+    name: Required[Annotated[str, Field(description="Name: letters, digits, `_` and `-`")]]
+    description: Annotated[str | None, Field(description="Description for the model")]
+    parameters: Annotated[
+        Object, Field(description="JSON Schema of the arguments, an object; none without it")
+    ]
+
+
+class RunBody(TypedDict, total=False):
+    """A run to start."""
+
+    __pydantic_config__ = {  # type: ignore[misc]  # noqa: RUF012  # declared so for pydantic
+        "json_schema_extra": {"anyOf": [{"required": ["message"]}, {"required": ["input"]}]}
+    }
+
+    message: Annotated[
+        str, Field(min_length=1, description="Message to send; required without `input`")
+    ]
+    input: Annotated[
+        Object, Field(description=f"Input of an agent in code, stored with the run; {_AS_TEXT}")
+    ]
+    stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
+    background: Annotated[
+        bool, Field(description="Continue when the client disconnects", default=False)
+    ]
+    session_id: Annotated[
+        str | None,
+        Field(pattern=SESSION_ID, description="Session of the run; by default a new one"),
+    ]
+    user_id: Annotated[
+        str | None, Field(min_length=1, description="Owner of the run; administrators only")
+    ]
+    metadata: Annotated[
+        Object,
+        Field(
+            description=f"Stored with the run and given to the code of tools and agents; {_AS_TEXT}"
+        ),
+    ]
+    session_state: Annotated[
+        Object, Field(description=f"Replaces these keys of the state of the session; {_AS_TEXT}")
+    ]
+    dependencies: Annotated[
+        Object,
+        Field(description=f"Given to the code of tools and agents, and not stored; {_AS_TEXT}"),
+    ]
+    output_schema: Annotated[
+        Object, Field(description=f"JSON Schema of an object: the answer must match it; {_AS_TEXT}")
+    ]
+    client_tools: Annotated[
+        list[ClientToolBody] | None,
+        Field(
+            max_length=MAXIMUM_TOOLS,
+            description="Tools that the caller executes: a call of one pauses the run. For JSON"
+            " bodies",
+        ),
+    ]
+    tool_choice: Annotated[
+        str | None,
+        Field(
+            description="`required` if the first answer must call a tool, or the name of one of"
+            " `client_tools`"
+        ),
+    ]
+
+
+class ResumeBody(TypedDict, total=False):
+    """The position in the stream of a run; each field can also be a query parameter."""
+
+    last_event_index: Annotated[
+        int | None,
+        Field(
+            ge=BEFORE_FIRST_EVENT,
+            le=MAXIMUM_EVENT_NUMBER,
+            description="Number of the last received event; without it the whole stream",
+        ),
+    ]
+    session_id: Annotated[str | None, Field(description="Session of the run")]
+
+
+class DecisionBody(TypedDict, total=False):
+    """A decision about an approval."""
+
+    decision: Required[Annotated[Verb, Field(description="The decision")]]
+    arguments_hash: Annotated[
+        str | None,
+        Field(
+            description="`arguments_hash` of the approval as it was shown; required to approve and"
+            " to retry"
+        ),
+    ]
+    arguments: Annotated[
+        Object, Field(description="Other arguments for an approved call; they match its schema")
+    ]
+    note: Annotated[
+        str | None,
+        Field(
+            max_length=MAXIMUM_NOTE_LENGTH,
+            description="Note; the model reads the one of a rejection",
+        ),
+    ]
+    answer: Annotated[
+        Any, Field(description="Answer to a question, a JSON value that matches its schema")
+    ]
+    result: Annotated[
+        Any, Field(description="Result of a call that was made outside the server, a JSON value")
+    ]
+
+
+class RunDecisionBody(DecisionBody, total=False):
+    """A decision about an approval of the run; `approval_id` or `tool_call_id` names it."""
+
+    approval_id: Annotated[str | None, Field(description="Id of the approval")]
+    tool_call_id: Annotated[str | None, Field(description="Id of its tool call")]
+
+
+class ContinueBody(TypedDict, total=False):
+    """The continuation of a paused run."""
+
+    decisions: Annotated[
+        list[RunDecisionBody] | None,
+        Field(
+            max_length=MAXIMUM_DECISIONS,
+            description="Decisions about approvals with the policy `user`, all or none",
+        ),
+    ]
+    stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
+    background: Annotated[bool, Field(description="Respond when the run continues", default=False)]
+    dependencies: Annotated[
+        Object, Field(description="Given to the code of tools and agents, and not stored")
+    ]
+
+
+class RetryBody(TypedDict, total=False):
+    """The retry of a run that has ended."""
+
+    confirm: Confirm
+    stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
+    background: Annotated[
+        bool, Field(description="Continue when the client disconnects", default=False)
+    ]
+    output_schema: Annotated[
+        Object, Field(description="JSON Schema of an object: the answer must match it")
+    ]
+    dependencies: Annotated[
+        Object, Field(description="Given to the code of tools and agents, and not stored")
+    ]
+
+
+class ForkBody(RetryBody, total=False):
+    """The fork of a run that has ended."""
+
+    at: Required[
+        Annotated[
+            int,
+            Field(ge=0, description="Number of messages of the run that the new one begins with"),
+        ]
+    ]
+    message: Annotated[
+        str | None, Field(min_length=1, description="The next message; by default that of the run")
+    ]
+    agent_id: Annotated[
+        str | None, Field(min_length=1, description="Another agent, which gets the conversation")
+    ]
+    team_id: Annotated[
+        str | None, Field(min_length=1, description="Another team, which gets the conversation")
+    ]
+    session_id: Annotated[
+        str | None,
+        Field(
+            pattern=SESSION_ID, description="Session of the run, or a new one, by default a new one"
+        ),
+    ]
+
+
+class ExplainBody(TypedDict, total=False):
+    """A request to explain."""
+
+    method: Required[Annotated[str, Field(description="HTTP method")]]
+    path: Required[
+        Annotated[str, Field(description="Path of the request, with or without a query")]
+    ]
+    token: Annotated[
+        str | None,
+        Field(
+            description="Token of the request; by default that of the caller, empty for none. "
+            "It is not stored."
+        ),
+    ]
+
+
+class GrantBody(TypedDict, total=False):
+    """A scope for a service account."""
+
+    scope: Required[Annotated[str, Field(description="Scope")]]
+    effect: Annotated[Literal["allow"], Field(description="Effect of the grant", default="allow")]
+
+
+class NewAccountBody(TypedDict, total=False):
+    """A service account to create."""
+
+    name: Required[
+        Annotated[
+            str, Field(pattern=ACCOUNT_NAME, description="Name, unique among the active accounts")
+        ]
+    ]
+    scopes: Required[
+        Annotated[
+            list[GrantBody],
+            Field(
+                min_length=1,
+                max_length=MAXIMUM_SCOPES,
+                description="Scopes; the caller must have each of them",
+            ),
+        ]
+    ]
+    expires_in_days: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=MAXIMUM_ACCOUNT_DAYS,
+            description=f"Days until it expires; {DEFAULT_ACCOUNT_DAYS} by default",
+        ),
+    ]
+    never_expires: Annotated[
+        bool, Field(description="Never expire; not with `expires_in_days`", default=False)
+    ]
+    allow_privileged_scopes: Annotated[
+        bool,
+        Field(
+            description="Required for scopes that write, delete, administer or manage service "
+            "accounts",
+            default=False,
+        ),
+    ]
+
+
+class NewMemoryBody(TypedDict, total=False):
+    """A memory to store."""
+
+    memory: Required[MemoryText]
+    topics: Annotated[
+        list[Topic] | None, Field(max_length=MAXIMUM_TOPICS, description="Topics of the memory")
+    ]
+    user_id: Annotated[
+        str | None, Field(min_length=1, description="Owner of the memory; administrators only")
+    ]
+    agent_id: Annotated[str | None, Field(description="Id of the agent that it is from")]
+    team_id: Annotated[str | None, Field(description="Id of the team that it is from")]
+
+
+class UpdateMemoryBody(TypedDict, total=False):
+    """New values for a memory. Each given value replaces the whole stored value."""
+
+    memory: MemoryText
+    topics: Annotated[
+        list[Topic], Field(max_length=MAXIMUM_TOPICS, description="Topics of the memory")
+    ]
+
+
+class DeleteMemoriesBody(TypedDict, total=False):
+    """Memories to delete: those with the ids, all or none; or every memory of a user."""
+
+    memory_ids: Annotated[
+        list[str] | None,
+        Field(
+            min_length=1,
+            max_length=MAXIMUM_MEMORIES_DELETED,
+            description="Ids of the memories; not with `all`",
+        ),
+    ]
+    user_id: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="Only memories of this user; required with `all` for administrators",
+        ),
+    ]
+    all: Annotated[bool, Field(description="Delete every memory of the user", default=False)]
+
+
+class EraseBody(TypedDict, total=False):
+    """One part of an erasure."""
+
+    user_id: Required[
+        Annotated[
+            str, Field(min_length=1, max_length=MAXIMUM_USER_ID_LENGTH, description="The user")
+        ]
+    ]
+    cancel: Annotated[
+        bool,
+        Field(
+            description="Cancel live and paused runs; otherwise they are a conflict", default=False
+        ),
+    ]
+    vacuum: Annotated[
+        Vacuum,
+        Field(
+            description="Rewrite a SQLite file at the end: `auto` unless it is large",
+            default="auto",
+        ),
+    ]
+    cursor: Annotated[str | None, Field(description="`next_cursor` of the previous part")]
+
+
+class NewSessionBody(TypedDict, total=False):
+    """A session to create. The id of its component is in the field of its type."""
+
+    session_id: Annotated[
+        str | None, Field(pattern=SESSION_ID, description="Id of the session; by default a new one")
+    ]
+    session_name: Annotated[str | None, Field(description="Name of the session")]
+    session_state: Annotated[Object, Field(description="State of the session")]
+    metadata: Annotated[Object, Field(description="Metadata")]
+    user_id: Annotated[
+        str | None, Field(min_length=1, description="Owner of the session; administrators only")
+    ]
+    agent_id: Annotated[str | None, Field(description="Id of the agent, for type=agent")]
+    team_id: Annotated[str | None, Field(description="Id of the team, for type=team")]
+    workflow_id: Annotated[str | None, Field(description="Id of the workflow, for type=workflow")]
+
+
+class UpdateSessionBody(TypedDict, total=False):
+    """New values for a session. Each given value replaces the whole stored value."""
+
+    session_name: Annotated[str, Field(description="Name of the session")]
+    session_state: Annotated[Object, Field(description="State of the session")]
+    metadata: Annotated[Object, Field(description="Metadata")]
+
+
+class RenameSessionBody(TypedDict):
+    """A new name for a session."""
+
+    session_name: Annotated[str, Field(description="Name of the session")]
+
+
+class DeleteSessionsBody(TypedDict, total=False):
+    """Sessions to delete in one transaction: all or none."""
+
+    session_ids: Required[
+        Annotated[
+            list[str],
+            Field(
+                min_length=1, max_length=MAXIMUM_DELETED_SESSIONS, description="Ids of the sessions"
+            ),
+        ]
+    ]
+
+
+class HoldSessionBody(TypedDict):
+    """A hold of a session."""
+
+    reason: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=MAXIMUM_REASON_LENGTH,
+            description="Reason, shown to administrators",
+        ),
+    ]
+
+
+class PruneBody(TypedDict):
+    """Sessions to remove if they are still idle."""
+
+    idle_days: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=MAXIMUM_IDLE_DAYS,
+            description="Only sessions that were not used for this number of days are removed",
+        ),
+    ]
+    session_ids: Annotated[
+        list[str], Field(min_length=1, max_length=MAXIMUM_PRUNED, description="Ids of the sessions")
+    ]
