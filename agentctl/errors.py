@@ -27,11 +27,27 @@ class AgentctlError(Exception):
         hint: a command or setting that helps; for the command line only.
         command: instead of a hint, an `agentctl` command that helps; the command line adds its
             `--config` option.
+
+    Attributes:
+        error_code: the code in the error body. Like `status` and `exit_code`, a class has that of
+            its base unless it gives another one.
+        members: attributes that are further members of the error body.
+        retry_after: seconds until the same request may succeed; None for no header field.
     """
 
     error_code: ClassVar[str] = "INTERNAL_SERVER_ERROR"
     status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
+    members: ClassVar[tuple[str, ...]] = ()
+    retry_after: float | None = None
+
+    def __init_subclass__(
+        cls, *, code: str | None = None, status: int | None = None, exit_code: int | None = None
+    ) -> None:
+        given = {"error_code": code, "status": status, "exit_code": exit_code}
+        for name, value in given.items():
+            if value is not None:
+                setattr(cls, name, value)
 
     def __init__(
         self,
@@ -49,29 +65,25 @@ class AgentctlError(Exception):
 
     def body(self) -> dict[str, object]:
         """Return the error body of the response (docs/contract.md "Errors")."""
-        return {"detail": self.detail, "error_code": self.error_code}
+        more = {name: getattr(self, name) for name in self.members}
+        return {"detail": self.detail, "error_code": self.error_code, **more}
 
     def headers(self) -> dict[str, str]:
         """Return the response headers of this error."""
-        return {}
+        if self.retry_after is None:
+            return {}
+        return {"Retry-After": str(max(math.ceil(self.retry_after), 1))}
 
 
-class BadRequest(AgentctlError):
+class BadRequest(AgentctlError, code="BAD_REQUEST", status=400):
     """The request is invalid as a whole (400)."""
 
-    error_code = "BAD_REQUEST"
-    status = 400
 
-
-class Unauthenticated(AgentctlError):
+class Unauthenticated(AgentctlError, code="UNAUTHENTICATED", status=401, exit_code=4):
     """The credential is missing or invalid (401).
 
     Without a credential the challenge has no error code (RFC 6750 3).
     """
-
-    error_code = "UNAUTHENTICATED"
-    status = 401
-    exit_code = 4
 
     def __init__(
         self,
@@ -103,12 +115,10 @@ class InvalidToken(Unauthenticated):
         return {"WWW-Authenticate": 'Bearer realm="agentctl", error="invalid_token"'}
 
 
-class Forbidden(AgentctlError):
+class Forbidden(AgentctlError, code="FORBIDDEN", status=403, exit_code=4):
     """An authenticated caller without the required scopes (403, RFC 6750 3.1)."""
 
-    error_code = "FORBIDDEN"
-    status = 403
-    exit_code = 4
+    has_challenge = True
 
     def __init__(self, detail: str, *, required_scopes: tuple[str, ...] = ()) -> None:
         hint = None
@@ -123,6 +133,8 @@ class Forbidden(AgentctlError):
         return {**super().body(), "required_scopes": list(self.required_scopes)}
 
     def headers(self) -> dict[str, str]:
+        if not self.has_challenge:
+            return {}
         # A scope may contain an id from the path; a header may have only the characters of
         # RFC 6750 3.
         names = [scope for scope in self.required_scopes if _SCOPE_TOKEN.fullmatch(scope)]
@@ -137,32 +149,21 @@ class CrossSiteRequest(Forbidden):
     help, so there is no challenge.
     """
 
-    def headers(self) -> dict[str, str]:
-        return {}
+    has_challenge = False
 
 
-class FourEyes(Forbidden):
+class FourEyes(Forbidden, code="FOUR_EYES"):
     """A decision that another person has to make (403): four eyes. No scope would help."""
 
-    error_code = "FOUR_EYES"
-
-    def headers(self) -> dict[str, str]:
-        return {}
+    has_challenge = False
 
 
-class NotFound(AgentctlError):
+class NotFound(AgentctlError, code="NOT_FOUND", status=404, exit_code=5):
     """A resource that does not exist or is not visible to the caller (404)."""
 
-    error_code = "NOT_FOUND"
-    status = 404
-    exit_code = 5
 
-
-class MethodNotAllowed(AgentctlError):
+class MethodNotAllowed(AgentctlError, code="METHOD_NOT_ALLOWED", status=405):
     """A method that the path does not have (405). `allow`: the methods that it has."""
-
-    error_code = "METHOD_NOT_ALLOWED"
-    status = 405
 
     def __init__(self, detail: str = "Method not allowed", *, allow: tuple[str, ...] = ()) -> None:
         super().__init__(detail)
@@ -172,82 +173,57 @@ class MethodNotAllowed(AgentctlError):
         return {"Allow": ", ".join(self.allow)} if self.allow else {}
 
 
-class Conflict(AgentctlError):
+class Conflict(AgentctlError, code="CONFLICT", status=409, exit_code=6):
     """The state of the resource does not allow the change (409)."""
 
-    error_code = "CONFLICT"
-    status = 409
-    exit_code = 6
 
-
-class NeedsConfirmation(Conflict):
+class NeedsConfirmation(Conflict, code="NEEDS_CONFIRMATION"):
     """A run that may repeat effects of another one (409). The same request with `confirm` runs.
 
     Args:
         plan: the public members of the body that describe it (`records.repeats.RepeatPlan`).
     """
 
-    error_code = "NEEDS_CONFIRMATION"
+    members = ("plan",)
 
     def __init__(self, detail: str, *, plan: Mapping[str, object]) -> None:
         super().__init__(detail)
         self.plan = dict(plan)
 
-    def body(self) -> dict[str, object]:
-        return {**super().body(), "plan": self.plan}
 
-
-class Held(Conflict):
+class Held(Conflict, code="HELD"):
     """Sessions that administrators hold, so that they are not deleted (409).
 
     Args:
         session_ids: held sessions, not always all of them.
     """
 
-    error_code = "HELD"
+    members = ("session_ids",)
 
     def __init__(self, detail: str, *, session_ids: Iterable[str] = ()) -> None:
         super().__init__(detail, hint="an administrator can end the hold of a session")
         self.session_ids = list(session_ids)
 
-    def body(self) -> dict[str, object]:
-        return {**super().body(), "session_ids": self.session_ids}
 
-
-class TooLarge(AgentctlError):
+class TooLarge(AgentctlError, code="TOO_LARGE", status=413):
     """A body or a field over its limit (413)."""
 
-    error_code = "TOO_LARGE"
-    status = 413
 
-
-class UnsupportedMediaType(AgentctlError):
+class UnsupportedMediaType(AgentctlError, code="UNSUPPORTED_MEDIA_TYPE", status=415):
     """A content type that the operation does not accept (415)."""
 
-    error_code = "UNSUPPORTED_MEDIA_TYPE"
-    status = 415
 
-
-class ValidationFailed(AgentctlError):
+class ValidationFailed(AgentctlError, code="VALIDATION_ERROR", status=422, exit_code=2):
     """A parameter or a field with a value that is not allowed (422)."""
 
-    error_code = "VALIDATION_ERROR"
-    status = 422
-    exit_code = 2
 
-
-class TooManyRequests(AgentctlError):
+class TooManyRequests(AgentctlError, code="TOO_MANY_REQUESTS", status=429, exit_code=7):
     """The server is at its limit of runs or streams (429)."""
 
-    error_code = "TOO_MANY_REQUESTS"
-    status = 429
-    exit_code = 7
-
-    def headers(self) -> dict[str, str]:
-        return {"Retry-After": "1"}
+    retry_after: float | None = 1
 
 
-class QuotaExceeded(TooManyRequests):
+class QuotaExceeded(TooManyRequests, code="QUOTA_EXCEEDED", exit_code=6):
     """The data of a user has reached a quota (429); a retry does not help.
 
     Args:
@@ -255,19 +231,15 @@ class QuotaExceeded(TooManyRequests):
         key: the key of `[quotas]`.
     """
 
-    error_code = "QUOTA_EXCEEDED"
-    exit_code = 6
+    retry_after = None
 
     def __init__(self, maximum: str, key: str = "") -> None:
         # A client has the text of the response.
         text = f"The quota of {maximum} for one user is used up: delete data, or ask the operator"
         super().__init__(f"{text} to raise quotas.{key}" if key else maximum)
 
-    def headers(self) -> dict[str, str]:
-        return {}
 
-
-class RateLimited(TooManyRequests):
+class RateLimited(TooManyRequests, code="RATE_LIMITED"):
     """A caller over a limit of `[rate_limits]` (429).
 
     Args:
@@ -275,17 +247,12 @@ class RateLimited(TooManyRequests):
         seconds: time after which the next request is accepted.
     """
 
-    error_code = "RATE_LIMITED"
-
     def __init__(self, detail: str, *, seconds: float = 1) -> None:
         super().__init__(detail)
-        self._seconds = seconds
-
-    def headers(self) -> dict[str, str]:
-        return {"Retry-After": str(max(math.ceil(self._seconds), 1))}
+        self.retry_after = seconds
 
 
-class BudgetExceeded(TooManyRequests):
+class BudgetExceeded(TooManyRequests, code="BUDGET_EXCEEDED", exit_code=6):
     """A budget that is used up (429).
 
     Args:
@@ -294,28 +261,16 @@ class BudgetExceeded(TooManyRequests):
         seconds: time until then; None: a later request is refused as well.
     """
 
-    error_code = "BUDGET_EXCEEDED"
-    exit_code = 6
+    members = ("budget",)
 
     def __init__(self, detail: str, *, budget: str = "", seconds: float | None = None) -> None:
         super().__init__(detail, command="agentctl budgets list")
         self.budget = budget
-        self._seconds = seconds
-
-    def body(self) -> dict[str, object]:
-        return {**super().body(), "budget": self.budget}
-
-    def headers(self) -> dict[str, str]:
-        if self._seconds is None:
-            return {}
-        return {"Retry-After": str(max(math.ceil(self._seconds), 1))}
+        self.retry_after = seconds
 
 
-class HeaderTooLarge(AgentctlError):
+class HeaderTooLarge(AgentctlError, code="REQUEST_HEADER_FIELDS_TOO_LARGE", status=431):
     """Header fields over the limit (431)."""
-
-    error_code = "REQUEST_HEADER_FIELDS_TOO_LARGE"
-    status = 431
 
 
 class InternalError(AgentctlError):
@@ -325,29 +280,21 @@ class InternalError(AgentctlError):
         super().__init__(detail, hint=hint)
 
 
-class Unavailable(AgentctlError):
+class Unavailable(AgentctlError, code="UNAVAILABLE", status=503, exit_code=7):
     """The database or the server is not available (503); a retry may succeed."""
 
-    error_code = "UNAVAILABLE"
-    status = 503
-    exit_code = 7
-    retry_after = "1"
-
-    def headers(self) -> dict[str, str]:
-        return {"Retry-After": self.retry_after}
+    retry_after = 1
 
 
-class DatabaseMoved(Unavailable):
+class DatabaseMoved(Unavailable, code="DATABASE_MOVED"):
     """A write to a database that has moved, or moves now, to another place (503)."""
 
-    error_code = "DATABASE_MOVED"
-    retry_after = "5"
+    retry_after = 5
 
 
-class OutcomeUnknown(Unavailable):
+class OutcomeUnknown(Unavailable, code="OUTCOME_UNKNOWN"):
     """A change that may be committed, of the run `run_id` unless it is None (503)."""
 
-    error_code = "OUTCOME_UNKNOWN"
     run_id: str | None = None
 
     def body(self) -> dict[str, object]:
@@ -362,100 +309,68 @@ class InvalidResponse(Unavailable):
     """A response of a server that is not what the interface defines: a retry does not help."""
 
 
-class UsageError(AgentctlError):
+class UsageError(AgentctlError, code="USAGE", exit_code=2):
     """A command line that is invalid."""
 
-    error_code = "USAGE"
-    exit_code = 2
 
-
-class Unsupported(UsageError):
+class Unsupported(UsageError, code="UNSUPPORTED"):
     """An operation that the server or database, of another product, does not have."""
 
-    error_code = "UNSUPPORTED"
 
-
-class InvalidConfiguration(UsageError):
+class InvalidConfiguration(UsageError, code="CONFIGURATION"):
     """An invalid configuration: file, key, problem, allowed values."""
 
-    error_code = "CONFIGURATION"
 
-
-class InvalidKey(UsageError):
+class InvalidKey(UsageError, code="INVALID_KEY"):
     """A key or key set that is rejected when it is loaded."""
 
-    error_code = "INVALID_KEY"
 
-
-class InvalidStatement(AgentctlError):
+class InvalidStatement(AgentctlError, code="INVALID_STATEMENT"):
     """A signed statement that a verifier rejects.
 
     Args:
         reason: why, one line.
     """
 
-    error_code = "INVALID_STATEMENT"
-
     def __init__(self, reason: str) -> None:
         super().__init__("The signed statement is not valid", cause=reason)
         self.reason = reason
 
 
-class RunFailed(AgentctlError):
+class RunFailed(AgentctlError, code="RUN_FAILED"):
     """A run that ended as ERROR, as an error of the command."""
 
-    error_code = "RUN_FAILED"
 
-
-class SchemaMismatch(AgentctlError):
+class SchemaMismatch(AgentctlError, code="SCHEMA_MISMATCH"):
     """The schema of the database is older or newer than the code."""
 
-    error_code = "SCHEMA_MISMATCH"
 
-
-class ProblemsFound(AgentctlError):
+class ProblemsFound(AgentctlError, code="PROBLEMS_FOUND"):
     """Problems that `runs doctor` found and did not repair."""
 
-    error_code = "PROBLEMS_FOUND"
 
-
-class SomethingWrong(AgentctlError):
+class SomethingWrong(AgentctlError, code="SOMETHING_WRONG"):
     """Problems of the installation that `doctor` or `db check` found."""
 
-    error_code = "SOMETHING_WRONG"
 
-
-class PartFailed(AgentctlError):
+class PartFailed(AgentctlError, code="PART_FAILED"):
     """Some of several operations failed; each failure was reported."""
 
-    error_code = "PART_FAILED"
 
-
-class PortInUse(AgentctlError):
+class PortInUse(AgentctlError, code="PORT_IN_USE"):
     """Another program listens on the address of the server."""
 
-    error_code = "PORT_IN_USE"
 
-
-class ConfirmationDeclined(AgentctlError):
+class ConfirmationDeclined(AgentctlError, code="REFUSED", exit_code=2):
     """The user answered no to a confirmation."""
 
-    error_code = "REFUSED"
-    exit_code = 2
 
-
-class StillPending(AgentctlError):
+class StillPending(AgentctlError, code="STILL_PENDING", exit_code=8):
     """The request was accepted but not completed within the time to wait."""
 
-    error_code = "STILL_PENDING"
-    exit_code = 8
 
-
-class WaitsForDecision(AgentctlError):
+class WaitsForDecision(AgentctlError, code="WAITS_FOR_DECISION", exit_code=9):
     """The run of the command waits for a decision of a person."""
-
-    error_code = "WAITS_FOR_DECISION"
-    exit_code = 9
 
 
 def iter_error_classes(root: type[AgentctlError] = AgentctlError) -> Iterator[type[AgentctlError]]:
