@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Literal
 from agentctl.auth.keys.keyring import Keyring, has_remote_keys
 from agentctl.auth.keys.remote import FETCH_SECONDS, RemoteKeys, RemoteKeyState
 from agentctl.auth.principal import Principal, anonymous_principal
-from agentctl.auth.tokens.account_tokens import account_token_prefix
+from agentctl.auth.tokens.account_tokens import ACCOUNT_PREFIX
+from agentctl.auth.tokens.algorithms import MAXIMUM_TOKEN
 from agentctl.auth.tokens.claims import ClaimRules, check_claims
 from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.errors import InvalidToken, Unauthenticated, Unavailable
@@ -95,9 +96,7 @@ class Verifier:
     ) -> None:
         self._authorization = settings.authorization
         self._accounts = accounts
-        self._account_prefix = account_token_prefix(settings.authorization.token_prefix)
         self._rules = ClaimRules.from_settings(settings)
-        self._maximum = settings.limits.token_bytes
         self._clock = clock
         self._monotonic = monotonic
         self._keyring = Keyring(self._authorization) if self._authorization.enabled else None
@@ -150,8 +149,8 @@ class Verifier:
         """
         if self._generation is None:
             return anonymous_principal()
-        token = parse_bearer(authorization, self._maximum)
-        if self._accounts is not None and token.startswith(self._account_prefix):
+        token = parse_bearer(authorization)
+        if self._accounts is not None and token.startswith(ACCOUNT_PREFIX):
             return await self._accounts.identify(token)
         if self._remote is None:
             return self._verify_cached(token)
@@ -176,7 +175,7 @@ class Verifier:
         """
         if self._generation is None:
             return anonymous_principal()
-        token = parse_bearer(authorization, self._maximum)
+        token = parse_bearer(authorization)
         if self._remote is None:
             return self._verify_cached(token)
         _block(self._remote.refresh_missing())
@@ -222,7 +221,7 @@ class Verifier:
             raise
 
     def _verify_cached(self, token: str) -> Principal:
-        if token.startswith(self._account_prefix):
+        if token.startswith(ACCOUNT_PREFIX):
             reason = "it is a service account token, which is looked up, not verified"
             raise InvalidToken(reason, check="form")
         moment = self._monotonic()
@@ -235,7 +234,7 @@ class Verifier:
         if entry is not None and moment < entry.stale_at and self._clock() < entry.expires_at:
             return entry.principal
         generation.cache.pop(digest, None)
-        verified = verify_token(token, generation.keys, maximum=self._maximum)
+        verified = verify_token(token, generation.keys)
         claims = check_claims(verified.payload, self._rules, self._clock())
         admin = self._authorization.admin_scope in claims.scopes
         principal = Principal(
@@ -338,7 +337,7 @@ def _keys_unavailable() -> Unavailable:
     )
 
 
-def parse_bearer(authorization: str | None, maximum: int) -> str:
+def parse_bearer(authorization: str | None) -> str:
     """Run the check `transport`: return the token of `Bearer <token>` (RFC 6750 2.1).
 
     The scheme is compared without case and one space follows it. A field that is longer than any
@@ -350,8 +349,8 @@ def parse_bearer(authorization: str | None, maximum: int) -> str:
     """
     if authorization is None:
         raise Unauthenticated
-    if len(authorization) > len("Bearer ") + maximum:
-        raise InvalidToken(f"the token is longer than {maximum} bytes", check="length")
+    if len(authorization) > len("Bearer ") + MAXIMUM_TOKEN:
+        raise InvalidToken(f"the token is longer than {MAXIMUM_TOKEN} bytes", check="length")
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token or " " in token or not token.isascii():
         reason = "the Authorization header is not Bearer and one token"

@@ -23,7 +23,6 @@ _HIGHEST_PORT = 65_535
 _OUTER_BOUNDS = {
     "limits.message_bytes": "limits.body_bytes",
     "limits.state_bytes": "limits.body_bytes",
-    "limits.token_bytes": "limits.header_bytes",
     "limits.tool_result_bytes": "limits.run_bytes",
     "runs.tool_timeout_seconds": "runs.timeout_seconds",
 }

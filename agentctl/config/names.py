@@ -36,12 +36,6 @@ AdminScope = Annotated[
         'a scope like "agent_os:admin" that ends in none of read, run, write, delete',
     ),
 ]
-TokenPrefix = Annotated[
-    str,
-    Pattern(
-        r"^[a-z][a-z0-9]{0,30}$", "1 to 31 lower-case letters and digits, starting with a letter"
-    ),
-]
 Tool = Annotated[
     str,
     Pattern(

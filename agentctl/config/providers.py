@@ -66,8 +66,7 @@ PROVIDERS: dict[Provider, ProviderTraits] = {
     "openrouter": ProviderTraits(),
     "ollama": ProviderTraits(key="optional"),
     "demo": ProviderTraits(
-        key="optional",
-        ignored=("base_url", "api_key_env", "retries", "retry_seconds", "fallbacks", "settings"),
+        key="optional", ignored=("base_url", "api_key_env", "retries", "fallbacks", "settings")
     ),
 }
 

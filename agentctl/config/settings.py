@@ -28,7 +28,6 @@ from agentctl.config.names import (
     PasswordVariable,
     Region,
     SchemaName,
-    TokenPrefix,
     Tool,
     ToolNamePattern,
     VariableName,
@@ -108,11 +107,8 @@ class Authorization:
         jwks_file: a key set; JWT_JWKS_FILE overrides the file. None for no key set.
         jwks_url: the URL of a key set; empty for none.
         oidc_discovery: fetch the key set that the configuration of `issuer` names.
-        jwks_refresh_seconds: time after which a fetched key set is fetched again.
-        jwks_stale_seconds: maximum age of a fetched key set that cannot be fetched again.
         audience: the value for `aud` with `verify_audience`; empty for `server.id`.
         leeway_seconds: clock difference for `nbf` and `iat`, never for `exp`.
-        token_prefix: the prefix of service account tokens: `<prefix>_pat_...`.
     """
 
     enabled: bool = True
@@ -122,8 +118,6 @@ class Authorization:
     jwks_file: Path | None = None
     jwks_url: BaseUrl = ""
     oidc_discovery: bool = False
-    jwks_refresh_seconds: Annotated[float, Range(10, 86_400)] = 600
-    jwks_stale_seconds: Annotated[float, Range(0, 2_592_000)] = 86_400
     verify_audience: bool = False
     audience: str = ""
     issuer: str = ""
@@ -132,7 +126,6 @@ class Authorization:
     leeway_seconds: Annotated[float, Range(0, 300)] = 10
     admin_scope: AdminScope = "agent_os:admin"
     user_isolation: bool = True
-    token_prefix: TokenPrefix = "agentctl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,32 +149,15 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The table `[limits]`: limits of requests and stored data, in bytes, counts and seconds.
-
-    Attributes:
-        header_bytes: the request line and the headers together.
-        header_seconds: from the start of a connection, or from the first byte of a later request,
-            to the end of the headers.
-        body_seconds: from the end of the headers to the end of the body.
-        queue_per_session: the runs that wait in the queue of one session.
-        queued_runs: the runs that wait in the queues of one database.
-    """
+    """The table `[limits]`: limits of requests and stored data, in bytes and counts."""
 
     body_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
     message_bytes: Annotated[int, Range(1, 1 << 30)] = 262_144
-    header_bytes: Annotated[int, Range(1_024, 65_536)] = 16_384
-    header_seconds: Annotated[float, Range(0.01, 3_600)] = 10
-    body_seconds: Annotated[float, Range(0.01, 3_600)] = 30
-    token_bytes: Annotated[int, Range(1, 65_536)] = 8_192
     tool_result_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
     run_bytes: Annotated[int, Range(1, 1 << 30)] = 16_777_216
     state_bytes: Annotated[int, Range(1, 1 << 30)] = 65_536
     response_bytes: Annotated[int, Range(1 << 20, 1 << 40)] = 268_435_456
     concurrent_runs: Annotated[int, Range(1, 100_000)] = 1_000
-    queue_per_session: Annotated[int, Range(1, 100_000)] = 20
-    queued_runs: Annotated[int, Range(1, 1_000_000)] = 10_000
-    concurrent_members: Annotated[int, Range(1, 100_000)] = 256
-    members_per_run: Annotated[int, Range(1, 100_000)] = 16
     followed_runs: Annotated[int, Range(1, 100_000)] = 100
 
 
@@ -192,14 +168,12 @@ class Audit:
     Attributes:
         key_file: the Ed25519 key that signs heads and receipts; None for no signatures.
         heads_file: the file to which each head is appended; None for none.
-        head_seconds: maximum age of an entry that no head covers.
     """
 
     reads: bool = False
     keep_days: Annotated[int, Range(1, 36_500)] = 365
     key_file: Path | None = None
     heads_file: Path | None = None
-    head_seconds: Annotated[int, Range(1, 86_400)] = 3_600
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +267,6 @@ class Model:
 
     Attributes:
         retries: maximum number of further attempts of a model call after temporary failures.
-        retry_seconds: time after the start of a call at which no attempt starts any more.
         region: the AWS region of Bedrock.
         api_version: version of the interface of Azure; empty for its version-independent form.
         fallbacks: ids of models that are called, in order, if this one is not available.
@@ -309,7 +282,6 @@ class Model:
     api_version: ApiVersion = ""
     settings: ModelSettings = ModelSettings()
     retries: Annotated[int, Range(0, 10)] = 2
-    retry_seconds: Annotated[float, Range(0, 3_600)] = 30
     fallbacks: tuple[ModelId, ...] = ()
     price: ModelPrice | None = None
 
@@ -322,12 +294,10 @@ class Memory:
         mode: `tool` gives the model tools that remember, recall, update and forget; `after_run`
             extracts facts from each run after its end.
         model: the model that extracts facts; empty for that of the component.
-        context_tokens: estimated maximum size of the memories that a run receives.
     """
 
     mode: MemoryMode = "off"
     model: ModelId = ""
-    context_tokens: Annotated[int, Range(0, 100_000)] = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,12 +307,10 @@ class Summary:
     Attributes:
         every_runs: number of runs after which a session is summarized again; 0 for never.
         model: the model that summarizes; empty for that of the component.
-        in_context: the summary takes the place of the runs that it covers in the history.
     """
 
     every_runs: Annotated[int, Range(0, 1_000)] = 0
     model: ModelId = ""
-    in_context: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,15 +55,33 @@ ENTRY_TABLES: dict[str, type] = {
 }
 
 FORMER_KEYS: Mapping[str, object] = {
+    "agents.memory.context_tokens": 500,
+    "agents.summary.in_context": True,
     "approvals.pending": 10000,
     "audit.head_entries": 1000,
+    "audit.head_seconds": 3600,
+    "authorization.jwks_refresh_seconds": 600,
+    "authorization.jwks_stale_seconds": 86400,
+    "authorization.token_prefix": "agentctl",
     "budgets.warn": 0.8,
+    "limits.body_seconds": 30,
+    "limits.concurrent_members": 256,
+    "limits.header_bytes": 16384,
     "limits.header_count": 100,
+    "limits.header_seconds": 10,
+    "limits.members_per_run": 16,
+    "limits.queue_per_session": 20,
     "limits.queue_seconds": 86400,
+    "limits.queued_runs": 10000,
+    "limits.token_bytes": 8192,
     "mcp_servers.max_sessions": 100,
+    "models.retry_seconds": 30,
     "openai.session_header": "X-OpenWebUI-Chat-Id",
     "retention.delivered_days": 7,
     "retention.undelivered_days": 30,
+    "teams.memory.context_tokens": 500,
+    "teams.summary.in_context": True,
+    "webhooks.timeout_seconds": 15,
 }
 """The values of former keys that are constants now, by table and key. A file that gives such a key
 this value, as `init` of an earlier version did, is read as before; another value is refused."""
@@ -156,11 +174,9 @@ class TableReader:
     def check_names(self, document: Mapping[str, object]) -> None:
         self._refuse_unknown(document, {**list_sections(), **ENTRY_TABLES}, (), "")
         former = {
-            f"{table}.{name}": (table, name) if isinstance(value, dict) else (table, index, name)
-            for table, value in document.items()
-            for index, entry in enumerate(value if isinstance(value, list) else [value])
-            for name in (entry if isinstance(entry, dict) else ())
-            if f"{table}.{name}" in FORMER_KEYS and entry[name] != FORMER_KEYS[f"{table}.{name}"]
+            key: path
+            for path, value in _list_values(document)
+            if (key := _former_key(path)) in FORMER_KEYS and value != FORMER_KEYS[key]
         }
         for key, path in former.items():  # all of them at once, with the place of the first one
             keys = f"the key{'s' if len(former) > 1 else ''}: {', '.join(former)}"
@@ -270,10 +286,28 @@ class TableReader:
         self, table: Mapping[str, object], known: Mapping[str, object], path: KeyPath, key: str
     ) -> None:
         for name in table:
-            if name in known or f"{key.partition('.')[0]}.{name}" in FORMER_KEYS:
+            if name in known or _former_key((*path, name)) in FORMER_KEYS:
                 continue
             quoted = name if name.isidentifier() else quote_text(name)
             place = self._place((*path, name), f"{key}.{quoted}" if key else quoted)
             near = suggest_name(name, known)
             guess = f', did you mean "{near}"?' if near else f"; it has {', '.join(known)}"
             place.refuse(f"this version has no such key{guess}", hint="correct or remove the key")
+
+
+def _list_values(value: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
+    """Yield the values of a document with their paths, without tables and lists."""
+    inner: Iterable[tuple[str | int, object]] = ()
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    else:
+        yield path, value
+    for name, item in inner:
+        yield from _list_values(item, (*path, name))
+
+
+def _former_key(path: KeyPath) -> str:
+    """Return the key of `FORMER_KEYS` at a path."""
+    return ".".join(part for part in path if isinstance(part, str))

@@ -17,7 +17,7 @@ from agentctl.config.names import Id
 from agentctl.config.types import Reference, Secret
 from agentctl.errors import InvalidConfiguration
 from agentctl.light_dataclass import dataclass
-from agentctl.records.value_types import Pattern, Range
+from agentctl.records.value_types import Pattern
 
 WebhookEvent = Literal[
     "run.completed", "run.failed", "run.cancelled", "run.paused",
@@ -51,7 +51,6 @@ class Webhook:
         previous_secret_env: the variable with the earlier secret while it is replaced: both sign.
         agents: ids of agents, teams and workflows whose runs are reported; empty for all.
         content: the answer of the run is part of the body.
-        timeout_seconds: maximum time of an attempt.
         allow_private: the endpoint may be at a private, loopback or link-local address.
     """
 
@@ -63,7 +62,6 @@ class Webhook:
     previous_secret_env: SecretVariable = ""
     agents: tuple[Annotated[str, Reference(("agents", "teams", "workflows"))], ...] = ()
     content: bool = False
-    timeout_seconds: Annotated[float, Range(0.1, 30)] = 15
     allow_private: bool = False
 
     @property

@@ -75,7 +75,7 @@ class AccountOperations(OperationFamily):
             allowed = account.allow_privileged_scopes
             scope_names.check_privileged_scopes(scopes, rules.admin_scope, allowed=allowed)
 
-            token, moment = generate_account_token(rules.token_prefix), now()
+            token, moment = generate_account_token(), now()
             row = AccountRow(
                 id=new_id(),
                 name=account.name,

@@ -36,6 +36,9 @@ from agentctl.store.repositories.audit_heads import Frontier, HeadRow
 HEAD_ENTRIES = 1_000
 """Maximum number of entries of a head."""
 
+HEAD_SECONDS = 3_600
+"""Maximum age of an entry that no head covers."""
+
 HEADS_PER_PASS = 10
 """Maximum number of heads that one sweep signs: it has other work."""
 
@@ -182,7 +185,7 @@ class HeadSigner:
         moment, limit = now(), HEAD_ENTRIES
         if not oldest:
             return None
-        is_old = moment - oldest[0].at >= self._table.head_seconds * 1_000_000
+        is_old = moment - oldest[0].at >= HEAD_SECONDS * 1_000_000
         if not is_old and last - after < limit:  # numbers have gaps, so there may be fewer entries
             return None
         rows = await self._database.read(audit_heads.list_entries(after, last, limit), size="large")

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 SCHEDULE: Sequence[float] = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
 """Seconds before each attempt; after the last one a delivery is dead (Standard Webhooks 1.0)."""
 
+ATTEMPT_SECONDS = 15.0
+"""Maximum time of an attempt."""
+
 JITTER = 0.1
 """Part by which the time before an attempt varies, so that attempts do not come at once."""
 
@@ -62,15 +65,14 @@ class Receiver:
             await self._client.aclose()
 
     async def send(self, event_id: str, body: bytes) -> Outcome:
-        """Send an event once, within `timeout_seconds`. It raises no error of the network."""
+        """Send an event once, within `ATTEMPT_SECONDS`. It raises no error of the network."""
         import httpx2
 
-        seconds = self.webhook.timeout_seconds
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(ATTEMPT_SECONDS):
                 return await self._send(event_id, body)
         except (TimeoutError, httpx2.TimeoutException):
-            return Outcome(None, f"no response within {seconds:g} seconds")
+            return Outcome(None, f"no response within {ATTEMPT_SECONDS:g} seconds")
         except RefusedAddress as refused:
             return Outcome(None, str(refused))
         except httpx2.HTTPError as error:
@@ -155,7 +157,7 @@ class Receiver:
                 transport=transport,
                 trust_env=False,
                 follow_redirects=False,
-                timeout=self.webhook.timeout_seconds,
+                timeout=ATTEMPT_SECONDS,
             )
         return self._client
 

@@ -89,11 +89,7 @@ class Deliveries:
         self._databases.outbox.wake = self.due.set
 
     async def count_waiting(self) -> None:
-        """Store what waits in the counters.
-
-        Raises:
-            Unavailable: a database does not answer.
-        """
+        """Store what waits in the counters."""
         self.counters.waiting = await count_waiting(self._databases)
 
     async def start_due(self) -> None:

@@ -106,7 +106,6 @@ _MEANINGS = {
     "webhooks.previous_secret_env": "variable with the earlier secret while it is replaced",
     "webhooks.agents": "agents, teams and workflows whose runs are reported; empty: all",
     "webhooks.content": "the body has the answer of the run, cut below 20 KB",
-    "webhooks.timeout_seconds": "maximum time of an attempt",
     "webhooks.allow_private": "allow http, and private, loopback and link-local addresses",
     "steps.name": "name in events; unique in the workflow",
     "memory.mode": '"tool": the model has tools that remember, recall, update and forget; '
@@ -114,8 +113,6 @@ _MEANINGS = {
     "memory.model": "model that extracts facts; empty: that of the component",
     "summary.every_runs": "number of runs after which a session is summarized again; 0: never",
     "summary.model": "model that summarizes; empty: that of the component",
-    "summary.in_context": "the summary replaces the runs that it covers in the history",
-    "memory.context_tokens": "estimated maximum size of the memories that a run receives; 0: none",
     "settings.temperature": "randomness of the answer",
     "settings.max_tokens": "maximum number of tokens of an answer, including its thinking",
     "settings.top_p": "share of the probability from which tokens are chosen",

@@ -51,7 +51,7 @@ DIGITS = account_tokens._DIGITS
 
 
 def test_token_has_prefix_secret_and_checksum() -> None:
-    token = generate_account_token("acme")
+    token = generate_account_token("acme_pat_")
     assert re.fullmatch(r"acme_pat_[0-9A-Za-z]{49}", token)
     assert has_valid_checksum(token)
     check_account_token(token)
@@ -66,7 +66,7 @@ def test_all_secrets_have_the_same_length(monkeypatch: pytest.MonkeyPatch, secre
     monkeypatch.setattr(
         "agentctl.auth.tokens.account_tokens.os.urandom", lambda size: secret[:size]
     )
-    token = generate_account_token("agentctl")
+    token = generate_account_token()
     assert len(token) == len("agentctl_pat_") + 43 + 6
     number = 0
     for digit in token[13:56]:
@@ -75,13 +75,13 @@ def test_all_secrets_have_the_same_length(monkeypatch: pytest.MonkeyPatch, secre
 
 
 def test_generated_tokens_are_different() -> None:
-    assert len({generate_account_token("a") for _ in range(1_000)}) == 1_000
+    assert len({generate_account_token("a_pat_") for _ in range(1_000)}) == 1_000
 
 
 @given(place=st.integers(0, 61), letter=st.sampled_from(DIGITS))
 def test_checksum_detects_one_wrong_character(place: int, letter: str) -> None:
     """CRC32 finds every burst that is shorter than itself."""
-    token = generate_account_token("agentctl")
+    token = generate_account_token()
     wrong = token[:place] + letter + token[place + 1 :]
     assert has_valid_checksum(wrong) == (wrong == token)
 
@@ -108,21 +108,21 @@ def test_any_text_is_checked_without_an_exception(text: str) -> None:
 )
 def test_malformed_tokens_are_rejected(change: Callable[[str], str]) -> None:
     with pytest.raises(InvalidToken) as refusal:
-        check_account_token(change(generate_account_token("agentctl")))
+        check_account_token(change(generate_account_token()))
     assert refusal.value.check == "account.form"
 
 
 def test_prefix_decides_the_kind_of_a_credential() -> None:
-    assert is_account_token(generate_account_token("acme"))
+    assert is_account_token(generate_account_token("acme_pat_"))
     assert is_account_token("acme_pat_")
     for other in ("", "acme_pa_x", "Acme_pat_x", "eyJhbGciOiJSUzI1NiJ9.e30.", "1a_pat_x", "_pat_x"):
         assert not is_account_token(other)
 
 
 def test_token_is_stored_as_its_sha256() -> None:
-    token = generate_account_token("agentctl")
+    token = generate_account_token()
     assert re.fullmatch(r"[0-9a-f]{64}", hash_token(token))
-    assert hash_token(token) == hash_token(token) != hash_token(generate_account_token("agentctl"))
+    assert hash_token(token) == hash_token(token) != hash_token(generate_account_token())
 
 
 # Look-ups
@@ -139,7 +139,7 @@ class MemoryStore:
         self.meanwhile: Callable[[], object] = lambda: None
 
     def add(self, **given: Any) -> str:
-        token = generate_account_token("agentctl")
+        token = generate_account_token()
         values: dict[str, Any] = {
             "id": f"a{len(self.accounts)}",
             "token_hash": hash_token(token),
@@ -219,7 +219,7 @@ def test_wrong_checksum_is_not_looked_up(tokens: AccountTokens, stored: MemorySt
 def test_unknown_token_is_looked_up_once_per_second(
     tokens: AccountTokens, stored: MemoryStore, clock: Clock
 ) -> None:
-    token = generate_account_token("agentctl")
+    token = generate_account_token()
     for _ in range(3):
         assert failed_check(tokens, token) == "account.known"
     assert len(stored.asked) == 1
@@ -328,7 +328,7 @@ def test_rate_limit_applies_to_unknown_tokens_only(
     known = stored.add()
     ask(tokens, known)
     for _ in range(100):
-        assert failed_check(tokens, generate_account_token("agentctl")) == "account.known"
+        assert failed_check(tokens, generate_account_token()) == "account.known"
     assert len(stored.asked) == 1 + UNKNOWN_LOOKUPS_PER_SECOND
     fresh = stored.add()
     assert failed_check(tokens, fresh) == "account.known"
@@ -338,14 +338,14 @@ def test_rate_limit_applies_to_unknown_tokens_only(
     ask(tokens, known)
     asked = len(stored.asked)
     for _ in range(100):
-        failed_check(tokens, generate_account_token("agentctl"))
+        failed_check(tokens, generate_account_token())
     assert len(stored.asked) == asked + UNKNOWN_LOOKUPS_PER_SECOND
     clock.move(0.06)
     ask(tokens, fresh)
     clock.move(60)
     asked = len(stored.asked)
     for _ in range(100):
-        failed_check(tokens, generate_account_token("agentctl"))
+        failed_check(tokens, generate_account_token())
     assert len(stored.asked) == asked + UNKNOWN_LOOKUPS_PER_SECOND
 
 
@@ -358,7 +358,7 @@ def test_concurrent_unknown_tokens_are_rate_limited(
     tokens: AccountTokens, stored: MemoryStore
 ) -> None:
     async def all_at_once() -> list[Any]:
-        wild = (tokens.identify(generate_account_token("agentctl")) for _ in range(100))
+        wild = (tokens.identify(generate_account_token()) for _ in range(100))
         return await asyncio.gather(*wild, return_exceptions=True)
 
     assert {type(each) for each in asyncio.run(all_at_once())} == {InvalidToken}
@@ -375,7 +375,7 @@ def test_caches_are_bounded(tokens: AccountTokens, stored: MemoryStore, clock: C
     asyncio.run(each())
     for _ in range(MAXIMUM_CACHED_UNKNOWN + 10):
         clock.move(0.1)
-        failed_check(tokens, generate_account_token("agentctl"))
+        failed_check(tokens, generate_account_token())
     assert (len(tokens._found), len(tokens._unknown)) == (MAXIMUM_CACHED, MAXIMUM_CACHED_UNKNOWN)
 
 
@@ -411,7 +411,7 @@ def test_account_token_is_never_parsed_as_a_jwt(verifier: Verifier, stored: Memo
 
 @pytest.mark.parametrize("prefix", ["other", "agentct", "agentctll", "Agentctl"])
 def test_jwt_is_never_looked_up(verifier: Verifier, stored: MemoryStore, prefix: str) -> None:
-    token = generate_account_token(prefix)
+    token = generate_account_token(f"{prefix}_pat_")
     stored.accounts[hash_token(token)] = StoredAccount(
         "x", hash_token(token), frozenset({ADMIN}), None, None, None
     )

@@ -106,10 +106,10 @@ class UnavailableStore:
 
 def test_unavailable_database_explains_a_503() -> None:
     accounts = AccountTokens(UnavailableStore(), admin_scope="agent_os:admin")
-    found = explain(generate_account_token("agentctl"), accounts=accounts)
+    found = explain(generate_account_token(), accounts=accounts)
     assert deciding_check(found) == (503, "account.known", " | The database is not available")
     assert explain("anything", "/health", accounts=accounts).allowed
-    nowhere = explain(generate_account_token("agentctl"), "/nothing", accounts=accounts)
+    nowhere = explain(generate_account_token(), "/nothing", accounts=accounts)
     assert (nowhere.status, nowhere.match) == (503, None)
 
 

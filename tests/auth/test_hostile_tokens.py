@@ -14,11 +14,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from agentctl.auth.keys.material import VerificationKey
-from agentctl.auth.tokens.algorithms import ALGORITHMS
+from agentctl.auth.tokens.algorithms import ALGORITHMS, MAXIMUM_TOKEN
 from agentctl.auth.tokens.jwk import public_jwk
-from agentctl.auth.tokens.jws import MAXIMUM_TOKEN, KeySet, verify_token
+from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.auth.verifier import Verifier
-from agentctl.config.settings import Limits, Settings
+from agentctl.config.settings import Settings
 from agentctl.errors import InvalidToken
 from tests.auth.forge import NOW, compact, ec_pair, ed_pair, es, rs, rsa_pair, token
 from tests.auth.hostile import CASES, CLAIMS, OURS, RS, SERVERS, THEIRS, padded, signed
@@ -141,15 +141,9 @@ def test_token_length_limit_is_exact() -> None:
     text = padded(8_190)
     assert 8_185 < len(text) <= 8_192
     assert verifier("RS256").identify_jwt(f"Bearer {text}")
-    assert verify_token(text, keys(), maximum=len(text))
-    assert (
-        catch_invalid_token(lambda: verify_token(text, keys(), maximum=len(text) - 1), text).check
-        == "length"
-    )
-
-
-def test_default_length_limit_matches_the_configuration() -> None:
-    assert MAXIMUM_TOKEN == Limits().token_bytes == 8_192
+    assert verify_token(text, keys())
+    longer = text + "a" * (MAXIMUM_TOKEN + 1 - len(text))
+    assert catch_invalid_token(lambda: verify_token(longer, keys()), longer).check == "length"
 
 
 def test_signature_of_the_largest_key_verifies() -> None:
@@ -218,7 +212,7 @@ def test_rejecting_any_long_header_is_cheap(header: bytes) -> None:
     """J13: parsers that go over the text once more for each character would take a second."""
     text, trust = signed(header), keys()
     assert len(text) <= 8_192 + 400
-    assert fastest_time(lambda: verify_token(text, trust, maximum=16_384), 10) < 0.02
+    assert fastest_time(lambda: verify_token(text, trust), 10) < 0.02
 
 
 @pytest.mark.parametrize("value", [None, 1, b"a.b.c", ["a"], {}])

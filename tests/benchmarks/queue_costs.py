@@ -34,6 +34,11 @@ CODE = """
 import asyncio
 from pathlib import Path
 
+from agentctl.runs.desk import waiting
+
+waiting.MAXIMUM_IN_SESSION = waiting.MAXIMUM_QUEUED = 20_000
+
+
 async def quick(message):
     return message
 
@@ -46,8 +51,6 @@ async def barrier(message):
 EXTRA = """
 [limits]
 concurrent_runs = 1
-queued_runs = 20000
-queue_per_session = 20000
 
 [[agents]]
 id = "quick"

@@ -45,6 +45,10 @@ import asyncio
 import os
 from pathlib import Path
 
+from agentctl.runs.desk import waiting
+
+waiting.MAXIMUM_IN_SESSION = waiting.MAXIMUM_QUEUED = 20_000
+
 FOLDER = Path(__file__).parent
 
 
@@ -66,8 +70,6 @@ async def noted(message):
 EXTRA = """
 [limits]
 concurrent_runs = {slots}
-queued_runs = 20000
-queue_per_session = 20000
 
 [[agents]]
 id = "noted"

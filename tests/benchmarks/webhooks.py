@@ -40,7 +40,6 @@ url = "{url}/"
 events = ["run.completed"]
 secret_env = "BENCH_SECRET"
 allow_private = true
-timeout_seconds = 15
 """
 
 

@@ -207,7 +207,7 @@ def test_revoke_asks_at_a_terminal(
 
 
 def test_inspect_shows_kind_and_checksum(agentctl: Agentctl) -> None:
-    token = generate_account_token("acme")
+    token = generate_account_token("acme_pat_")
     for text, checksum in ((token, "right"), (f"{token[:-1]}-", "wrong"), (token[:-1], "wrong")):
         ended = agentctl("token", "inspect", "-", "-o", "json", input=f"{text}\n")
         assert (ended.code, json.loads(ended.raw)) == (
@@ -219,7 +219,7 @@ def test_inspect_shows_kind_and_checksum(agentctl: Agentctl) -> None:
 
 
 def test_verify_names_the_command_for_account_tokens(agentctl: Agentctl) -> None:
-    token = generate_account_token("agentctl")
+    token = generate_account_token()
     ended = agentctl("token", "verify", "-", input=token)
     assert (ended.code, ended.stdout) == (2, "")
     assert "only its server can verify it" in ended.stderr
@@ -228,7 +228,7 @@ def test_verify_names_the_command_for_account_tokens(agentctl: Agentctl) -> None
 
 @pytest.mark.parametrize("command", ["inspect", "verify"])
 def test_a_token_as_an_argument_is_rejected(agentctl: Agentctl, command: str) -> None:
-    token = generate_account_token("agentctl")
+    token = generate_account_token()
     for arguments in ([token], ["--token-file", token]):
         ended = agentctl("token", command, *arguments)
         assert ended.code == 2

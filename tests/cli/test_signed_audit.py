@@ -23,8 +23,24 @@ enabled = false
 [audit]
 key_file = "audit.pem"
 heads_file = "heads.jwt"
-head_seconds = 1
 """
+
+AGENT = """
+[[agents]]
+id = "eager"
+object = "eager_signer:agent"
+"""
+
+EAGER = """
+from agentctl.service import audit
+
+audit.HEAD_SECONDS = 1
+
+
+async def agent(message: str) -> str:
+    return message
+"""
+"""A module of the server: heads are signed after a second."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +48,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a project after its server has signed one session, and stopped."""
     folder = tmp_path_factory.mktemp("signed")
     config = folder / "agentctl.toml"
-    config.write_text(TABLES + CONFIG)
+    config.write_text(TABLES + CONFIG + AGENT)
+    (folder / "eager_signer.py").write_text(EAGER)
     write_key_pair(folder / "audit.pem", "EdDSA")
     environment = base_environment() | {"HOME": str(folder)}
     place = ("--config", str(config), "--port", "0")

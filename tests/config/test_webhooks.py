@@ -46,7 +46,6 @@ def write(folder: Path, **changes: str) -> Path:
             "has no effect",
         ),
         ({"agents": '["nobody"]'}, "agents", "no entry of [[agents]]"),
-        ({"timeout_seconds": "60"}, "timeout_seconds", "30"),
         ({"retries": "3"}, "retries", "no such key"),
     ],
 )

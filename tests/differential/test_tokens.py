@@ -29,7 +29,7 @@ from tests.differential.comparison import Comparison, Outcome, attempt
 JWS = PyJWS(options={"enforce_minimum_key_length": True})
 
 HEADER_RULES = {
-    "the token is longer than": "docs/limits.md: limits.token_bytes",
+    "the token is longer than": "docs/limits.md: auth.tokens.algorithms.MAXIMUM_TOKEN",
     "the header names a member twice": "RFC 7515 4",
     "the header is not UTF-8": "RFC 7515 5.2, 3",
     "the header is not JSON": "RFC 8259 8.1: no byte order mark, UTF-8 only",

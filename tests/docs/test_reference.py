@@ -104,7 +104,7 @@ def test_every_configuration_key_is_documented(table: str) -> None:
 
 
 def test_every_error_code_is_documented() -> None:
-    codes = re.findall(r'error_code(?:: ClassVar\[str\])? = "([A-Z_]+)"', sources(""))
+    codes = re.findall(r'\b(?:error_code: ClassVar\[str\] = |code=)"([A-Z_]+)"', sources(""))
     assert len(codes) > 20
     text = page("docs/reference/errors.md").text
     assert [code for code in codes if f"`{code}`" not in text] == []
@@ -135,5 +135,5 @@ def test_every_variable_is_documented() -> None:
 
 
 def test_exit_codes_match_the_error_classes() -> None:
-    numbers = set(re.findall(r"exit_code(?:: ClassVar\[int\])? = (\d+)", sources("")))
+    numbers = set(re.findall(r"\bexit_code(?:: ClassVar\[int\] = |=)(\d+)", sources("")))
     assert {str(code) for code in EXIT_CODES} == numbers | {"0", "130"}

@@ -158,7 +158,12 @@ WORDS = quote(" ".join(f"w{number}{'o' * 25}*" for number in range(16)))
 
 CASES: dict[str, Case] = {
     "header fields": Case(
-        send_heads(2), OK, ("limits.header_bytes", "server.transport.protocol.MAXIMUM_FIELDS")
+        send_heads(2),
+        OK,
+        (
+            "server.transport.protocol.MAXIMUM_HEAD_BYTES",
+            "server.transport.protocol.MAXIMUM_FIELDS",
+        ),
     ),
     "pipelined requests": Case(
         send_heads(16), OK, ("server.transport.protocol.MAXIMUM_PIPELINED",)
@@ -181,7 +186,9 @@ CASES: dict[str, Case] = {
         ("records.validation.MAXIMUM_DEPTH",),
     ),
     "token with many scopes": Case(
-        list_with_scopes, OK, ("limits.token_bytes", "interface.requests.accounts.MAXIMUM_SCOPES")
+        list_with_scopes,
+        OK,
+        ("auth.tokens.algorithms.MAXIMUM_TOKEN", "interface.requests.accounts.MAXIMUM_SCOPES"),
     ),
     "parameters": Case(
         get("/sessions?" + "&".join(f"{'%41' * 20}{n}={'%42' * 20}" for n in range(100))),

@@ -133,6 +133,18 @@ class Load:
         return False
 
 
+PATIENCE = """
+from agentctl.server.transport.connection import TimedConnection
+
+TimedConnection.header_seconds = 60
+
+
+async def agent(message: str) -> str:
+    return message
+"""
+"""A module of the servers: the process of all callers may connect long before it sends."""
+
+
 @pytest.fixture
 def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
     folder = tmp_path / "deployment"
@@ -141,9 +153,9 @@ def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
         folder,
         model_endpoint.base_url,
         server='on_disconnect = "detach"',
-        # All callers share one process, which may connect long before it sends.
-        extra="[limits]\nheader_seconds = 60\nfollowed_runs = 1000",
+        extra='[limits]\nfollowed_runs = 1000\n[[agents]]\nid = "x"\nobject = "patience:agent"\n',
     )
+    (folder / "patience.py").write_text(PATIENCE)
     text = created.path.read_text()
     created.path.write_text(text.replace("drain_seconds = 1", "drain_seconds = 60"))
     return created

@@ -163,8 +163,8 @@ def unidentified_callers(deployment: Deployment) -> Iterator[tuple[str, Caller]]
         "expired": signed(deployment, "boss", ADMIN, exp=1_000_000_000),
         "cut": good[:-4],
         "unsigned": good.rpartition(".")[0] + ".",
-        "unknown account": generate_account_token("agentctl"),
-        "account elsewhere": generate_account_token("elsewhere"),
+        "unknown account": generate_account_token(),
+        "account elsewhere": generate_account_token("elsewhere_pat_"),
     }.items():
         yield name, Caller(token, None)
 

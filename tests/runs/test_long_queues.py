@@ -11,11 +11,11 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
 from agentctl.config.settings import Settings
+from agentctl.runs.desk import waiting as waiting_runs
 from agentctl.runs.life import legs
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql
@@ -98,11 +98,11 @@ async def measure_claim(database: Database) -> float:
 
 
 async def test_a_long_queue_of_one_session_keeps_its_order(
-    postgres_settings: Settings, worker: Worker
+    postgres_settings: Settings, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker.held = {"x"}
-    limited = add_agents(postgres_settings, queue_per_session=ONE_SESSION)
-    async with serve(limited, 3) as services:
+    monkeypatch.setattr(waiting_runs, "MAXIMUM_IN_SESSION", ONE_SESSION)
+    async with serve(add_agents(postgres_settings), 3) as services:
         for service in services:
             await service.prepare()
         await fill(services, [("s", "x")] * ONE_SESSION)
@@ -115,13 +115,13 @@ async def test_a_long_queue_of_one_session_keeps_its_order(
 
 
 async def test_no_session_waits_for_the_queue_of_another_one(
-    postgres_settings: Settings, worker: Worker
+    postgres_settings: Settings, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker.held = {"x"}
     names = [f"s{number}" for number in range(SESSIONS)]
     total = SESSIONS * RUNS_OF_EACH
-    limits: dict[str, Any] = {"concurrent_runs": SLOTS, "queued_runs": total}
-    async with serve(add_agents(postgres_settings, **limits), 3) as services:
+    monkeypatch.setattr(waiting_runs, "MAXIMUM_QUEUED", total)
+    async with serve(add_agents(postgres_settings, concurrent_runs=SLOTS), 3) as services:
         for service in services:
             await service.prepare()
         database = services[0].hosting.databases.system

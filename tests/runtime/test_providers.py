@@ -177,12 +177,10 @@ def test_requested_wait_is_beyond_the_budget(
     provider: Provider, vendor_endpoint: ModelEndpoint
 ) -> None:
     _, failure = attempt(
-        configured(provider, "later:9", vendor_endpoint, retries=1, retry_seconds=3),
-        "hi",
-        component="a",
+        configured(provider, "later:40", vendor_endpoint, retries=1), "hi", component="a"
     )
     assert failure is not None
-    assert len(vendor_endpoint.requests("later:9")) == 1
+    assert len(vendor_endpoint.requests("later:40")) == 1
 
 
 @pytest.mark.parametrize("provider", ["anthropic", "google"])

@@ -70,14 +70,14 @@ def test_retry_waits_as_the_provider_asks(
 
 def test_wait_beyond_the_budget_is_not_made(model_endpoint: ModelEndpoint) -> None:
     model_endpoint.forget()
-    again = model(model_endpoint, "again", "later:9", retry_seconds=5)
+    again = model(model_endpoint, "again", "later:40")
     configured = settings(models=(again,), agents=(Agent("a", "again"),))
 
     _, failure = attempt(configured, "hi", component="a")
 
     assert failure is not None
     assert failure.code == "MODEL_UNAVAILABLE"
-    assert len(model_endpoint.requests("later:9")) == 1
+    assert len(model_endpoint.requests("later:40")) == 1
 
 
 def test_long_wait_is_replaced_by_a_fallback(

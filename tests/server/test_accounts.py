@@ -100,7 +100,7 @@ def bad_tokens(good: str) -> dict[str, str]:
         "longer": good + "0",
         "other prefix": good.replace("agentctl_", "other_", 1),
         "capital prefix": good.replace("agentctl_", "Agentctl_", 1),
-        "unknown": generate_account_token("agentctl"),
+        "unknown": generate_account_token(),
         "prefix alone": "agentctl_pat_",
         "as a JWT": f"agentctl_pat_{good}.e30.x",
         "hash of it": "agentctl_pat_" + "0" * 49,
@@ -171,7 +171,7 @@ def test_many_unknown_tokens_do_not_block_valid_ones(host: ThreadedServer) -> No
     assert ask(host, token).status_code == 200
     deadline = time.monotonic() + 2
     while time.monotonic() < deadline:
-        assert ask(host, generate_account_token("agentctl")).status_code == 401
+        assert ask(host, generate_account_token()).status_code == 401
         assert ask(host, token).status_code == 200
 
 
@@ -203,7 +203,7 @@ def test_rejections_are_counted_by_cause(deployment: Deployment) -> None:
     with serve_in_thread(deployment, app) as host:
         account = create(host, "counted", "agents:read")
         revoke(host, account["id"])
-        for token in (account["token"], account["token"][:-1], generate_account_token("agentctl")):
+        for token in (account["token"], account["token"][:-1], generate_account_token()):
             assert [ask(host, token).status_code for _ in range(2)] == [401, 401]
     with serve_in_thread(deployment, create_app(deployment.settings)) as host:
         rows = host.client.get("/audit?operation=authenticate", headers=as_caller(host, "admin"))
@@ -247,4 +247,4 @@ def test_accounts_need_authorization_to_be_on(deployment: Deployment) -> None:
             host.client.delete("/service-accounts/x"),
         )
         assert {answer.status_code for answer in answers} == {403}
-        assert ask(host, generate_account_token("agentctl")).status_code == 200
+        assert ask(host, generate_account_token()).status_code == 200

@@ -56,7 +56,7 @@ summary = {{ every_runs = 1, model = "second" }}
 [[agents]]
 id = "rarely"
 model = "echo"
-summary = {{ every_runs = 3, in_context = false }}
+summary = {{ every_runs = 3 }}
 
 [[agents]]
 id = "stuck"

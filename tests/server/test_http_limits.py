@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from agentctl.config.settings import Limits
 from agentctl.server.transport import protocol
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
 from tests.deployment import ADMIN, Deployment
@@ -76,7 +75,7 @@ def slow() -> Slow:
 
 @pytest.fixture(scope="module")
 def host(slow: Slow, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreadedServer]:
-    http = build_protocol_class(Limits(header_seconds=SECONDS, body_seconds=SECONDS))
+    http = build_protocol_class(header_seconds=SECONDS, body_seconds=SECONDS)
     http.stalled_seconds = STALLED_SECONDS
     world = Deployment(tmp_path_factory.mktemp("slow"))
     with serve_in_thread(world, slow, lifespan="off", http=http) as served:
@@ -276,28 +275,18 @@ def send_until_rejected(port: int, start: bytes, size: int, status: int) -> None
         assert connection.ended()
 
 
-def test_limits_come_from_the_configuration(deployment: Deployment) -> None:
-    text = deployment.path.read_text()
-    limits = "[limits]\nheader_seconds = 0.3\nbody_seconds = 0.3\nheader_bytes = 8192\n"
-    deployment.path.write_text(f"{text}\n{limits}")
+def test_a_server_process_has_the_limits(deployment: Deployment) -> None:
     with serve_config(deployment.path) as served:
         port = port_of(served.url)
         for sent in (
-            b"GET / HTTP/1.1\r\nX: " + b"a" * 8_192,
+            b"GET / HTTP/1.1\r\nX: " + b"a" * 16_384,
             GET[:-2] + b"X: a\r\n" * 100 + b"\r\n",
         ):
             with open_raw_connection(port) as connection:
                 connection.send(sent)
                 check_error(connection.answer(), 431)
-        for sent in (b"", b"GET", CHUNKED.replace(b"/ ", b"/agents/echo/runs ")):
-            with open_raw_connection(port) as connection:
-                connection.send(sent)
-                connection.socket.settimeout(LATE)
-                while connection.socket.recv(65_536):
-                    pass
 
 
 def test_default_limits_are_those_of_the_contract() -> None:
-    limits = HttpProtocol.limits
-    assert (limits.header_bytes, protocol.MAXIMUM_FIELDS) == (16_384, 100)
-    assert (limits.header_seconds, limits.body_seconds) == (10, 30)
+    assert (protocol.MAXIMUM_HEAD_BYTES, protocol.MAXIMUM_FIELDS) == (16_384, 100)
+    assert (HttpProtocol.header_seconds, HttpProtocol.body_seconds) == (10, 30)

@@ -65,7 +65,6 @@ NOT_LISTED = {
     "agentctl.auth.keys.remote.MAXIMUM_RETRY_SECONDS",
     "agentctl.auth.tokens.account_tokens.MAXIMUM_CACHED",
     "agentctl.auth.tokens.account_tokens.MAXIMUM_CACHED_UNKNOWN",
-    "agentctl.auth.tokens.jws.MAXIMUM_TOKEN",
     "agentctl.work.child_processes.MAXIMUM_DESCENDANTS",
     "agentctl.interop.agentos.database.reader.MAXIMUM_NAME",
     "agentctl.interop.agentos.remote.runs.MAXIMUM_FAILED_READS",
@@ -183,8 +182,6 @@ model = "script"
 
 SMALL = """
 [limits]
-header_seconds = 2
-body_seconds = 2
 concurrent_runs = 1
 followed_runs = 1
 run_bytes = 20_000
@@ -251,7 +248,7 @@ def servers(
     folder = tmp_path_factory.mktemp("small")
     (folder / "probed_agents.py").write_text(CODE)
     small = create_deployment(folder, url, extra=SMALL.format(url=url))
-    http = build_protocol_class(small.settings.limits)
+    http = build_protocol_class(header_seconds=2, body_seconds=2)
     with (
         serve_in_thread(default, create_app(default.settings)) as first,
         serve_in_thread(small, create_app(small.settings), http=http) as second,
@@ -499,16 +496,22 @@ RUNS = "/agents/echo/runs"
 ACCOUNT: dict[str, Any] = {"name": "a", "scopes": [{"scope": "agents:run"}]}
 
 PROBES: dict[str, Probe] = {
-    "limits.header_bytes": refuse("GET /health", **{"X-Long": "x" * 17_000}),
+    "server.transport.protocol.MAXIMUM_HEAD_BYTES": refuse(
+        "GET /health", **{"X-Long": "x" * 17_000}
+    ),
     "server.transport.protocol.MAXIMUM_FIELDS": refuse(
         "GET /health", **{f"X-{n}": "x" for n in range(101)}
     ),
-    "limits.header_seconds": send_slowly(b"GET /health HTTP/1.1\r\nHost: x\r\n"),
-    "limits.body_seconds": send_slowly(
+    "server.transport.connection.HEADER_SECONDS": send_slowly(
+        b"GET /health HTTP/1.1\r\nHost: x\r\n"
+    ),
+    "server.transport.connection.BODY_SECONDS": send_slowly(
         b"POST /sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
     ),
     "limits.body_bytes": refuse("POST /sessions?type=agent", {"metadata": {"a": "x" * 1_048_576}}),
-    "limits.token_bytes": refuse("GET /sessions", Authorization=f"Bearer {'a' * 8_193}"),
+    "auth.tokens.algorithms.MAXIMUM_TOKEN": refuse(
+        "GET /sessions", Authorization=f"Bearer {'a' * 8_193}"
+    ),
     "server.requests.MAXIMUM_PAIRS": refuse(f"GET /sessions?{'a=1&' * 101}"),
     "runtime.bounds.MAXIMUM_VALUES": refuse("POST /sessions?type=agent", {"a": [0] * 70_000}),
     "runtime.models.response_limits.MAXIMUM_EVENT_LINES": answer_with(

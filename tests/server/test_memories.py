@@ -59,13 +59,13 @@ memory = {{ mode = "tool" }}
 [[agents]]
 id = "recaller"
 model = "recalling"
-memory = {{ mode = "tool", context_tokens = 0 }}
+memory = {{ mode = "tool" }}
 
 [[agents]]
 id = "reader"
 model = "plain"
 instructions = "Be kind."
-memory = {{ mode = "tool", context_tokens = 50 }}
+memory = {{ mode = "tool" }}
 
 [[teams]]
 id = "sharers"

@@ -20,7 +20,6 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from agentctl.config.settings import Limits
 from agentctl.server.transport.protocol import build_protocol_class
 from tests.differential.comparison import LONG, SEED, report
 
@@ -107,7 +106,7 @@ class Servers:
     async def __aenter__(self) -> Servers:
         loop = asyncio.get_running_loop()
         for echo, kind in zip(
-            self.echoes, (build_protocol_class(Limits()), HttpToolsProtocol), strict=True
+            self.echoes, (build_protocol_class(), HttpToolsProtocol), strict=True
         ):
             config = uvicorn.Config(
                 echo, http=kind, ws="none", lifespan="off", log_config=None, access_log=False,

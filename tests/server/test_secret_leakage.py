@@ -161,9 +161,9 @@ def bearers(scene: Scene) -> dict[str, str]:
         "garbage": f"{MARK}.garbage.{MARK}-in-a-token",
         "no json": f"{b64(f'{MARK}-header-of-no-json'.encode())}.e30.AAAA",
         "long": f"{MARK}-long-" + "a" * 8_300,
-        "account": generate_account_token("agentctl"),
-        "account, mistyped": generate_account_token("agentctl")[:-1] + "_",
-        "account elsewhere": generate_account_token("elsewhere"),
+        "account": generate_account_token(),
+        "account, mistyped": generate_account_token()[:-1] + "_",
+        "account elsewhere": generate_account_token("elsewhere_pat_"),
     }
     for name, credential in other.items():
         scene.keep(name, credential)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import urllib.request
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 
 import httpx2
 import pytest
 
-from tests.deployment import Deployment
+from agentctl.runs.life import members
+from agentctl.runs.life.engine import Engine
+from agentctl.server.app import create_app, get_app_state
+from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.process import serve_config
 from tests.server.concurrent_callers import SECONDS, open_client
 from tests.server.database_checks import open_read_only
+from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +28,8 @@ WIDTH = 6
 """Members that each leader calls at once."""
 
 PER_RUN, PER_PROCESS = 4, 6
+
+ServeTree = Callable[[int, int], AbstractContextManager[tuple[ThreadedServer, Engine]]]
 
 TREE = """
 [[models]]
@@ -40,11 +47,6 @@ id = "below"
 mode = "coordinate"
 model = "exact"
 members = ["hang", "echo"]
-[metrics]
-listen = "127.0.0.1:0"
-[limits]
-members_per_run = {per_run}
-concurrent_members = {per_process}
 """
 
 
@@ -62,10 +64,27 @@ def calls(member: str, task: str) -> str:
     )
 
 
-def tree(deployment: Deployment, model_endpoint: ModelEndpoint, limits: tuple[int, int]) -> None:
-    per_run, per_process = limits
-    more = TREE.format(url=model_endpoint.base_url, per_run=per_run, per_process=per_process)
-    deployment.path.write_text(deployment.path.read_text() + more)
+@pytest.fixture
+def serve_tree(
+    tmp_path: Path, model_endpoint: ModelEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> ServeTree:
+    """Serves the teams with these slots of a run and of the process."""
+
+    @contextlib.contextmanager
+    def serve(per_run: int, per_process: int) -> Iterator[tuple[ThreadedServer, Engine]]:
+        monkeypatch.setattr(members, "MEMBERS_PER_RUN", per_run)
+        monkeypatch.setattr(members, "CONCURRENT_MEMBERS", per_process)
+        url = model_endpoint.base_url
+        deployment = create_deployment(tmp_path, url, extra=TREE.format(url=url))
+        app = create_app(deployment.settings)
+        with serve_in_thread(deployment, app) as host:
+            yield host, get_app_state(app).running_service.hosting.engine
+
+    return serve
+
+
+def count_members(engine: Engine) -> int:
+    return sum(run.parent is not None for run in engine.live_runs())
 
 
 async def start(client: httpx2.AsyncClient, session: str, leaf: str, task: str) -> str:
@@ -83,11 +102,10 @@ def count_statuses(deployment: Deployment, session: str) -> Counter[tuple[str, s
 
 
 async def test_members_wait_for_slots_of_their_run_and_of_the_process(
-    deployment: Deployment, model_endpoint: ModelEndpoint
+    serve_tree: ServeTree,
 ) -> None:
-    tree(deployment, model_endpoint, (PER_RUN, PER_PROCESS))
-    with serve_config(deployment.path) as served:
-        metrics = served.log_text.partition("metrics: ")[2].split()[0]
+    with serve_tree(PER_RUN, PER_PROCESS) as (served, engine):
+        deployment = served.deployment
         async with open_client(deployment, served.url) as client:
             # A run executes one member more than it has slots: each run may use its own turn.
             first = await start(client, "s1", "hang", "wait")
@@ -97,8 +115,8 @@ async def test_members_wait_for_slots_of_their_run_and_of_the_process(
             rest = {("top", "RUNNING"): 1, ("below", "RUNNING"): 3, ("hang", "RUNNING"): 3}
             await wait_until(lambda: count_statuses(deployment, "s2") == rest, SECONDS)
             waiting = (WIDTH - 5) + 5 * (WIDTH - 1) + (WIDTH - 3) + 3 * (WIDTH - 1)
-            await wait_until(lambda: read_gauge(metrics, "members_waiting") == waiting, SECONDS)
-            assert read_gauge(metrics, "members_live") == 16
+            await wait_until(lambda: engine.waiting_members == waiting, SECONDS)
+            await wait_until(lambda: count_members(engine) == 16, SECONDS)
             url = f"/teams/top/runs/{first}/cancel?wait=30"
             assert (await client.post(url)).json()["cancel"] == "stopped"
             # The members of the cancelled run have ended, and those that waited never started.
@@ -111,11 +129,9 @@ async def test_members_wait_for_slots_of_their_run_and_of_the_process(
             )
 
 
-async def test_tree_of_teams_completes_with_one_slot(
-    deployment: Deployment, model_endpoint: ModelEndpoint
-) -> None:
-    tree(deployment, model_endpoint, (1, 1))
-    with serve_config(deployment.path) as served:
+async def test_tree_of_teams_completes_with_one_slot(serve_tree: ServeTree) -> None:
+    with serve_tree(1, 1) as (served, _):
+        deployment = served.deployment
         async with open_client(deployment, served.url) as client:
             await start(client, "s1", "echo", "hello")
             done = {
@@ -124,13 +140,3 @@ async def test_tree_of_teams_completes_with_one_slot(
                 ("echo", "COMPLETED"): WIDTH * WIDTH,
             }
             await wait_until(lambda: count_statuses(deployment, "s1") == done, SECONDS)
-
-
-def read_gauge(url: str, name: str) -> float:
-    """Return the value of a gauge that has no separate labels."""
-    with urllib.request.urlopen(url, timeout=SECONDS) as answer:
-        text: Any = answer.read().decode()
-    for line in text.splitlines():
-        if line.startswith(f"agentctl_{name}{{"):
-            return float(line.rpartition(" ")[2])
-    raise AssertionError(name)

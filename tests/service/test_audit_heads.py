@@ -146,9 +146,10 @@ async def test_heads_cover_the_entries_that_are_due(deployment: Deployment, keys
 
 
 async def test_old_entries_are_signed_before_the_head_is_full(
-    deployment: Deployment, keys: Keys
+    deployment: Deployment, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with signing_service(deployment.settings, keys, head_seconds=1) as (service, signer):
+    monkeypatch.setattr(signing, "HEAD_SECONDS", 1)
+    async with signing_service(deployment.settings, keys) as (service, signer):
         await add_entries(service, 1)
         await asyncio.sleep(1.1)
         await sign(signer)

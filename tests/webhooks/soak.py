@@ -51,7 +51,6 @@ url = "{url}/all"
 events = ["run.completed", "run.failed", "run.cancelled"]
 secret_env = "SOAK_SECRET"
 allow_private = true
-timeout_seconds = 3
 """
 
 CODE = """

@@ -24,8 +24,8 @@ from agentctl.auth.explain.suggestions import (
     quote_value,
 )
 from agentctl.auth.scopes import is_well_formed
-from agentctl.auth.tokens.account_tokens import account_token_prefix, is_account_token
-from agentctl.auth.tokens.algorithms import ALGORITHMS
+from agentctl.auth.tokens.account_tokens import ACCOUNT_PREFIX, is_account_token
+from agentctl.auth.tokens.algorithms import ALGORITHMS, MAXIMUM_TOKEN
 from agentctl.auth.tokens.claims import check_scopes, is_reserved_subject
 from agentctl.auth.tokens.jws import check_signature, find_candidate_keys
 from agentctl.light_dataclass import dataclass
@@ -104,10 +104,10 @@ def _diagnose_form(facts: CredentialFacts, reason: str) -> Diagnosis:
     token, dots = facts.token, facts.token.count(".")
     fact = f"{dots + 1} segments"
     if is_account_token(token):
-        prefix = account_token_prefix(facts.settings.authorization.token_prefix)
-        cause = f"it is a service account token of another deployment: tokens here start {prefix}"
-        remedy = "use a token of this deployment, or set authorization.token_prefix"
-        return Diagnosis("a service account token", cause, remedy)
+        cause = (
+            f"it is a token of another deployment: those of accounts here start {ACCOUNT_PREFIX}"
+        )
+        return Diagnosis("a service account token", cause, "use a token of this deployment")
     if token[:1] in "\"'" or token[-1:] in "\"'":
         return Diagnosis(fact, "the token is in quotation marks", "send it without them")
     if any(map(str.isspace, token)):
@@ -356,12 +356,12 @@ def _account_check(name: str, demands: str, remedy: str, fact: str = "") -> Chec
 
 _LENGTH = Check(
     "length",
-    "the token is not longer than limits.token_bytes",
-    lambda facts: f"{len(facts.token)} of at most {facts.settings.limits.token_bytes} bytes",
+    f"the token is not longer than {MAXIMUM_TOKEN} bytes",
+    lambda facts: f"{len(facts.token)} of at most {MAXIMUM_TOKEN} bytes",
     lambda facts, reason: Diagnosis(
         f"{len(facts.token)} bytes",
-        f"a token may have {facts.settings.limits.token_bytes} bytes (limits.token_bytes)",
-        "request a token with fewer claims or scopes, or raise limits.token_bytes",
+        f"a token may have {MAXIMUM_TOKEN} bytes",
+        "request a token with fewer claims or scopes",
     ),
 )
 _TRANSPORT = Check(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.auth.explain.suggestions import join_some, quote_value
 from agentctl.auth.keys.signing import key_thumbprint
-from agentctl.auth.tokens.account_tokens import account_token_prefix
+from agentctl.auth.tokens.account_tokens import ACCOUNT_PREFIX
 from agentctl.auth.tokens.claims import ClaimRules, RawClaims, parse_claims
 from agentctl.auth.tokens.jws import KeySet, TokenParts, parse_token
 from agentctl.errors import InvalidToken
@@ -52,7 +52,7 @@ class CredentialFacts:
     @property
     def is_for_account(self) -> bool:
         """True if the prefix is that of service account tokens here: the token is looked up."""
-        return self.token.startswith(account_token_prefix(self.settings.authorization.token_prefix))
+        return self.token.startswith(ACCOUNT_PREFIX)
 
 
 def collect_facts(
@@ -63,7 +63,7 @@ def collect_facts(
     parts: TokenParts | None = None
     claims: RawClaims = {}
     with suppress(InvalidToken):
-        parts = parse_token(token, maximum=settings.limits.token_bytes)
+        parts = parse_token(token)
         claims = parse_claims(parts.payload)
     return CredentialFacts(token, settings, rules, keys, stale, now, parts, claims)
 

@@ -2,7 +2,7 @@
 
 A fetch runs in a separate thread with its own event loop, at most one at a time, so no request and
 no other check waits for the network unless it needs the result. During an outage the last key set
-stays in use for `jwks_stale_seconds`.
+stays in use for `STALE_SECONDS`.
 
 A fetch is bounded in time and size, and follows no redirect to another origin: a response of
 another origin, or over plain HTTP, could come from anyone, and its keys would verify tokens of
@@ -50,6 +50,12 @@ FetchErrorCode = Literal[
     "unreachable", "timeout", "tls", "status", "redirect", "too_large", "not_json",
     "issuer_mismatch", "insecure_url", "invalid_keys", "internal",
 ]  # fmt: skip
+
+REFRESH_SECONDS = 600.0
+"""Time after which a fetched key set is fetched again."""
+
+STALE_SECONDS = 86_400.0
+"""Maximum age of a fetched key set that cannot be fetched again."""
 
 UNKNOWN_KEY_SECONDS = 10.0
 """Minimum time between two fetches because of tokens with an unknown key."""
@@ -278,8 +284,6 @@ class RemoteKeys:
         self._algorithm = authorization.algorithm
         self._url = authorization.jwks_url
         self._issuer = "" if self._url else authorization.issuer
-        self._refresh_seconds = authorization.jwks_refresh_seconds
-        self._stale_seconds = max(authorization.jwks_stale_seconds, self._refresh_seconds)
         self._use = use
         self._clock, self._monotonic = clock, monotonic
         self._lock = threading.Lock()
@@ -318,7 +322,7 @@ class RemoteKeys:
         moment = self._monotonic()
         if moment >= self._next:
             self.refresh()
-        too_old = self._fetched is not None and moment - self._fetched > self._stale_seconds
+        too_old = self._fetched is not None and moment - self._fetched > STALE_SECONDS
         if self._keys is not None and too_old:
             _log.error("the keys of %s are too old to be used", self._url or self._issuer)
             self._keys = self._document = None
@@ -382,7 +386,7 @@ class RemoteKeys:
             _log.warning("the keys of %s can be fetched again", self._url or self._issuer)
         self._fetched = self._monotonic()
         self._error, self._failures = None, 0
-        self._next = self._fetched + self._refresh_seconds
+        self._next = self._fetched + REFRESH_SECONDS
 
     def _fail(self, error: FetchError) -> None:
         if self._error is None or self._error.code != error.code:
@@ -392,4 +396,4 @@ class RemoteKeys:
         self._error = error
         pause = FIRST_RETRY_SECONDS * 2 ** min(self._failures, 10)
         self._failures += 1
-        self._next = self._failed + min(pause, MAXIMUM_RETRY_SECONDS, self._refresh_seconds)
+        self._next = self._failed + min(pause, MAXIMUM_RETRY_SECONDS, REFRESH_SECONDS)

@@ -1,6 +1,6 @@
-"""Service account tokens: `<prefix>_pat_`, 256 random bits and a checksum.
+"""Service account tokens: `agentctl_pat_`, 256 random bits and a checksum.
 
-Only the prefix decides the kind of a credential: a token that starts with `<prefix>_pat_` is never
+Only the prefix decides the kind of a credential: a token that starts with `agentctl_pat_` is never
 parsed as a JWT, and any other token is never looked up. The checksum proves nothing. It detects
 tokens that are cut off, mistyped or invented without a query of the database, and lets secret
 scanners find tokens in source code. docs/contract.md "Service accounts" has the format.
@@ -25,6 +25,9 @@ from typing import Protocol, TypeVar
 from agentctl.auth.principal import Principal
 from agentctl.errors import InvalidToken
 from agentctl.light_dataclass import dataclass
+
+ACCOUNT_PREFIX = "agentctl_pat_"
+"""The start of service account tokens."""
 
 HINT_CHARACTERS = 4
 """The number of last characters that are stored as a hint; they belong to the checksum."""
@@ -57,19 +60,15 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def account_token_prefix(prefix: str) -> str:
-    """Return the start of service account tokens for `authorization.token_prefix`."""
-    return f"{prefix}_pat_"
-
-
 def is_account_token(token: str) -> bool:
     """Return True for a service account token of any deployment."""
     return _PREFIX_PATTERN.match(token) is not None
 
 
-def generate_account_token(prefix: str) -> str:
+def generate_account_token(prefix: str = ACCOUNT_PREFIX) -> str:
+    """Return a new token; its checksum covers the prefix."""
     secret = int.from_bytes(os.urandom(_SECRET_BYTES), "big")
-    body = account_token_prefix(prefix) + _base62(secret, _SECRET_WIDTH)
+    body = prefix + _base62(secret, _SECRET_WIDTH)
     return body + _checksum(body)
 
 

@@ -9,6 +9,9 @@ from agentctl.light_dataclass import dataclass
 if TYPE_CHECKING:
     from agentctl.config.settings import Algorithm
 
+MAXIMUM_TOKEN = 8_192
+"""Maximum length of a token, in bytes."""
+
 Family = Literal["RSA", "EC", "OKP", "oct"]
 
 

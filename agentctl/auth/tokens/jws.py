@@ -15,14 +15,11 @@ from typing import Any
 from jwt.api_jws import PyJWS
 
 from agentctl.auth.keys.material import VerificationKey
-from agentctl.auth.tokens.algorithms import ALGORITHMS, AlgorithmSpec, get_algorithm
+from agentctl.auth.tokens.algorithms import ALGORITHMS, MAXIMUM_TOKEN, AlgorithmSpec, get_algorithm
 from agentctl.auth.tokens.jwk import SkippedKey, algorithm_of_jwk, key_from_jwk, reason_to_skip
 from agentctl.errors import InvalidKey, InvalidToken
 from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import NotStrict, decode_base64url, parse_object
-
-MAXIMUM_TOKEN = 8_192
-"""The default maximum length of a token, in bytes."""
 
 _MAXIMUM_SIGNATURE = 1_024
 _NO_KID = "it has no kid and the set has several keys"
@@ -162,31 +159,30 @@ class TokenParts:
     signature: bytes
 
 
-def verify_token(token: str, keys: KeySet, *, maximum: int = MAXIMUM_TOKEN) -> VerifiedToken:
+def verify_token(token: str, keys: KeySet) -> VerifiedToken:
     """Verify the signature of a token, with the cheap checks first.
 
     Args:
         token: the compact serialization, without the word Bearer.
         keys: the keys to trust.
-        maximum: the maximum length of a token, in bytes.
 
     Raises:
         InvalidToken: `check` names the failed check, `reason` describes the failure.
     """
-    parts = parse_token(token, maximum=maximum)
+    parts = parse_token(token)
     check_header(parts.header, keys.spec)
     key = check_signature(parts, find_candidate_keys(parts.header, keys))
     return VerifiedToken(parts.header, parts.payload, key)
 
 
-def parse_token(token: str, *, maximum: int = MAXIMUM_TOKEN) -> TokenParts:
+def parse_token(token: str) -> TokenParts:
     """Run the checks `length` and `form`, and parse the header. Nothing is verified.
 
     Raises:
         InvalidToken: the token is too long, does not have three segments of canonical base64url,
             or its header is not a strict JSON object.
     """
-    check_length(token, maximum)
+    check_length(token)
     first, second, third = split_segments(token)
     header, payload, signature = (
         _decode_segment(first, "header"),
@@ -196,16 +192,16 @@ def parse_token(token: str, *, maximum: int = MAXIMUM_TOKEN) -> TokenParts:
     return TokenParts(f"{first}.{second}".encode("ascii"), parse_header(header), payload, signature)
 
 
-def check_length(token: str, maximum: int) -> None:
+def check_length(token: str) -> None:
     """Run the check `length` first, so that a long token costs nothing.
 
     Raises:
-        InvalidToken: the token is longer than `maximum` bytes, or not a string.
+        InvalidToken: the token is longer than `MAXIMUM_TOKEN`, or not a string.
     """
     if not isinstance(token, str):
         raise InvalidToken("the token is not text", check="form")
-    if len(token) > maximum:
-        raise InvalidToken(f"the token is longer than {maximum} bytes", check="length")
+    if len(token) > MAXIMUM_TOKEN:
+        raise InvalidToken(f"the token is longer than {MAXIMUM_TOKEN} bytes", check="length")
 
 
 def split_segments(token: str) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from agentctl.auth import scopes as scope_names
-from agentctl.auth.tokens.algorithms import get_algorithm
+from agentctl.auth.tokens.algorithms import MAXIMUM_TOKEN, get_algorithm
 from agentctl.auth.tokens.claims import ClaimRules, check_claims, parse_claims
 from agentctl.errors import InvalidToken, UsageError
 from agentctl.records.times import format_rfc3339
@@ -89,10 +89,10 @@ def mint_token(
     except InvalidToken as failure:
         raise UsageError("The server would reject this token", cause=failure.reason) from None
     token = _sign_token(payload, settings)
-    if len(token) > settings.limits.token_bytes:
+    if len(token) > MAXIMUM_TOKEN:
         raise UsageError(
             f"The token would be {len(token)} bytes long",
-            hint=f"limits.token_bytes is {settings.limits.token_bytes}; grant fewer scopes",
+            hint=f"a token may have {MAXIMUM_TOKEN} bytes; grant fewer scopes",
         )
     return token
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentctl import errors
-from agentctl.config.settings import Limits
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.times import now
 from agentctl.runs.log import event_format
@@ -26,11 +25,17 @@ from agentctl.store.repositories import approvals, events, queue, run_reads, run
 from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.webhooks.facts import publish_run
 
+MAXIMUM_IN_SESSION = 20
+"""Runs that wait in the queue of one session."""
+
+MAXIMUM_QUEUED = 10_000
+"""Runs that wait in the queues of one database."""
+
 QUEUE_TIMEOUT = Ending.failed("QUEUE_TIMEOUT", "The run waited too long in the queue")
 
 
 @unit
-def check_queue(spec: RunSpec, limits: Limits) -> Steps[None]:
+def check_queue(spec: RunSpec) -> Steps[None]:
     """Check that a run may wait in the queue of its session, whose row is locked.
 
     Raises:
@@ -43,10 +48,10 @@ def check_queue(spec: RunSpec, limits: Limits) -> Steps[None]:
             "The run would have to wait, and dependencies are not stored",
             hint="send the request without dependencies, or when the session is idle",
         )
-    maximum = limits.queue_per_session
-    if (yield from queue.count_in_session(spec.session_id, maximum)) >= maximum:
+    waiting = yield from queue.count_in_session(spec.session_id, MAXIMUM_IN_SESSION)
+    if waiting >= MAXIMUM_IN_SESSION:
         raise errors.TooManyRequests("Too many runs wait in the queue of the session")
-    if (yield from queue.count(limits.queued_runs)) >= limits.queued_runs:
+    if (yield from queue.count(MAXIMUM_QUEUED)) >= MAXIMUM_QUEUED:
         raise errors.TooManyRequests("Too many runs wait in the queue")
 
 

@@ -191,7 +191,7 @@ def _admit_run(
     is_first = session is new
     turn = yield from _find_turn(submission, is_full)
     if turn is not None:
-        yield from check_queue(spec, catalog.settings.limits)
+        yield from check_queue(spec)
     # Not the caller: the owner of the session sees all runs in it (docs/contract.md "Runs").
     spec = _with_user(spec, session.user_id)
     row = NewRun(spec, worker_id if turn is None else None, now(), new.session_name, turn)

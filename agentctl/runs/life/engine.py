@@ -123,7 +123,7 @@ class Engine:
         # All tasks that write to the databases: starts, supervisors and ends of runs.
         self._run_tasks = Tasks()
         self._search_tasks = Tasks()
-        self._members = Members(self, self._run_tasks, settings.limits)
+        self._members = Members(self, self._run_tasks)
         self.shared: dict[str, Any] = {
             "databases": databases,
             "limits": settings.limits,
@@ -183,7 +183,7 @@ class Engine:
 
     @property
     def waiting_members(self) -> int:
-        """Number of members that wait until they may execute (`limits.concurrent_members`)."""
+        """Number of members that wait until they may execute."""
         return self._members.waiting
 
     async def submit(self, submission: Submission) -> StartedRun:

@@ -5,8 +5,8 @@ reported: they have rows, events and ends like those of other members, but execu
 
 A leader may call 128 members at once, and each of them may be a team that does the same. Without a
 bound one root run would become thousands of live runs. So a member waits for a slot before its row
-is written: of its root (`limits.members_per_run`) and of the process
-(`limits.concurrent_members`). Members that wait for their own members keep their slots. So that
+is written: of its root (`MEMBERS_PER_RUN`) and of the process
+(`CONCURRENT_MEMBERS`). Members that wait for their own members keep their slots. So that
 this is never a deadlock, each run can always execute one child without a slot: the child takes the
 place of its parent, which waits for it (docs/decisions/0039).
 """
@@ -21,7 +21,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from agentctl.config.settings import Limits
 from agentctl.errors import OutcomeUnknown
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
@@ -36,20 +35,26 @@ from agentctl.runtime.transcript.spans import SPAN_STATUSES, Span
 from agentctl.work.run_scope import CurrentCall, outside_run
 from agentctl.work.tasks import Tasks, retry_while_unavailable
 
+CONCURRENT_MEMBERS = 256
+"""Members at work in one process; more wait."""
+
+MEMBERS_PER_RUN = 16
+"""Members at work under one run; more wait."""
+
 R = TypeVar("R", bound=LiveRun)
 
 
 class Members:
     """Starts the runs of members and steps of this process."""
 
-    def __init__(self, host: legs.LegHost, run_tasks: Tasks, limits: Limits) -> None:
+    def __init__(self, host: legs.LegHost, run_tasks: Tasks) -> None:
         self._host = host
         self._run_tasks = run_tasks
-        self._slots = MemberSlots(limits)
+        self._slots = MemberSlots()
 
     @property
     def waiting(self) -> int:
-        """Number of members that wait until they may execute (`limits.concurrent_members`)."""
+        """Number of members that wait until they may execute."""
         return self._slots.waiting
 
     async def run(
@@ -250,9 +255,8 @@ class _Slot(NamedTuple):
 class MemberSlots:
     """The slots of the members' runs of a process."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._per_run = limits.members_per_run
-        self._free = limits.concurrent_members
+    def __init__(self) -> None:
+        self._free = CONCURRENT_MEMBERS
         self._used: Counter[LiveRun] = Counter()
         self._lending: set[LiveRun] = set()
         # By parent, in the order in which the parents get their turns.
@@ -279,7 +283,7 @@ class MemberSlots:
         if parent not in self._lending:
             self._lending.add(parent)
             return _Slot(parent, None)
-        if self._free > 0 and self._used[root] < self._per_run:
+        if self._free > 0 and self._used[root] < MEMBERS_PER_RUN:
             self._free -= 1
             self._used[root] += 1
             return _Slot(parent, root)

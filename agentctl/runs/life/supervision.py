@@ -339,9 +339,7 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
 
 async def _load_summary(run: LiveRun) -> StoredSummary:
     spec = run.component.spec
-    if not isinstance(spec, Agent | Team) or not (
-        spec.summary.every_runs and spec.summary.in_context
-    ):
+    if not isinstance(spec, Agent | Team) or not spec.summary.every_runs:
         return StoredSummary()
     summary = parse_summary(await run.database.read(sessions.get_summary(run.spec.session_id)))
     run.summary = summary.text or None

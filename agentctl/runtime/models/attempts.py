@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("agentctl.runtime")
 
 FIRST_BACKOFF_SECONDS = 0.5
+RETRY_SECONDS = 30.0
+"""Time after the start of a call at which no attempt starts any more."""
+
 MAXIMUM_BACKOFF_SECONDS = 8.0
 """Waits between attempts double from the first to the maximum, each with jitter, unless the
 provider asks for another wait with Retry-After."""
@@ -62,14 +65,12 @@ class PreparedModel:
         id: id of the model in the configuration.
         settings: settings of the model with those of the component on top.
         retries: maximum number of further attempts of a call.
-        retry_seconds: time after the start of a call at which no attempt starts any more.
     """
 
     id: str
     connection: ModelConnection
     settings: config.ModelSettings
     retries: int = 0
-    retry_seconds: float = 0.0
 
 
 def prepare_models(
@@ -87,7 +88,6 @@ def prepare_models(
             connection=connection,
             settings=replace(model.settings, **settings),
             retries=model.retries,
-            retry_seconds=model.retry_seconds,
         )
         for model, connection in connections
     ]
@@ -221,7 +221,7 @@ class Attempts:
         else:
             # All runs that were refused at one time must not return at one time.
             seconds = max(requested, 0.0) + random.uniform(0.0, FIRST_BACKOFF_SECONDS)
-        remaining = self._started + model.retry_seconds - time.monotonic()
+        remaining = self._started + RETRY_SECONDS - time.monotonic()
         return seconds if seconds <= remaining else None
 
 

@@ -26,6 +26,9 @@ _log = logging.getLogger("agentctl.runtime")
 RECALLED = 20
 """Memories that a run receives, before the limit of their size."""
 
+CONTEXT_TOKENS = 500
+"""Estimated maximum size of the memories that a run receives."""
+
 CHARACTERS_PER_TOKEN = 4
 """Estimate for the limit of the size in tokens."""
 
@@ -146,7 +149,7 @@ async def add_memories(memory: config.Memory, conversation: Conversation) -> Non
     that is not available does not stop the run.
     """
     memories = conversation.context.memories
-    if memory.mode == "off" or not memory.context_tokens or memories is None:
+    if memory.mode == "off" or memories is None:
         return
     try:
         recalled = await memories.recall(conversation.message, limit=RECALLED)
@@ -154,7 +157,7 @@ async def add_memories(memory: config.Memory, conversation: Conversation) -> Non
         run_id = conversation.context.spec.run_id
         _log.warning("run %s: its memories could not be read: %s", run_id, error.detail)
         return
-    notes = _format_notes(recalled, memory.context_tokens * CHARACTERS_PER_TOKEN)
+    notes = _format_notes(recalled, CONTEXT_TOKENS * CHARACTERS_PER_TOKEN)
     if notes:
         conversation.extend_instructions(f"{_HEADING}\n{notes}")
 

@@ -112,7 +112,7 @@ class ServerMetrics:
         members = sum(run.parent is not None for run in self.engine.live_runs())
         text = "Live runs of members and steps of this process."
         yield _build_gauge("members_live", text, (), [((), members)])
-        text = "Members of teams that wait for a slot (limits.concurrent_members)."
+        text = "Members of teams that wait for a slot ."
         yield _build_gauge("members_waiting", text, (), [((), self.engine.waiting_members)])
         yield from self._approval_metrics()
         models = self.engine.model_counters

@@ -23,7 +23,6 @@ from contextlib import AbstractAsyncContextManager
 from starlette.types import Receive, Scope, Send
 
 from agentctl.config.databases import is_loopback_host
-from agentctl.config.settings import Limits
 from agentctl.server.answers import BytesResponse
 from agentctl.server.authentication import OriginGuard
 from agentctl.server.processes.listener import METRICS_PATH
@@ -43,7 +42,7 @@ _log = logging.getLogger("agentctl.server")
 RenderMetrics = Callable[[], Awaitable[str]]
 """Function that returns the text of all metrics."""
 
-LIMITS = Limits(header_seconds=5, header_bytes=16_384)
+HEADER_SECONDS = 5.0
 MAXIMUM_CONNECTIONS = 16
 
 _TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -168,4 +167,4 @@ def serve_metrics(
             response = BytesResponse((await render()).encode(), 200, _TYPE, _HEADERS)
         await response(scope, receive, send)
 
-    return serve_small_app(listener, app, LIMITS, MAXIMUM_CONNECTIONS)
+    return serve_small_app(listener, app, HEADER_SECONDS, MAXIMUM_CONNECTIONS)

@@ -112,7 +112,7 @@ def serve_on_socket(
     The socket is closed at the end.
     """
     app = create_app(settings)
-    server = DrainingServer(app, settings, controller)
+    server = DrainingServer(app, controller)
 
     async def run() -> None:
         handlers = dict.fromkeys(stop_signals(), server.handle_signal)
@@ -196,12 +196,11 @@ class DrainingServer(HttpServer):
 
     Args:
         app: the application, which `running` has opened before the server is stopped.
-        settings: the configuration.
         controller: the starter of the server.
     """
 
-    def __init__(self, app: Starlette, settings: Settings, controller: ServerController) -> None:
-        super().__init__(app, settings.limits, GRACEFUL_SECONDS)
+    def __init__(self, app: Starlette, controller: ServerController) -> None:
+        super().__init__(app, GRACEFUL_SECONDS)
         self._state = get_app_state(app)
         self._controller = controller
         self._signals = 0

@@ -28,7 +28,7 @@ _BEATS_PER_INTERVAL = 2
 LEAVE_SECONDS = 10.0
 """Time for requests on connections that are open when the port is released, and once more for those
 that are open when the runs have ended. A connection ends earlier by itself: one without a first
-request after `limits.header_seconds`, one that is kept alive after five seconds."""
+request after `transport.connection.HEADER_SECONDS`, one that is kept alive after five seconds."""
 
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
 """A positive number of 64 bits. `isdigit` accepts other digits as well, and any number of them."""

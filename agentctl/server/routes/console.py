@@ -181,8 +181,7 @@ def _load_console() -> _Console:
 async def keep_console_token(call: Call) -> Response:
     """Keep the token of the caller for its tab."""
     key = _read_key(call)
-    maximum = call.caller.app_state.settings.limits.token_bytes
-    token = parse_bearer(call.headers.get("authorization"), maximum).encode("ascii")
+    token = parse_bearer(call.headers.get("authorization")).encode("ascii")
     # Fields are given one by one: a mapping has one Set-Cookie only.
     response = BytesResponse(b"", 204, None)
     if len(token) > MAXIMUM_TOKEN_BYTES:
@@ -315,7 +314,7 @@ async def finish_console_sign_in(
     state = call.caller.app_state
     assert state.verifier is not None
     try:
-        parse_bearer(f"Bearer {token}", state.settings.limits.token_bytes)
+        parse_bearer(f"Bearer {token}")
         await state.verifier.identify(f"Bearer {token}")
     except InvalidToken as failure:
         _log.log("a token of the sign-in provider is not valid here: %s", failure.reason)

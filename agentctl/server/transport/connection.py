@@ -19,7 +19,6 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from agentctl.config.settings import Limits
 from agentctl.errors import AgentctlError, InternalError, TooLarge
 from agentctl.records.ids import new_id
 from agentctl.server.answers import error_response
@@ -36,6 +35,9 @@ _JOINED_BYTES = 16_384
 
 _CONTROLS = bytes({*range(32), 127} - {9})
 """Characters that no header field can contain (RFC 9110 5.5)."""
+
+HEADER_SECONDS, BODY_SECONDS = 10.0, 30.0
+"""Times to receive the headers and the body of a request; then the connection is closed."""
 
 LINGER_SECONDS = 2.0
 """Time to discard what a rejected client still sends, so that it can read the response."""
@@ -198,12 +200,15 @@ class TimedConnection(HttpToolsProtocol):
     """The base of `HttpProtocol`: deadlines and lingering close.
 
     Attributes:
-        limits: the settings `[limits]`; its times are used here.
+        header_seconds: from the start of a connection, or from the first byte of a later request,
+            to the end of the headers.
+        body_seconds: from the end of the headers to the end of the body.
         stalled_seconds: time until a client that reads nothing of a response is disconnected.
         keeps_alive: False if each further response closes its connection.
     """
 
-    limits: ClassVar[Limits] = Limits()
+    header_seconds: ClassVar[float] = HEADER_SECONDS
+    body_seconds: ClassVar[float] = BODY_SECONDS
     stalled_seconds: ClassVar[float] = 30.0
     keeps_alive: ClassVar[bool] = True
 
@@ -343,8 +348,7 @@ class TimedConnection(HttpToolsProtocol):
             if self._deadline_phase == phase and not restart:
                 return
             self._deadline.cancel()
-        limits = self.limits
-        seconds = limits.body_seconds if phase == BODY else limits.header_seconds
+        seconds = self.body_seconds if phase == BODY else self.header_seconds
         self._deadline_phase = phase
         self._deadline = self.loop.call_later(seconds, self._on_deadline)
 

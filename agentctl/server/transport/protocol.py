@@ -27,7 +27,6 @@ from urllib.parse import unquote
 
 import httptools
 
-from agentctl.config.settings import Limits
 from agentctl.errors import AgentctlError, BadRequest, HeaderTooLarge
 from agentctl.records.ids import new_id
 from agentctl.records.log_context import set_log_context
@@ -75,6 +74,9 @@ PARSE_BYTES = 8_192
 MAXIMUM_PIPELINED = 16
 """Parsed requests that wait for the response to an earlier one; then a connection is not read and
 what has been read is not parsed. Requests of one step of the parser may be above it."""
+
+MAXIMUM_HEAD_BYTES = 16_384
+"""Bytes of the request line and the headers together."""
 
 MAXIMUM_FIELDS = 100
 """Header fields of a request."""
@@ -293,7 +295,7 @@ class HttpProtocol(TimedConnection):
             self._overhead += length if self._latest and self._latest.length == CHUNKED else 0
         else:
             self._overhead = 0 if started else self._overhead + length
-        if self._overhead > self.limits.header_bytes:
+        if self._overhead > MAXIMUM_HEAD_BYTES:
             self._reject(BadRequest(NOT_HTTP) if self._phase == BODY else _header_too_large())
 
     def _check_head(self, method: bytes, version: str) -> BodyFraming:
@@ -302,10 +304,10 @@ class HttpProtocol(TimedConnection):
         Raises:
             AgentctlError: the head is rejected.
         """
-        fields, limits, head = self.headers, self.limits, self._head_bytes
+        fields, head = self.headers, self._head_bytes
         if len(fields) > MAXIMUM_FIELDS:
             raise HeaderTooLarge("The request has too many header fields")
-        if len(head) > limits.header_bytes and head_size(self.url, fields) > limits.header_bytes:
+        if len(head) > MAXIMUM_HEAD_BYTES and head_size(self.url, fields) > MAXIMUM_HEAD_BYTES:
             raise _header_too_large()
         check_request_line(method, self.url, version, head, first=self._head_is_first)
         return check_head(method, self.url, version, fields)
@@ -417,9 +419,9 @@ class _BodyCallbacks:
         self.on_message_complete = protocol.on_message_complete
 
 
-def build_protocol_class(limits: Limits) -> type[HttpProtocol]:
-    """Return the protocol class with these limits, for `uvicorn.Config(http=...)`."""
-    return type("Protocol", (HttpProtocol,), {"limits": limits})
+def build_protocol_class(**attributes: float) -> type[HttpProtocol]:
+    """Return a protocol class with its own attributes, for `uvicorn.Config(http=...)`."""
+    return type("Protocol", (HttpProtocol,), attributes)
 
 
 def _log_rejection(rejection: AgentctlError, request_id: str) -> None:

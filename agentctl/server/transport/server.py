@@ -12,7 +12,6 @@ import uvloop
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from agentctl.config.settings import Limits
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
 from agentctl.work.started_work import build_loop_class
 
@@ -33,12 +32,11 @@ class HttpServer(uvicorn.Server):
 
     Args:
         app: the ASGI application, without a lifespan.
-        limits: limits of requests.
         graceful_seconds: time for open requests to end after the stop.
     """
 
-    def __init__(self, app: ASGIApp, limits: Limits, graceful_seconds: int) -> None:
-        self._protocol = build_protocol_class(limits)
+    def __init__(self, app: ASGIApp, graceful_seconds: int) -> None:
+        self._protocol = build_protocol_class()
         super().__init__(
             uvicorn.Config(
                 app,
@@ -124,7 +122,7 @@ class HttpServer(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def serve_small_app(
-    listener: socket.socket, app: ASGIApp, limits: Limits, maximum_connections: int
+    listener: socket.socket, app: ASGIApp, header_seconds: float, maximum_connections: int
 ) -> AsyncIterator[None]:
     """Serve an application next to the main one, in the running event loop, while the block lasts.
 
@@ -132,7 +130,7 @@ async def serve_small_app(
     """
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
     config.load()
-    protocol_class, state = build_protocol_class(limits), ServerState()
+    protocol_class, state = build_protocol_class(header_seconds=header_seconds), ServerState()
 
     def accept() -> asyncio.Protocol:
         if len(state.connections) >= maximum_connections:

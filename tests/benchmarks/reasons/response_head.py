@@ -77,7 +77,6 @@ async def measure(size: int) -> float:
     import uvicorn
     from uvicorn.server import ServerState
 
-    from agentctl.config.settings import Limits
     from agentctl.server.transport.protocol import build_protocol_class
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -86,7 +85,7 @@ async def measure(size: int) -> float:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"x" * size})
 
-    protocol: Any = build_protocol_class(Limits())
+    protocol: Any = build_protocol_class()
     config = uvicorn.Config(application, log_config=None, access_log=False, server_header=False)
     config.load()
     state = ServerState()
