@@ -162,11 +162,7 @@ def name_command(target: Target, approval: Mapping[str, Any]) -> str:
 async def send_ruling(
     target: Target, approval: ApprovalRecord, ruling: Ruling, out: CommandOutput
 ) -> None:
-    """Decide about an approval and report it.
-
-    Raises:
-        AgentctlError: the decision is refused.
-    """
+    """Decide about an approval and report it."""
     document = await target.operations.decide_approval(
         approval["component_type"], approval["component_id"], approval["approval_id"], ruling
     )
@@ -204,11 +200,7 @@ def parse_value(text: str, schema: Mapping[str, Any] | None) -> Any:
 
 
 def read_value(option: str, text: str) -> str:
-    """Return the text of an option: that of stdin for `-`, of a file for `@FILE`.
-
-    Raises:
-        UsageError: stdin or the file cannot be read.
-    """
+    """Return the text of an option: that of stdin for `-`, of a file for `@FILE`."""
     if not text.startswith("@"):
         return read_text_or_stdin(text, option)
     try:
@@ -218,11 +210,7 @@ def read_value(option: str, text: str) -> str:
 
 
 def check_decidable(approval: ApprovalRecord, verb: Verb, target: Target) -> None:
-    """Refuse a command that does not fit the kind of an approval.
-
-    Raises:
-        UsageError: it is of another kind.
-    """
+    """Refuse a command that does not fit the kind of an approval."""
     kind = approval["kind"]
     if verb not in VERBS[kind]:
         raise UsageError(

@@ -71,13 +71,7 @@ def _join_words(words: list[str], number: int) -> tuple[list[str], int, bool]:
 
 
 def complete(subject: Subject, parameters: Mapping[str, Any], incomplete: str) -> list[str]:
-    """Return the values that begin with a text.
-
-    Args:
-        subject: the kind of value.
-        parameters: the options of the command line so far, which select the target.
-        incomplete: the text.
-    """
+    """Return the values that begin with a text."""
     with Path(os.devnull).open("r+", encoding="utf-8") as null, using_io(IO(null, null, null)):
         try:
             values = list(_list_values(subject, parameters))

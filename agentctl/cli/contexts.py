@@ -99,23 +99,14 @@ def updating() -> Iterator[Contexts]:
 
 
 def resolve_context(name: str | None = None) -> Context | None:
-    """Return the context to use: `name`, else AGENTCTL_CONTEXT, else the current one, else None.
-
-    Raises:
-        errors.UsageError: no context has that name.
-        errors.InvalidConfiguration: the file is damaged.
-    """
+    """Return the context to use: `name`, else AGENTCTL_CONTEXT, else the current one, else None."""
     contexts = load_contexts()
     name = name or os.environ.get("AGENTCTL_CONTEXT") or contexts.current
     return None if name is None else find_context(contexts, name)
 
 
 def find_context(contexts: Contexts, name: str) -> Context:
-    """Return the context with this name.
-
-    Raises:
-        errors.UsageError: there is none; the hint suggests the nearest name.
-    """
+    """Return the context with this name."""
     if name in contexts.by_name:
         return contexts.by_name[name]
     from agentctl.records.text import suggest_name
@@ -128,11 +119,7 @@ def find_context(contexts: Contexts, name: str) -> Context:
 
 
 def credential_file(context: Context | None, url: str) -> Path | None:
-    """Return the token file of the context if `url` has the origin of the context, else None.
-
-    Raises:
-        errors.UsageError: `url` is not the URL of a server.
-    """
+    """Return the token file of the context if `url` has the origin of the context, else None."""
     if context is None or context.token_file is None:
         return None
     from agentctl.remote.address import parse_address

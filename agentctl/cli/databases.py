@@ -26,9 +26,6 @@ class OneDatabase:
         """Return the settings, and the databases that the options select.
 
         The configuration is loaded without a log, because the command reports the failure.
-
-        Raises:
-            NotFound: no database has this id.
         """
         from agentctl.cli.log import discard_log
         from agentctl.config import load_settings

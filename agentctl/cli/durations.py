@@ -72,14 +72,8 @@ def parse_ago(text: str, *, now: datetime) -> datetime:
 def microseconds_ago(flag: str, text: str | None) -> int | None:
     """Parse the text of an option with `parse_ago`; None stays None.
 
-    Args:
-        flag: the option, such as `--older-than`, for the error.
-
     Returns:
         Microseconds since the epoch.
-
-    Raises:
-        UsageError: as `parse_ago`.
     """
     if text is None:
         return None

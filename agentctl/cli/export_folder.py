@@ -25,10 +25,6 @@ class ExportFolder:
 
     A file is written as `NAME.part`, read again and compared, and only then named `NAME`: a file
     with a name is whole, and on the disk.
-
-    Args:
-        folder: is created if it is missing.
-        operations: the backend that has the sessions.
     """
 
     def __init__(self, folder: Path, operations: Operations) -> None:

@@ -72,8 +72,6 @@ async def resolve_short_ids(
     text if the caller may not read the list.
 
     Args:
-        operations: where the records are.
-        nouns: the kind of record of each parameter to resolve.
         values: of the command; `db` and `table` select where sessions and runs are.
 
     Raises:
@@ -139,8 +137,6 @@ def choose_id(noun: str, text: str, candidates: Mapping[str, str]) -> str:
     """Return the only id that was found, or the text if there is none or it is an id itself.
 
     Args:
-        noun: of the records, in the plural.
-        text: the beginning of an id.
         candidates: a description of each record, by id.
 
     Raises:

@@ -40,7 +40,6 @@ class IO:
 
     Attributes:
         stdin, out, err: text streams with a `buffer`; data goes to `out`, all else to `err`.
-        color: the option `--color`.
         progress: the console of the progress line that is on the screen; None without one.
         draft: the last line on the terminal `out` that is not final; empty without one.
         verbose: `--verbose` was given: `detail` writes lines.
@@ -133,7 +132,6 @@ class IO:
 
         Args:
             line: without control characters.
-            style: of rich, for a terminal.
         """
         if self.quiet:
             return
@@ -181,9 +179,6 @@ def current_io() -> IO:
 def read_text_or_stdin(value: str, noun: str) -> str:
     """Return the value of an option or argument, for `-` stdin without its last line feed.
 
-    Args:
-        noun: the name of the text in the error.
-
     Raises:
         UsageError: stdin is not UTF-8.
     """
@@ -211,11 +206,7 @@ def read_file_or_stdin(source: str) -> bytes:
 
 
 def resolve_token(token_file: str | None) -> str | None:
-    """Return the token of `--token-file` (`-` is stdin), else of AGENTCTL_TOKEN, else None.
-
-    Raises:
-        UsageError: the file cannot be read or is empty.
-    """
+    """Return the token of `--token-file` (`-` is stdin), else of AGENTCTL_TOKEN, else None."""
     if token_file is None:
         return os.environ.get(TOKEN_VARIABLE, "").strip() or None
     return read_token_file(token_file)

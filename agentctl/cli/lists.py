@@ -63,11 +63,7 @@ class AgeOptions:
     newer_than: Annotated[str | None, build_age_option("--newer-than", "created less")] = None
 
     def limit(self, filter: Any) -> Any:
-        """Return a filter with the times of the ages, counted from now.
-
-        Raises:
-            UsageError: an age is not valid.
-        """
+        """Return a filter with the times of the ages, counted from now."""
         return replace(
             filter,
             created_after=microseconds_ago("--newer-than", self.newer_than),
@@ -290,11 +286,7 @@ class ListWriter:
 
 
 async def read_pages(read: Read[F], filter: F) -> AsyncGenerator[list[Row]]:
-    """Yield the rows of each page that matches a filter.
-
-    Raises:
-        InvalidResponse: see `walk_pages`.
-    """
+    """Yield the rows of each page that matches a filter."""
     async for rows, _ in walk_pages(lambda cursor: read(with_page(filter, cursor=cursor))):
         yield rows
 
@@ -312,10 +304,6 @@ async def walk_pages(
     read: ReadAt, cursor: str | None = None
 ) -> AsyncGenerator[tuple[list[Row], str | None]]:
     """Yield the rows of each page, and the cursor of the next one; None on the last page.
-
-    Args:
-        read: returns the page at a cursor; None is the first page.
-        cursor: the cursor of the page to begin with.
 
     Raises:
         InvalidResponse: a page names itself as the next one, or has no rows although its total is

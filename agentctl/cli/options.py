@@ -261,11 +261,7 @@ class ComponentChoice:
     workflow: WorkflowId = None
 
     def resolve(self) -> ComponentRef | None:
-        """Return the component that an option names, None without one.
-
-        Raises:
-            UsageError: more than one option is given.
-        """
+        """Return the component that an option names, None without one."""
         kinds: tuple[ComponentKind, ...] = ("agent", "team", "workflow")
         chosen = [(kind, value) for kind in kinds if (value := getattr(self, kind)) is not None]
         if len(chosen) > 1:
@@ -279,11 +275,7 @@ NO_CHOICE = ComponentChoice()
 def select_component(
     filter: requests.RunFilter, component: ComponentRef | None
 ) -> requests.RunFilter:
-    """Return the filter for the runs of a component, of which `ComponentChoice` has the name.
-
-    Raises:
-        UsageError: the filter names a type or a component, too.
-    """
+    """Return the filter for the runs of a component, of which `ComponentChoice` has the name."""
     if component is None:
         return filter
     if filter.component_type is not None or filter.component_id is not None:

@@ -29,11 +29,7 @@ class _PlainConversion:
     """The conversion of a parameter, in place of the one that Typer builds with pydantic."""
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the converted value; without a value None, or () if there can be several.
-
-        Raises:
-            typer.BadParameter: the value is wrong.
-        """
+        """Return the converted value; without a value None, or () if there can be several."""
         if value is None:
             return () if param.multiple or param.nargs == -1 else None
         descriptor = param.type_descriptor

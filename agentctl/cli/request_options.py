@@ -61,11 +61,7 @@ class CommandSignature:
         self.parameters.sort(key=lambda each: last.index(each.name) if each.name in last else -1)
 
     def build_arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Build the arguments of the function from the values of the parameters.
-
-        Raises:
-            UsageError: an age or the output format is not valid.
-        """
+        """Build the arguments of the function from the values of the parameters."""
         fields = {each.name: each.default for each in self._signature.parameters}
         fields |= {name: value for name, value in values.items() if name in fields}
         for parameter, option in self._options.values():

@@ -187,11 +187,7 @@ class RunWatch:
         note(text)
 
     async def handle_idle(self) -> None:
-        """Note why a running run has no events, once, and check that it has a worker.
-
-        Raises:
-            RunFailed: the run is local and its worker died.
-        """
+        """Note why a running run has no events, once, and check that it has a worker."""
         if not self._explained and self.last < 0 and self.state.get("status") == "RUNNING":
             self._explained = True
             parent = self.state.get("parent_run_id")

@@ -86,11 +86,7 @@ class TargetOptions:
         return words
 
     def reject(self, names: tuple[str, ...], reason: str) -> None:
-        """Reject options that have no effect here.
-
-        Raises:
-            UsageError: one of `names` is given.
-        """
+        """Reject options that have no effect here."""
         for name in names:
             if getattr(self, name):
                 raise UsageError(f"{_flag_of(name)} has no effect here: {reason}")
@@ -172,8 +168,6 @@ async def open_target(
     """Open the target that the options select.
 
     Args:
-        options: the options of the command.
-        rules: rules for local work.
         fallback_token: the token for a server if no other one is given.
 
     Raises:
@@ -266,11 +260,7 @@ def with_target(
 def _find_database(
     options: TargetOptions, database: str | None, values: Mapping[str, Any]
 ) -> Database | None:
-    """Return the database of another product that the options select, None for any other target.
-
-    Raises:
-        UsageError: `--database` is not a URL, or excludes another option.
-    """
+    """Return the database of another product that the options select, None for any other target."""
     if database is not None:
         names = ("url", "context", "token_file", "insecure_http", "timeout", "config", "as_user")
         options.reject(names, "--database is read directly")

@@ -54,14 +54,7 @@ FORMS: tuple[Form, ...] = ("timeline", "events")
 
 
 class TopApp(App[None]):
-    """The views of a target, with a pane about the selected row.
-
-    Args:
-        target: the open target.
-        feed: the runs; an attribute too.
-        views: the views, the first one is shown first.
-        settings: the choices of the user.
-    """
+    """The views of a target, with a pane about the selected row."""
 
     CSS = """
     #head, #tabs { height: 1; }

@@ -78,9 +78,7 @@ class CancelScreen(ModalScreen[None]):
     """A question before a cancel, then both facts about it: requested, and stopped.
 
     Args:
-        operations: the operations of the caller.
         feed: the runs, which are read again while the dialog is open.
-        runs: the runs to cancel.
         members: the number of runs of members, which stop with them.
         asks_number: the user has to type the number of runs.
         describe_problem: returns the reason that the runs cannot be read; empty if they can.
@@ -230,12 +228,7 @@ class CancelScreen(ModalScreen[None]):
 
 
 class DecideScreen(ModalScreen[None]):
-    """The oldest pending approval of a run, with its arguments; then the next one.
-
-    Args:
-        target: the target, with the rights of the caller.
-        run: the summary of the paused run.
-    """
+    """The oldest pending approval of a run, with its arguments; then the next one."""
 
     CSS = """
     DecideScreen { align: center middle; }

@@ -43,8 +43,6 @@ class EventLog:
     """The last events of one run, from a stream that is resumed after an interruption.
 
     Args:
-        operations: the operations of the caller.
-        run: the run whose stream is read.
         only: returns True for the ids of the runs whose events are kept.
         changed: is called after each event.
     """

@@ -53,13 +53,7 @@ def is_settled(run: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A run that has ended, as it is counted.
-
-    Attributes:
-        at: monotonic seconds.
-        phase: the name of its state.
-        tokens: its own tokens, without those of members.
-    """
+    """A run that has ended, as it is counted."""
 
     at: float
     phase: str

@@ -38,7 +38,6 @@ class RecordTable(DataTable[Text]):
 
         Args:
             columns: of the view; one that is too wide for the screen is left out.
-            width: columns of the screen.
         """
         visible = [at for at, column in enumerate(columns) if width >= column.least]
         layout = self._measure([columns[at] for at in visible], rows, visible, width)

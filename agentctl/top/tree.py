@@ -22,7 +22,6 @@ class Row:
     """One run of the list.
 
     Attributes:
-        run: its summary.
         level: the number of its parents in the list.
         is_last: no run with the same parent follows.
     """

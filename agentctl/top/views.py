@@ -49,7 +49,6 @@ class ListColumn(NamedTuple):
     """A column of a list.
 
     Attributes:
-        name: its heading.
         least: columns of the screen below which it is left out.
         most: its largest width.
         is_right: numbers are at the right.
@@ -69,13 +68,7 @@ class TableRow(NamedTuple):
 
 
 class View(Protocol):
-    """A list of records of one kind, with a pane about the selected one.
-
-    Attributes:
-        name: plural noun of the records.
-        empty: the text in the place of a list without records.
-        sorts: the names of the orders.
-    """
+    """A list of records of one kind, with a pane about the selected one."""
 
     name: str
     empty: str

@@ -141,12 +141,7 @@ class DrawnCall(NamedTuple):
 
 
 def describe_decision(approval: Record | None, *, waits: bool) -> str:
-    """Return the decision about a call in one line: `approved by eve after 2 min`.
-
-    Args:
-        approval: the approval of the call; None without one.
-        waits: the run waits for it.
-    """
+    """Return the decision about a call in one line: `approved by eve after 2 min`."""
     if approval is None:
         return ""
     status, decided = str(approval.get("status")), approval.get("decided_at")
@@ -216,13 +211,7 @@ def build_drawn_run(
     *,
     levels: int = MAXIMUM_LEVELS,
 ) -> DrawnRun:
-    """Build a run from its record.
-
-    Args:
-        record: the record of the run in the view `items`.
-        children: the records of child runs by the id of their parent.
-        levels: the number of levels of members below the run.
-    """
+    """Build a run from its record."""
     own = (children or {}).get(str(record.get("run_id")), ()) if levels else ()
     members = {
         str(run.get("run_id")): build_drawn_run(run, children, levels=levels - 1) for run in own

@@ -31,7 +31,6 @@ class PhaseLook(NamedTuple):
     Attributes:
         glyph: one character, shown together with the words only.
         ascii: the glyph for terminals without UTF-8.
-        color: the color of glyph and words.
     """
 
     glyph: str

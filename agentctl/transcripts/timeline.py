@@ -23,11 +23,6 @@ def draw_timeline(run: Record, children: Mapping[str, Sequence[Record]], width: 
     """Return the lines of the timeline of a run and its members.
 
     A bar is `▒` until the first token of a model call, and `█` after it; `░` is a wait for people.
-
-    Args:
-        run: the record of the run, with spans.
-        children: the records of runs of members by the id of their parent.
-        width: columns of the lines.
     """
     began = parse_time(run.get("started_at") or run.get("created_at"))
     rows = list(_list_rows(run, children, 0))[:MAXIMUM_ROWS]

@@ -309,11 +309,7 @@ async def _read_entries(target: Target, counter: Counter) -> AsyncGenerator[Row]
 
 
 def _read_heads_file(file: Path) -> list[str]:
-    """Return the signed heads of a file, one in each line.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
+    """Return the signed heads of a file, one in each line."""
     try:
         return read_file_or_stdin(str(file)).decode("ascii").split()
     except UnicodeDecodeError:

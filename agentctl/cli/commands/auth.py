@@ -216,7 +216,6 @@ class ExplainQuery:
     """A question about an operation or a scope.
 
     Attributes:
-        asked: the question as it was typed.
         match: the operation with the known ids; None for a scope.
         scope: the scope; empty for an operation.
     """
@@ -275,11 +274,7 @@ def _reject_unused_ids(ids: Mapping[str, str], named: Any, what: str) -> None:
 
 
 def answer_question(asked: ExplainQuery, me: MeRecord) -> dict[str, Any]:
-    """Answer a question: allowed or not, the reason, and the required scopes.
-
-    Raises:
-        UsageError: the scope does not exist.
-    """
+    """Answer a question: allowed or not, the reason, and the required scopes."""
     held = frozenset(me["scopes"])
     principal = Principal(subject=me["principal"], scopes=held, admin=me["admin"])
     answer: dict[str, Any] = {"allowed": False, "principal": me["principal"]}

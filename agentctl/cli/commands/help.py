@@ -146,12 +146,7 @@ def _list_terms(introduction: str, terms: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A help topic.
-
-    Attributes:
-        summary: one line for the list of topics.
-        text: lines of at most 100 columns.
-    """
+    """A help topic."""
 
     summary: str
     text: str

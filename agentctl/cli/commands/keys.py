@@ -141,9 +141,6 @@ def _list_verification_keys(settings: Settings) -> Iterator[Row]:
     """Yield a row for each verification key, in the order in which the verifier tries them.
 
     A shared secret has no thumbprint: its hash would help to guess it.
-
-    Raises:
-        InvalidKey: a key is invalid.
     """
     from agentctl.auth.keys.files import read_private_key
     from agentctl.auth.keys.signing import signing_key_thumbprint

@@ -180,9 +180,6 @@ def create_demo(directory: Path) -> Path:
 
     Returns:
         The absolute path of the configuration.
-
-    Raises:
-        AgentctlError: a file cannot be written.
     """
     from importlib.util import find_spec
 

@@ -233,7 +233,6 @@ def sign_token(
 
     Args:
         scopes: `user` represents `USER_SCOPES`.
-        yes: do not ask for the confirmation of the admin scope.
         claims: `audience` and `session_id`.
 
     Raises:

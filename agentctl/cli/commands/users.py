@@ -180,11 +180,7 @@ async def _write_member(
 
 
 def _verify_archive(path: Path, manifest: list[dict[str, Any]]) -> None:
-    """Read every file of the archive again.
-
-    Raises:
-        UsageError: the archive differs from the written data.
-    """
+    """Read every file of the archive again."""
     from zipfile import BadZipFile, ZipFile
 
     try:

@@ -44,7 +44,6 @@ class EventLines:
     The text of members is written line by line with their names, since they can run concurrently.
 
     Args:
-        output: receives the text of the run itself.
         answer: draws that text; None if it is written as it arrives.
     """
 
@@ -166,8 +165,6 @@ async def with_activity(
     """Yield events; while none arrives, show the component, what it waits for and how long.
 
     Args:
-        events: the events of a run, which this generator closes.
-        component: id of the component of the run.
         in_line: returns True while the line with the text has not ended: nothing is shown then.
     """
     waits: dict[str, str] = {}

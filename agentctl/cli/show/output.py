@@ -279,9 +279,7 @@ def choose_columns(records: Sequence[Record], columns: Columns, fields: str) -> 
     every name is accepted: the fields of the document are not known then.
 
     Args:
-        records: all records of the list.
         columns: those without `--fields`.
-        fields: names separated by commas.
 
     Raises:
         UsageError: a name is empty or is no field.

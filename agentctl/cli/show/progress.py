@@ -33,7 +33,6 @@ class Counter:
     Attributes:
         text: follows the number: `runs have stopped`.
         total: the number of items; None if unknown.
-        done: the number of items that are done.
     """
 
     text: str

@@ -132,12 +132,7 @@ class _Filled(NamedTuple):
 
 
 def format_table(records: Sequence[Record], columns: Sequence[Column]) -> list[str]:
-    """Format a table of any width, without rich.
-
-    Args:
-        records: at least one.
-        columns: by importance.
-    """
+    """Format a table of any width, without rich."""
     padded = [
         [filled.pad(text) for text in (filled.column.label.upper(), *filled.cells)]
         for filled in _fill(records, columns)
@@ -146,12 +141,7 @@ def format_table(records: Sequence[Record], columns: Sequence[Column]) -> list[s
 
 
 def print_table(records: Sequence[Record], columns: Sequence[Column], io: IO) -> list[str]:
-    """Print a table on the terminal `io.out`, and return the labels of the hidden columns.
-
-    Args:
-        records: at least one.
-        columns: by importance.
-    """
+    """Print a table on the terminal `io.out`, and return the labels of the hidden columns."""
     from rich.table import Table
     from rich.text import Text
 

@@ -53,10 +53,6 @@ def note_dim(text: str, *, in_line: bool = False) -> None:
 def confirm(question: str, *, yes: bool) -> None:
     """Ask before a change that cannot be undone (docs/contract.md "Command line").
 
-    Args:
-        question: a question without the possible answers.
-        yes: the `--yes` option: do not ask.
-
     Raises:
         UsageError: no terminal, or no question may be asked.
         ConfirmationDeclined: the answer was not yes, or the input ended.

@@ -36,17 +36,7 @@ DEFAULT_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class WatchedList:
-    """A list that is read again and again.
-
-    Attributes:
-        target: of the command.
-        read: reads the page.
-        columns: of the table.
-        form: the output format.
-        id_field: the field that identifies a record.
-        fields: the option `--fields`.
-        seconds: between two reads.
-    """
+    """A list that is read again and again."""
 
     target: Target
     read: Callable[[], Awaitable[Document[Any]]]
@@ -91,11 +81,7 @@ def check_watch(watch: bool, every: float | None, form: Format) -> None:
 
 
 async def watch_list(watched: WatchedList) -> None:
-    """Show the list until the command is interrupted.
-
-    Raises:
-        AgentctlError: the first read fails, or a later one for a reason that stays.
-    """
+    """Show the list until the command is interrupted."""
     if watched.form == "jsonl":
         await _print_changes(watched)
     else:
@@ -148,11 +134,7 @@ async def _print_changes(watched: WatchedList) -> None:
 def find_changes(
     before: Mapping[str, Record], after: Mapping[str, Record]
 ) -> list[dict[str, object]]:
-    """Return the changes from one list to the next: those that are gone first.
-
-    Args:
-        before, after: the records by id, in the order of the list.
-    """
+    """Return the changes from one list to the next: those that are gone first."""
     changes: list[dict[str, object]] = [
         {"change": "removed", "record": record}
         for record_id, record in before.items()

@@ -241,12 +241,6 @@ async def _cancel_all(
     Args:
         filter: of live runs only.
         request: the reason, and the time to wait for all runs together.
-        yes: do not ask.
-
-    Raises:
-        ConfirmationDeclined: the answer to the question was no.
-        StillPending: some runs have not stopped yet.
-        AgentctlError: a cancel could not be requested.
     """
     runs, members = await _select_runs(target, filter)
     what = _count_runs(len(runs))

@@ -131,9 +131,6 @@ async def fork_run(
 async def _find_origin(target: Target, run_id: str, db: str | None, operation: str) -> ComponentRef:
     """Return the component of a run that is repeated.
 
-    Args:
-        operation: the operation, which other products do not have.
-
     Raises:
         Unsupported: the server is another product.
     """
@@ -150,10 +147,6 @@ async def _show_repeat(
     """Start a run that repeats another one, and show its output.
 
     What it may repeat is shown on stderr, and confirmed first.
-
-    Raises:
-        UsageError: there is no terminal to ask at, and not `yes`.
-        ConfirmationDeclined: the answer was not yes.
     """
     try:
         await show_new_run(target, new, out, stream=stream)

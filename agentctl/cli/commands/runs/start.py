@@ -198,7 +198,6 @@ class RunStart:
     """A run to start.
 
     Attributes:
-        component: the component that executes it.
         request: a `RunRequest`, `RetryRequest` or `ForkRequest`.
         stream: starts it for the request and returns its events.
         wait: starts it for the request and returns its record.
@@ -212,9 +211,6 @@ class RunStart:
 
 def choose_stream(stream: bool | None, out: CommandOutput, *, background: bool) -> bool:
     """Return True if the events of a new run are shown.
-
-    Args:
-        stream: the option; None without it.
 
     Raises:
         UsageError: the format has no events.
@@ -333,9 +329,6 @@ class RunQuestions:
     """Asks what a run waits for, and lets it continue.
 
     Each approval is asked about once. A decision that the server does not accept is asked again.
-
-    Args:
-        output_format: questions are asked in formats for people only.
     """
 
     def __init__(self, target: Target, component: ComponentRef, out: CommandOutput) -> None:

@@ -185,10 +185,7 @@ class _Followed:
     """A session that is followed.
 
     Attributes:
-        form: the form in which runs are read.
-        page: receives the runs.
         after: the last run that was shown; None for none.
-        number: the number of the next run.
         is_broken: True if the events of a run that is partly drawn cannot be read.
     """
 
@@ -268,11 +265,6 @@ async def _follow_session(
     """Print a session and its newest `last` runs, None: all; then its live and new runs.
 
     It ends with an interrupt. The runs go on.
-
-    Raises:
-        RunFailed: a local run has no worker.
-        NotFound: the session was deleted.
-        Unavailable: the server does not answer for a while.
     """
     import asyncio
 

@@ -86,7 +86,6 @@ class Printer:
 
     Args:
         console: its width is that of the lines.
-        look: the choices of the reader.
         write: receives each text of whole lines.
     """
 

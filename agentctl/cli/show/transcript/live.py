@@ -38,12 +38,7 @@ MARGIN = 3
 
 
 class LiveAnswer:
-    """Draws a text that grows, each block of Markdown once it is complete.
-
-    Args:
-        printer: draws the blocks.
-        indent: columns before each line.
-    """
+    """Draws a text that grows, each block of Markdown once it is complete."""
 
     def __init__(self, printer: Printer, *, indent: int = 0) -> None:
         self._printer = printer
@@ -89,12 +84,6 @@ class LiveAnswer:
 
 class LiveTranscript:
     """Draws the events of a run as they arrive.
-
-    Args:
-        printer: draws the parts.
-        kind: the kind of component.
-        run_id: the run.
-        indent: columns before each line.
 
     Attributes:
         output: the text of the run and its end.
