@@ -21,8 +21,6 @@ from tests.server.event_streams import wait_for
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-pytestmark = pytest.mark.slow
-
 REFUSED = {"detail": "Invalid or expired credential", "error_code": "UNAUTHENTICATED"}
 
 
@@ -154,6 +152,7 @@ def test_account_with_the_scope_manages_accounts(host: ThreadedServer) -> None:
     assert ask(host, child.json()["token"], "/teams").status_code == 401
 
 
+@pytest.mark.slow
 def test_openapi_describes_the_account_operations(host: ThreadedServer) -> None:
     document = host.client.get("/openapi.json").json()
     operation = document["paths"]["/service-accounts"]["post"]
@@ -166,6 +165,7 @@ def test_openapi_describes_the_account_operations(host: ThreadedServer) -> None:
     assert "token" not in document["components"]["schemas"]["AccountRecord"]["properties"]
 
 
+@pytest.mark.slow
 def test_many_unknown_tokens_do_not_block_valid_ones(host: ThreadedServer) -> None:
     token = create(host, "steady", "agents:read")["token"]
     assert ask(host, token).status_code == 200
@@ -211,6 +211,7 @@ def test_rejections_are_counted_by_cause(deployment: Deployment) -> None:
     assert counts == {("account.revoked", 2), ("account.form", 2), ("account.known", 2)}
 
 
+@pytest.mark.slow
 def test_revocation_reaches_every_worker(tmp_path: Path, model_endpoint: ModelEndpoint) -> None:
     (tmp_path / "several").mkdir()
     deployment = create_deployment(

@@ -12,8 +12,6 @@ from tests.server.agents_in_code import run_agent, serve_module
 
 __all__ = ["vendor_endpoint"]
 
-pytestmark = pytest.mark.slow
-
 AGENTS = ("langgraph", "pydantic_ai", "agno", "agno_team", "openai_agents", "model_in_code")
 
 WINDOW = 6_000
@@ -80,6 +78,7 @@ def client(
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["configured", *AGENTS])
 def test_short_message_is_answered_after_one_that_does_not_fit(
     client: httpx2.Client, name: str

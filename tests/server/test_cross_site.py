@@ -17,8 +17,6 @@ from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
 from tests.server.raw_http import RawResponse, open_raw_connection
 
-pytestmark = pytest.mark.slow
-
 FRIEND = "https://app.example"
 FORM = "application/x-www-form-urlencoded"
 
@@ -79,6 +77,7 @@ def is_refused(answer: RawResponse) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "host",
     [
@@ -156,6 +155,7 @@ def test_link_of_another_site_opens_the_documentation(opened: OpenServer) -> Non
     assert opened.send(path="/docs", Sec_Fetch_Dest="document", **fields).status == 200
 
 
+@pytest.mark.slow
 def test_document_of_an_open_server_asks_for_no_credential(opened: OpenServer) -> None:
     document = opened.send(path="/openapi.json").json
     assert "securitySchemes" not in document["components"]

@@ -14,8 +14,6 @@ from tests.server.agents_in_code import run_agent, serve_module
 
 __all__ = ["vendor_endpoint"]
 
-pytestmark = pytest.mark.slow
-
 AGENTS = (
     "checked", "loading", "langgraph", "pydantic_ai", "openai_agents", "gemini", "bedrock",
 )  # fmt: skip
@@ -42,6 +40,7 @@ def call(number: int, name: str) -> dict[str, Any]:
     return {"id": f"call_{number}", "type": "function", "function": function}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "code"), [("checked", "MODEL_UNAVAILABLE"), ("loading", "AGENT_FAILED")]
 )

@@ -12,8 +12,6 @@ import pytest
 from tests.endpoint import ModelEndpoint
 from tests.server.agents_in_code import run_agent, serve_module
 
-pytestmark = pytest.mark.slow
-
 AGENTS = ("desks", "filtered_desks", "swarm", "team", "delegating")
 
 
@@ -81,6 +79,7 @@ def build_round_trip(name: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["desks", "swarm"])
 def test_handoffs_there_and_back_have_their_results(
     client: httpx2.Client, model_endpoint: ModelEndpoint, name: str

@@ -21,8 +21,6 @@ from tests.process import serve_config
 from tests.server.raw_http import RawConnection, check_error, open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-pytestmark = pytest.mark.slow
-
 SECONDS = 0.5
 """Deadline of the tests."""
 
@@ -114,6 +112,7 @@ LORIS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", LORIS.values(), ids=LORIS)
 def test_slow_client_is_disconnected(
     host: ThreadedServer, parts: Callable[[], Iterator[bytes]]
@@ -149,6 +148,7 @@ def test_application_learns_of_a_missing_body(host: ThreadedServer, slow: Slow) 
     assert slow.left.wait(LATE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [b"/stream", b"/late"])
 @pytest.mark.parametrize("behind", [b"", b"\r\n", b"GET"])
 def test_responses_have_no_deadline(host: ThreadedServer, path: bytes, behind: bytes) -> None:
@@ -161,6 +161,7 @@ def test_responses_have_no_deadline(host: ThreadedServer, path: bytes, behind: b
             assert connection.ended()
 
 
+@pytest.mark.slow
 def test_idle_connection_is_kept_between_requests(host: ThreadedServer) -> None:
     with open_raw_connection(host.port) as connection:
         for _ in range(2):
@@ -171,6 +172,7 @@ def test_idle_connection_is_kept_between_requests(host: ThreadedServer) -> None:
         assert connection.answer().status == 200
 
 
+@pytest.mark.slow
 def test_client_that_reads_nothing_is_disconnected(host: ThreadedServer) -> None:
     with open_raw_connection(host.port) as connection:
         connection.send(GET.replace(b"/health", b"/large"))
@@ -182,6 +184,7 @@ def test_client_that_reads_nothing_is_disconnected(host: ThreadedServer) -> None
             time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_slow_reader_gets_the_whole_response(host: ThreadedServer) -> None:
     """Also after the keep-alive time."""
     with open_raw_connection(host.port) as connection:

@@ -23,8 +23,6 @@ from tests.server.event_streams import wait_for
 from tests.server.raw_http import check_error, open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-pytestmark = pytest.mark.slow
-
 HOST = b"Host: x\r\n"
 JSON = b"Content-Type: application/json\r\n"
 CHUNKED = HOST + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -103,6 +101,7 @@ def test_pipelined_requests_get_responses_in_order(host: ThreadedServer) -> None
     assert [answer["body"] for answer in answers if answer["body"]] == ["body", "body"]
 
 
+@pytest.mark.slow
 def test_requests_beyond_the_bound_wait_unparsed(
     tmp_path: Path, model_endpoint: ModelEndpoint
 ) -> None:

@@ -17,8 +17,6 @@ from agentctl.server import create_app, running
 from agentctl.server.app import create_app as create
 from tests.deployment import ADMIN, Deployment
 
-pytestmark = pytest.mark.slow
-
 
 def client(app: object, base: str = "http://test") -> httpx2.AsyncClient:
     transport = httpx2.ASGITransport(app=app)  # type: ignore[arg-type]
@@ -71,6 +69,7 @@ async def test_application_alone(settled: Deployment) -> None:
         await check_refusals_in_order(http, settled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", [FastAPI, Starlette])
 async def test_mounted_application(settled: Deployment, framework: type[Starlette]) -> None:
     app = create_app(settled.settings)
@@ -87,6 +86,7 @@ async def test_mounted_application(settled: Deployment, framework: type[Starlett
         assert document["servers"] == [{"url": "/api/v1"}]
 
 
+@pytest.mark.slow
 async def test_application_under_a_root_path(settled: Deployment) -> None:
     app = create_app(settled.settings)
     app.root_path = "/base"

@@ -14,8 +14,6 @@ from tests.process import run_agentctl, serve_config
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
 
-pytestmark = pytest.mark.slow
-
 BEYOND = ["0.0.0.0", "::", "0", "::ffff:0.0.0.0", "198.51.100.7", "elsewhere.invalid"]
 """Addresses of every network card in several spellings, one of another machine, and a name."""
 
@@ -45,6 +43,7 @@ def test_open_server_rejects_an_external_address(
     assert not (deployment.folder / "main.db").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_open_server_listens_externally_with_the_option(
     deployment: Deployment, workers: str

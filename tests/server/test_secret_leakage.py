@@ -28,8 +28,6 @@ from tests.endpoint import ModelEndpoint
 from tests.process import AGENTCTL, ServerProcess, base_environment, start_server
 from tests.server.raw_http import open_raw_connection
 
-pytestmark = pytest.mark.slow
-
 MARK = "kestrel"
 """Text in each canary whose format allows it."""
 
@@ -414,6 +412,7 @@ def found(secrets: dict[str, str], places: dict[str, bytes]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_no_secret_is_found_anywhere(scene: Scene) -> None:
     """The response that creates an account has its token: only this response is not searched."""
     assert found(scene.secrets, scene.places) == []
@@ -510,6 +509,7 @@ ASKING = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_commands_do_not_repeat_invalid_token_files(tmp_path: Path) -> None:
     path = tmp_path / "agentctl.toml"
     path.write_text(config("http://127.0.0.1:9/v1"))
