@@ -6,15 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
-from agentctl.store.database import Work
+from agentctl.store.database import Sql, Steps, Work, unit
 from agentctl.store.schema import Engine, Migration, StoredVersion, load_migrations
 from agentctl.store.threads import call_in_thread
 
 if TYPE_CHECKING:
-    import apsw
-
     from agentctl.config.settings import Database as Entry
-    from agentctl.store.sqlite.thread import ShouldStop
 
 T = TypeVar("T")
 
@@ -115,11 +112,12 @@ async def read_sizes(entry: Entry) -> Sizes:
     """Read the size of a database that has the tables of agentctl. Raises Unavailable."""
     if not is_sqlite_url(entry.url):
         return await _read_postgres_sizes(entry)
+    from agentctl.store.sqlite.connection import run_unit
     from agentctl.store.sqlite.file import get_file_size, get_wal_path
     from agentctl.store.sqlite.thread import run_on_thread
 
-    path = sqlite_path(entry.url)
-    sessions, runs = await run_on_thread(path, _count_rows)
+    path, counting = sqlite_path(entry.url), _count_rows(_ROWID)
+    sessions, runs = await run_on_thread(path, lambda own, _: run_unit(own, counting))
     return Sizes(
         get_file_size(path),
         get_file_size(get_wal_path(path)),
@@ -129,27 +127,23 @@ async def read_sizes(entry: Entry) -> Sizes:
     )
 
 
-def _count_rows(connection: apsw.Connection, _: ShouldStop) -> list[int]:
-    def number(sql: str) -> int:
-        return int(str(connection.execute(sql).fetchall()[0][0]))
-
-    counts = [number(_COUNT.format(table)) for table in _TABLES]
-    return [
-        rows if rows <= EXACT_COUNT_LIMIT else max(number(_ROWID.format(table)), rows)
-        for table, rows in zip(_TABLES, counts, strict=True)
-    ]
+@unit
+def _count_rows(estimate: str) -> Steps[list[int]]:
+    """Count the rows of the tables; `estimate` is the statement for a large one."""
+    counts = []
+    for table in _TABLES:
+        count: int = yield from Sql(_COUNT.format(table)).value()
+        if count > EXACT_COUNT_LIMIT:
+            count = max((yield from Sql(estimate.format(table)).value()), count)
+        counts.append(count)
+    return counts
 
 
 async def _read_postgres_sizes(entry: Entry) -> Sizes:
-    from agentctl.store.postgres.connection import open_connection
+    from agentctl.store.postgres.connection import open_connection, run_unit
 
-    counts = []
     async with open_connection(entry) as connection:
-        for table in _TABLES:
-            count: int = await connection.fetchval(_COUNT.format(table))
-            if count > EXACT_COUNT_LIMIT:
-                count = max(await connection.fetchval(_TUPLES.format(table)), count)
-            counts.append(count)
+        counts = await run_unit(connection, _count_rows(_TUPLES))
         size: int = await connection.fetchval(_BYTES)
     return Sizes(size, None, counts[0], counts[1], max(counts) > EXACT_COUNT_LIMIT)
 
