@@ -59,11 +59,8 @@ class DatabaseStatus:
         url: its URL without a password.
         schema: number of the last migration; None: no database, or it cannot be read.
         compatible_from: the least schema version of a program that works with it, or None.
-        pending: names of the pending migrations.
         bytes, wal_bytes: size of the file or of the tables; size of the write-ahead log.
-        sessions, runs: number of rows.
         estimated: True if the numbers of rows are estimates.
-        failure: the reason why the database cannot be used.
     """
 
     db_id: str
@@ -216,7 +213,7 @@ async def _check_rows(entry: Database, check: str, at: ReportProgress) -> AsyncI
     read = partial(read_unbounded, entry)
     at("tables searched", 0, None)
     violations = await read(integrity.find_violations())
-    texts = [f"{violation.rule}: {', '.join(violation.ids)}, ..." for violation in violations]
+    texts = [f"{rule}: {', '.join(ids)}, ..." for rule, ids in violations]
     total = await read(integrity.count_sessions())
     last, done, broken = "", 0, dict[str, list[str]]()
     while True:

@@ -24,7 +24,6 @@ class IndexResult:
     """The result of `db index`.
 
     Attributes:
-        sessions: number of sessions that were read.
         added: number of texts that the index lacked, or had for another tokenizer.
     """
 
@@ -49,24 +48,16 @@ async def index_texts(
     database = open_database(entry, create=False)
     try:
         total = await database.read(integrity.count_sessions(), size="large")
-        return await _index(database, tokenizer, lambda done: report("sessions", done, total))
+        result, after = IndexResult(database.id, tokenizer), NEWEST
+        while found := await database.read(search.find_missing(after, tokenizer), size="large"):
+            group, after = found
+            if group.missing or group.stale:
+                result.added += await database.write(search.add_missing(group, tokenizer))
+            result.sessions += len(group.session_ids)
+            report("sessions", result.sessions, total)
+        return result
     finally:
         await database.close()
-
-
-async def _index(
-    database: Database, tokenizer: Tokenizer, report: Callable[[int], None]
-) -> IndexResult:
-    result, after = IndexResult(database.id, tokenizer), NEWEST
-    while True:
-        found = await database.read(search.find_missing(after, tokenizer), size="large")
-        if found is None:
-            return result
-        group, after = found
-        if group.missing or group.stale:
-            result.added += await database.write(search.add_missing(group, tokenizer))
-        result.sessions += len(group.session_ids)
-        report(result.sessions)
 
 
 async def count_unindexed(database: Database, tokenizer: Tokenizer) -> tuple[int, int]:

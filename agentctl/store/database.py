@@ -342,7 +342,10 @@ class Database(Protocol):
         ...
 
     async def write(self, work: Work[T]) -> T:
-        """Run a unit in one transaction. Return when the change is durable."""
+        """Run a unit in one transaction. Return when the change is durable.
+
+        An accepted unit runs even if the waiting task is cancelled.
+        """
         ...
 
     def write_blocking(self, work: Work[T]) -> T:

@@ -46,7 +46,7 @@ USES: dict[str, tuple[str, ...]] = {
         "store.repositories.personal_data",
     ),
     "calls of apsw and asyncpg, on the connections of the parts": (
-        "store.copying.postgres", "store.copying.sqlite", "store.migrating",
+        "store.copying.postgres", "store.copying.sqlite",
         "store.postgres.inspect", "store.sqlite.backup_folder", "store.sqlite.file",
         "store.sqlite.inspect", "store.sqlite.restore", "store.sqlite.rewrite",
         "store.sqlite.schema",

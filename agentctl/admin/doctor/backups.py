@@ -7,7 +7,6 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from agentctl.admin.doctor.files import suggest_write_access
 from agentctl.admin.doctor.finding import Finding, note, ok, wrong
@@ -73,10 +72,6 @@ def _check_database(settings: Settings, entry: Database) -> Iterator[Finding]:
     if free < size + SPARE_BYTES:
         text = f"{format_bytes(free)} are free in {table.folder}, too few for the next backup"
         yield wrong(_CHECK, text, "free some space, or keep fewer backups: keep in [backup]")
-    if _is_on_same_disk(table.folder, source):
+    if source.exists() and table.folder.stat().st_dev == source.stat().st_dev:
         text = f"the backups of {entry.id} are on the disk of the database, and are lost with it"
         yield note(_CHECK, text, "name a folder on another disk, or copy it to another machine")
-
-
-def _is_on_same_disk(folder: Path, source: Path) -> bool:
-    return source.exists() and folder.stat().st_dev == source.stat().st_dev

@@ -107,8 +107,15 @@ async def _check_server(entry: Database, check: str, processes: int) -> AsyncIte
         yield await _check_newest_record(entry, check)
         for finding in _check_schema(check, where, version):
             yield finding
-        async for finding in check_postgres_server(entry, check, processes):
+        facts = await read_server_facts(entry)
+        needed = processes * (entry.pool_size + EXTRA_CONNECTIONS)
+        for finding in (
+            *(finding for run_check in SERVER_CHECKS for finding in run_check(check, facts)),
+            *_check_connections(check, facts, needed),
+            *_check_encryption(check, facts, entry),
+        ):
             yield finding
+        yield await _check_notifications(entry, check)
     except AgentctlError as failure:
         yield from_failure(check, failure)
 
@@ -164,25 +171,12 @@ def _check_location(check: str, path: Path) -> Iterator[Finding]:
         yield note(check, text, "restart the reader; the next checkpoint shrinks the log")
 
 
-async def check_postgres_server(
-    entry: Database, check: str, processes: int
-) -> AsyncIterator[Finding]:
-    """Check a PostgreSQL server that has the tables of agentctl."""
-    facts = await read_server_facts(entry)
-    for run_check in SERVER_CHECKS:
-        for finding in run_check(check, facts):
-            yield finding
-    needed = processes * (entry.pool_size + EXTRA_CONNECTIONS)
-    for finding in _check_connections(check, facts, needed):
-        yield finding
-    for finding in _check_encryption(check, facts, entry):
-        yield finding
+async def _check_notifications(entry: Database, check: str) -> Finding:
     if await receives_notifications(entry.at_listen_url()):
-        yield ok(check, "notifications between servers arrive")
-    else:
-        text = "notifications between servers do not arrive; followers of other servers wait longer"
-        remedy = f"listen_url in [[databases]] {entry.id}, the server without the connection pooler"
-        yield note(check, text, remedy)
+        return ok(check, "notifications between servers arrive")
+    text = "notifications between servers do not arrive; followers of other servers wait longer"
+    remedy = f"listen_url in [[databases]] {entry.id}, the server without the connection pooler"
+    return note(check, text, remedy)
 
 
 def _check_version(check: str, facts: ServerFacts) -> Iterator[Finding]:

@@ -17,7 +17,6 @@ class Finding:
     Attributes:
         check: the subject: `keys`, `database main`.
         verdict: `ok`; `note`, which may be intended; or `wrong`, which has to be fixed.
-        what: the observation.
         remedy: a command or setting that helps, if there is one.
     """
 

@@ -59,10 +59,8 @@ class Problem:
     """An inconsistency. The texts are for people.
 
     Attributes:
-        db_id: the database of the problem.
         run_id, session_id: the run; None for a worker.
         worker_id: the owner of the run, or the worker itself; None if it does not matter.
-        problem: the description.
         remedy: the action of a repair; None: there is none.
         outcome: the result of a repair: `repaired`; `gone`: the problem no longer existed and
             nothing was changed; `left`: the problem still exists.

@@ -77,7 +77,6 @@ class Copier:
 
     Args:
         source, target: databases with the schema of this code.
-        report: receives the progress.
         indexes_texts: True to build the index of a search in the target.
 
     Attributes:

@@ -130,10 +130,16 @@ class SqliteSource:
         found = self._reading.execute(
             f"SELECT {', '.join(table.columns)} FROM {table.name}{rest}", values
         )
+        batch, size = list[Row](), 0
         try:
-            for rows in _in_batches(cast("Iterator[Row]", found)):
-                await asyncio.sleep(0)
-                yield rows
+            for row in cast("Iterator[Row]", found):
+                batch.append(row)
+                size += count_bytes(row)
+                if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
+                    await asyncio.sleep(0)
+                    yield batch
+                    batch, size = [], 0
+            yield batch
         finally:
             found.close()  # an open cursor keeps the snapshot
 
@@ -222,17 +228,6 @@ async def open_source(entry: Entry) -> AsyncIterator[SqliteSource]:
         raise to_public_error(error, source.place) from None
     finally:
         source.close()
-
-
-def _in_batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    batch, size = list[Row](), 0
-    for row in rows:
-        batch.append(row)
-        size += count_bytes(row)
-        if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    yield batch
 
 
 def _key_json(table: Table, row: str) -> str:

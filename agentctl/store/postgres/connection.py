@@ -156,7 +156,6 @@ class InDoubt(Exception):
     """The connection was lost during a COMMIT: the outcome of the transaction is not known here.
 
     Attributes:
-        last_crash: the time of the last recovery of the server after a crash.
         result: the result of the unit, if the transaction was committed.
     """
 

@@ -125,10 +125,6 @@ class PostgresDatabase:
             return await self._run_with_retries(self._read_with_custom_plans, work)
 
     async def write(self, work: Work[T]) -> T:
-        """Run a unit in one transaction. Return when it is durable.
-
-        An accepted unit runs even if the waiting task is cancelled.
-        """
         task = asyncio.create_task(self._run_with_retries(self._write, work))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
@@ -138,7 +134,7 @@ class PostgresDatabase:
         return result
 
     def write_blocking(self, work: Work[T]) -> T:
-        """Do the same as `write`, without retries, for a thread without an event loop."""
+        """Do the same as `write`, without retries."""
         result = self._thread_connection.write(work)
         self._changes += 1
         return result
@@ -149,7 +145,6 @@ class PostgresDatabase:
         return present
 
     def changes(self) -> int:
-        """Return a number that changes after each write of this process."""
         self._refuse_when_closed()
         return self._changes
 
@@ -162,11 +157,9 @@ class PostgresDatabase:
         return self._listener.watch(topic, notify)
 
     def announce(self, run_id: str) -> None:
-        """Notify the followers of a run in other processes, if there are any."""
         self._listener.announce(run_id)
 
     def request_announcements(self, owner: str, run_ids: Iterable[str]) -> None:
-        """Request the notifications of `announce` from the worker of some runs, for a minute."""
         self._refuse_when_closed()
         self._listener.request_announcements(owner, run_ids)
 

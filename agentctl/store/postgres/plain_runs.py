@@ -111,9 +111,7 @@ def start(
     """Get or create the session of a top-level run and store the run.
 
     Args:
-        session: the session to create, from `build_session`.
         visibility: the existing sessions that the run may use.
-        run: the run; its user is that of the session.
         entry: the values of the entry of the audit log; None for none.
 
     Returns:

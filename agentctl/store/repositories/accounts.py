@@ -16,10 +16,8 @@ class AccountRow:
 
     Attributes:
         token_hash: SHA-256 of its token, in hexadecimal; the token itself is not stored.
-        token_hint: the last characters of the token.
         scopes: a JSON array of strings.
         created_by: the principal that created it; None if unknown.
-        expires_at: None if the account does not expire.
         last_used_at: to the minute; None if the account has not been used.
     """
 

@@ -155,10 +155,9 @@ _DELETE_OLDER = Sql(
 )
 
 
-@single_unit
 def append_batch(
     run_id: str, attempt: int, first_seq: int, last_seq: int, events: str
-) -> Steps[bool]:
+) -> Work[bool]:
     """Store a batch of events of a live run; see `Batch`.
 
     The last batch must be appended before the end of the run is stored, in the same transaction.
@@ -166,10 +165,11 @@ def append_batch(
     Returns:
         False, without a change, if the run has ended, was deleted, or has another attempt.
     """
-    return bool((yield _append([Batch(run_id, attempt, first_seq, last_seq, events)])))
+    sql, values = _append([Batch(run_id, attempt, first_seq, last_seq, events)])
+    return sql.has_rows(**values)
 
 
-def append_batches(batches: Sequence[Batch]) -> Work[set[str]]:
+def append_batches(batches: Sequence[Batch]) -> Work[list[str]]:
     """Store a batch of each of some live runs, in one statement that may be repeated.
 
     Args:
@@ -178,12 +178,8 @@ def append_batches(batches: Sequence[Batch]) -> Work[set[str]]:
     Returns:
         The ids of the runs whose batch is stored; see `append_batch` for the others.
     """
-    return _append_all(batches).as_repeatable()
-
-
-@single_unit
-def _append_all(batches: Sequence[Batch]) -> Steps[set[str]]:
-    return {row[0] for row in (yield _append(batches))}
+    sql, values = _append(batches)
+    return sql.column(**values).as_repeatable()
 
 
 def _append(batches: Sequence[Batch]) -> Statement:

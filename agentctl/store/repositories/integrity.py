@@ -163,14 +163,6 @@ _VIOLATIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
-    """A violated rule, and the ids of some rows that violate it."""
-
-    rule: str
-    ids: list[str]
-
-
-@dataclass(frozen=True, slots=True)
 class SessionsCheck:
     """A page of checked sessions: their number, the last id, and pairs of violation and id."""
 
@@ -201,16 +193,16 @@ def check_sessions(after: str, limit: int) -> Steps[SessionsCheck]:
 
 
 @unit
-def find_violations() -> Steps[list[Violation]]:
+def find_violations() -> Steps[list[tuple[str, list[str]]]]:
     """Find rows without the row that they refer to, or with an impossible state.
 
-    Every row is read.
+    Every row is read. Return each violated rule with the ids of some rows that violate it.
     """
     violations = []
     for rule, sql in _VIOLATIONS.items():
         rows = yield Statement(sql)
         if rows:
-            violations.append(Violation(rule, [row[0] for row in rows]))
+            violations.append((rule, [row[0] for row in rows]))
     return violations
 
 
@@ -301,7 +293,6 @@ def find_inconsistent(
     Args:
         limit: maximum number for each rule.
         before: time in microseconds UTC; members of parents that ended later may be ending.
-        run_id: the only run to check.
     """
     values: dict[str, Value] = {"limit": limit, "run_id": run_id}
     found = []

@@ -34,7 +34,6 @@ class Used(NamedTuple):
 
     Attributes:
         live_tokens, live_cost: the part of live runs.
-        unpriced_tokens: tokens of ended runs whose price is not known.
     """
 
     tokens: int = 0

@@ -35,7 +35,6 @@ class MemoryRow:
 
     Attributes:
         agent_id, team_id: the component that stored it; both None if a person did.
-        run_id: the run that stored it, or None.
         topics: a JSON array of strings.
     """
 
@@ -215,7 +214,9 @@ def list_page(filter: MemoryFilter, visibility: Visibility, page: Slice) -> Work
         values = {f"topic{number}": f"{TOPIC_PREFIX}{topic}"}
         conditions = conditions.with_condition(condition, **values)
     for number, word in enumerate(words):
-        conditions = _with_prefix(conditions, number, word, owner)
+        prefix = Conditions().with_prefix("term", word, f"word{number}")
+        condition = _has_term(" AND ".join(prefix.texts), owner)
+        conditions = conditions.with_condition(condition, **prefix.values)
     return LISTING.list_page(conditions, page, MemoryRow)
 
 
@@ -274,14 +275,6 @@ def _create_terms(row: MemoryRow) -> Steps[None]:
     for first in range(0, len(terms), len(_TERMS)):
         some = dict(zip_longest(_TERMS, terms[first : first + len(_TERMS)]))
         yield Statement(_CREATE_TERMS, {**shared, **some})
-
-
-def _with_prefix(conditions: Conditions, number: int, word: str, owner: str | None) -> Conditions:
-    first, end = f"word{number}", f"end{number}"
-    if (after := prefix_end(word)) is None:
-        return conditions.with_condition(_has_term(f"term >= :{first}", owner), **{first: word})
-    text = _has_term(f"term >= :{first} AND term < :{end}", owner)
-    return conditions.with_condition(text, **{first: word, end: after})
 
 
 def _has_term(condition: str, owner: str | None) -> str:

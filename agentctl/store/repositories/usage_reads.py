@@ -37,7 +37,6 @@ class UsageScope:
     Attributes:
         since, before: microseconds UTC, the beginnings of hours or days: the runs that ended
             between them.
-        visibility: the data scope of the caller.
         user_id: only of this user; None: of all visible ones.
         component_type, component_id, model: only of these; None for all.
     """

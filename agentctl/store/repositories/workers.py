@@ -109,16 +109,11 @@ def record_heartbeat(worker_id: str, now: int) -> Work[Heartbeat | None]:
 
     Return None if the row is gone: another process has removed the worker.
     """
-    return _record_heartbeat(worker_id, now).as_repeatable()
 
+    def build(beat: int, cancels: int, waiting: int, sweeper: str | None) -> Heartbeat:
+        return Heartbeat(beat, bool(cancels), bool(waiting), sweeper)
 
-@single_unit
-def _record_heartbeat(worker_id: str, now: int) -> Steps[Heartbeat | None]:
-    rows = yield Statement(_HEARTBEAT, {"worker_id": worker_id, "now": now})
-    if not rows:
-        return None
-    beat, has_cancel_requests, has_waiting_runs, sweeper = rows[0]
-    return Heartbeat(beat, bool(has_cancel_requests), bool(has_waiting_runs), sweeper)
+    return _HEARTBEAT.first(build, worker_id=worker_id, now=now).as_repeatable()
 
 
 def acquire_sweep(worker_id: str, now: int, *, exited: str | None = None) -> Work[bool]:

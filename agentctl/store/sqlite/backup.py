@@ -12,6 +12,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import apsw
@@ -49,7 +50,6 @@ class FinishedBackup:
         taken_at: the time of its state, in microseconds UTC; later commits are not in it.
         created_at: the time at which the database was created, in microseconds UTC
             (`read_creation_time`).
-        seconds: the duration of the copy and of the comparison.
         digest: SHA-256 of all rows, in hexadecimal; `hash_rows` computes it for any copy.
     """
 
@@ -95,16 +95,14 @@ async def back_up(source: Path, target: Path, report: ReportCopyProgress) -> Fin
     except OSError as error:
         raise _not_writable(part, error) from None
     try:
-        result = await run_on_thread(
+        backup = await run_on_thread(
             source, lambda connection, stop: _copy(connection, part, report, stop)
         )
         _publish(part, target)
     finally:
         for leftover in (part, *(part.with_name(f"{part.name}-{end}") for end in _SIDE_FILES)):
             leftover.unlink(missing_ok=True)
-    taken_at, created_at, schema, seconds, (tables, digest) = result
-    size = target.stat().st_size
-    return FinishedBackup(target, taken_at, created_at, size, schema, seconds, tables, digest)
+    return replace(backup, path=target)
 
 
 def read_creation_time(path: Path) -> int:
@@ -126,7 +124,7 @@ def read_creation_time(path: Path) -> int:
 
 def _copy(
     source: apsw.Connection, part: Path, report: ReportCopyProgress, stop: ShouldStop
-) -> tuple[int, int, int, float, CopiedRows]:
+) -> FinishedBackup:
     began = time.monotonic()
     # Every page and every row is read from this snapshot.
     source.execute("BEGIN")
@@ -142,13 +140,14 @@ def _copy(
                 report("pages copied", steps.page_count - steps.remaining, steps.page_count)
                 if stop():
                     raise apsw.InterruptError("the backup was cancelled")
-        rows = _compare(source, copy, report)
+        tables, digest = _compare(source, copy, report)
     except apsw.FullError:
         raise _not_writable(part, OSError(errno.ENOSPC, "")) from None
     finally:
         copy.close(True)
         source.execute("COMMIT")
-    return taken_at, created_at, schema, time.monotonic() - began, rows
+    seconds, size = time.monotonic() - began, part.stat().st_size
+    return FinishedBackup(part, taken_at, created_at, size, schema, seconds, tables, digest)
 
 
 def _compare(
@@ -157,7 +156,9 @@ def _compare(
     """Compare the copy with the original, row by row."""
     report("pages checked", 0, 0)
     is_whole = not is_damaged(copy)
-    total = 2 * sum(_count(source, name) for name in _tables(source))
+    total = 2 * sum(
+        source.execute(f'SELECT count(*) FROM "{name}"').get for name in _tables(source)
+    )
     read = hash_rows(source, lambda done: report("rows compared", done, total))
     half = sum(read[0].values())
     written = hash_rows(copy, lambda done: report("rows compared", half + done, total))
@@ -173,7 +174,7 @@ def _compare(
 
 def is_damaged(connection: apsw.Connection) -> bool:
     """Read every page of a database. Return True if one is damaged."""
-    return bool(connection.execute("PRAGMA integrity_check(1)").fetchall()[0][0] != "ok")
+    return bool(connection.execute("PRAGMA integrity_check(1)").get != "ok")
 
 
 def hash_rows(connection: apsw.Connection, report: Callable[[int], None]) -> CopiedRows:
@@ -204,11 +205,6 @@ def _tables(connection: apsw.Connection) -> dict[str, str]:
         " ORDER BY name"
     )
     return dict(rows)
-
-
-def _count(connection: apsw.Connection, table: str) -> int:
-    rows: int = connection.execute(f'SELECT count(*) FROM "{table}"').fetchall()[0][0]  # type: ignore[assignment]
-    return rows
 
 
 def _publish(part: Path, target: Path) -> None:

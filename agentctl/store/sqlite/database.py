@@ -146,16 +146,11 @@ class SqliteDatabase:
         return run_unit_on_snapshot(reader, work)
 
     async def write(self, work: Work[T]) -> T:
-        """Run a unit in one transaction. Return when it is on the disk.
-
-        An accepted unit runs even if the waiting task is cancelled.
-        """
         with self._lock:
             future: asyncio.Future[T] = self._open_writer().submit(work)
         return await future
 
     def write_blocking(self, work: Work[T]) -> T:
-        """Do the same as `write`, and block the calling thread until the change is on the disk."""
         with self._lock:
             future: Future[T] = self._open_writer().submit_blocking(work)
         return future.result()

@@ -114,7 +114,6 @@ def detect_filesystem(path: Path, mounts: Path = _MOUNTS) -> str | None:
     """Return the type of the filesystem of a file, such as `ext4`; None: unknown.
 
     Args:
-        path: the file or folder, which may be missing.
         mounts: the mount table of the kernel (proc_pid_mountinfo(5)).
     """
     try:

@@ -37,15 +37,12 @@ async def restore(
     replace: bool,
     report: Callable[[int], None],
 ) -> tuple[CopiedRows, Path | None]:
-    """Put a copy of a backup in the place of a database.
+    """Put a copy of a backup in the place of a database; return its rows, and the former one.
 
     Args:
         prepare: called with a copy of the backup and its rows; migrates and settles the copy. If
             it raises, nothing is changed.
         replace: True to move an existing database aside.
-
-    Returns:
-        The rows of the backup, and the path to which the former database was moved, if any.
     """
     if os.path.lexists(path) and not replace:
         raise errors.Conflict(

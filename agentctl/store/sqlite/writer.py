@@ -78,6 +78,7 @@ class Writer:
     """The writer thread of one file. The constructor starts it, `stop` ends it.
 
     Attributes:
+        is_busy: True while the thread runs units.
         failed_at: the time on the monotonic clock of the last transaction that failed because the
             file cannot be written; None without one.
     """
@@ -86,7 +87,7 @@ class Writer:
         self._name = name
         self._file = file
         self._queue: SimpleQueue[_QueuedUnit | None] = SimpleQueue()
-        self._busy = False
+        self.is_busy = False
         self._busy_handler = BusyHandler(WAIT_SECONDS)
         self._late: list[_QueuedUnit] = []  # of a group that waited in vain, with time left
         self.failed_at: float | None = None
@@ -97,11 +98,6 @@ class Writer:
     def waiting(self) -> int:
         """The number of units that wait for the thread."""
         return self._queue.qsize()
-
-    @property
-    def is_busy(self) -> bool:
-        """True while the thread runs units."""
-        return self._busy
 
     def submit(self, work: Work[Any]) -> asyncio.Future[Any]:
         """Accept a unit. It runs even if the task that waits for the future is cancelled."""
@@ -131,7 +127,7 @@ class Writer:
         while not stopping or self._late:
             group, stop = self._take()
             stopping = stopping or stop
-            self._busy = True
+            self.is_busy = True
             try:
                 connection = connection or self._file.connect(open_connection)
                 self._commit(connection, group)
@@ -142,7 +138,7 @@ class Writer:
             except BaseException as error:
                 self._undo(connection)
                 self._fail(group, error)
-            self._busy = False
+            self.is_busy = False
             # After the commit: no caller has a result that a crash could undo.
             _resolve(group)
         if connection is not None:
