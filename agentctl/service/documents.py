@@ -16,7 +16,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
 from agentctl.records.run_reader import RunReader
 from agentctl.records.run_spec import RunSpec
-from agentctl.records.runs import RunDetails, RunRecord
+from agentctl.records.runs import RunDetails, RunRecord, RunRow
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
@@ -38,7 +38,6 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import approvals, queue, run_reads, sessions
 from agentctl.store.repositories.approvals import ApprovalRow
-from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE, parse_counters
 from agentctl.store.visibility import EVERYONE
 

@@ -8,9 +8,9 @@ from functools import cache
 import orjson
 
 from agentctl.errors import Unavailable
+from agentctl.records.runs import LastRunState, RunRow, RunState
 from agentctl.records.times import format_rfc3339
 from agentctl.runs.states import is_final
-from agentctl.store.repositories.run_rows import LastRunState, RunRow, RunState
 
 CHECKED_BYTES = 16_384
 """Size of a stored text that is parsed before it is sent."""

@@ -21,13 +21,12 @@ from agentctl.interface.requests import (
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
 from agentctl.records.routes import operation_ids
-from agentctl.records.runs import RunCauses, ToolCallRecord
+from agentctl.records.runs import RunCauses, RunRow, ToolCallRecord
 from agentctl.runs.follow.follow import flatten
 from agentctl.service import paging
 from agentctl.service.causes import read_run_causes
 from agentctl.service.family import OperationFamily
 from agentctl.store.repositories import run_lists, run_reads
-from agentctl.store.repositories.run_rows import RunRow
 
 _OPEN_STATUSES: tuple[RunStatus, ...] = ("PENDING", "RUNNING", "PAUSED")
 

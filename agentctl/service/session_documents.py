@@ -11,6 +11,7 @@ import orjson
 import agentctl
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
+from agentctl.records.runs import LastRunState
 from agentctl.records.times import format_rfc3339
 from agentctl.service.json_texts import (
     JsonText,
@@ -23,7 +24,6 @@ from agentctl.service.json_texts import (
 )
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
-from agentctl.store.repositories.run_rows import LastRunState
 from agentctl.store.repositories.search_pages import MatchedSession
 from agentctl.store.repositories.session_lists import ListedSession
 from agentctl.store.repositories.sessions import SessionRow, SummaryRow

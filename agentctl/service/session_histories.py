@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from agentctl.records.runs import StoredHistory
 from agentctl.runtime.bounds import convert
 from agentctl.store.database import Database, ReadSize
 from agentctl.store.repositories import run_reads, sessions
-from agentctl.store.repositories.run_rows import StoredHistory
 from agentctl.store.repositories.sessions import SessionRow
 
 MAXIMUM_BYTES = 16_777_216

@@ -34,7 +34,7 @@ from agentctl.records.document import Document
 from agentctl.records.ids import new_id
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import ComponentKind
-from agentctl.records.runs import FoundTurn, RunRecord
+from agentctl.records.runs import FoundTurn, LastRunState, RunRecord, RunState
 from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage, SessionView
 from agentctl.records.times import now
 from agentctl.records.validation import check_session_id, check_text, dump_checked_json
@@ -48,7 +48,6 @@ from agentctl.store.listing import RowPage, Slice
 from agentctl.store.repositories import run_reads, search_pages, session_lists, sessions
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories.quotas import check_added
-from agentctl.store.repositories.run_rows import LastRunState, RunState
 from agentctl.store.repositories.search_pages import MatchedSession
 from agentctl.store.repositories.sessions import SessionRow, SummaryRow
 from agentctl.store.search import SearchWords, parse_search

@@ -17,11 +17,11 @@ from itertools import product
 
 from agentctl.config import settings
 from agentctl.records.ids import new_id
+from agentctl.records.runs import RunEnd
 from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import open_database
 from agentctl.store.repositories import run_reads, runs, sessions
-from agentctl.store.repositories.run_rows import RunEnd
 from agentctl.store.visibility import Visibility
 from tests.store.lists import list_sessions
 from tests.store.rows import a_run

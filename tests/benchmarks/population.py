@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
-from agentctl.store.repositories.run_rows import RunRow
+from agentctl.records.runs import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 
 __all__ = [

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 from agentctl.config import settings
 from agentctl.records.ids import new_id
+from agentctl.records.runs import RunEnd
 from agentctl.records.times import now
 from agentctl.store.database import Database, ReadSize, Sql, Statement, Steps, Work, unit
 from agentctl.store.databases import open_database
 from agentctl.store.repositories import run_reads, runs, sessions
-from agentctl.store.repositories.run_rows import RunEnd
 from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.benchmarks.population import (

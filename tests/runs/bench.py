@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from agentctl.records.runs import NewRun, RunState
 from agentctl.runs.life.admission import AdmittedRun, admit_durable_member
 from agentctl.runs.life.finish import store_end
 from agentctl.runs.life.live import Continuation, LiveRun
@@ -18,7 +19,6 @@ from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql
 from agentctl.store.repositories import run_reads, runs, sessions, steps
-from agentctl.store.repositories.run_rows import NewRun, RunState
 from agentctl.store.repositories.steps import StepRow
 from tests.deployment import Deployment
 from tests.run_specs import a_spec

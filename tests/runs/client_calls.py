@@ -12,9 +12,9 @@ import orjson
 from agentctl import errors
 from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.runs import RunRow
 from agentctl.records.times import format_rfc3339
 from agentctl.runs.states import is_final
-from agentctl.store.repositories.run_rows import RunRow
 from tests.runs.database_invariants import InvariantChecker
 from tests.runs.simulated_processes import Process
 

@@ -19,13 +19,13 @@ import orjson
 from agentctl.config.settings import Database as Entry
 from agentctl.config.settings import Settings
 from agentctl.interface.requests import StreamEvent
+from agentctl.records.runs import RunRow
 from agentctl.runs.log import event_format
 from agentctl.runs.log.event_rows import RunIdentity, encode_events
 from agentctl.runtime.transcript.events import Content, RunEvent
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import events, run_reads, runs, sessions, workers
-from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.workers import WorkerRow
 from agentctl.store.visibility import EVERYONE
 from tests.process import base_environment

@@ -24,6 +24,7 @@ import pytest
 from agentctl.config.settings import Agent, Approvals
 from agentctl.config.settings import Database as Entry
 from agentctl.interface.requests import BulkDeletion, NewSession, SessionPatch
+from agentctl.records.runs import NewRun, RunPause
 from agentctl.runs.desk.decisions import write_decisions
 from agentctl.runs.life.admission import Idempotency, IdempotentReplay, Submission, admit_run
 from agentctl.runs.life.cancel import _request_cancel
@@ -43,7 +44,6 @@ from agentctl.store.repositories import accounts, approvals, events, runs, sessi
 from agentctl.store.repositories.accounts import AccountRow
 from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint, DecisionChange
 from agentctl.store.repositories.integrity import check_sessions
-from agentctl.store.repositories.run_rows import NewRun, RunPause
 from agentctl.store.visibility import Visibility
 from tests.postgres import drop_schema
 from tests.run_specs import a_spec

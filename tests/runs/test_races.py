@@ -21,11 +21,11 @@ import pytest
 from agentctl import errors
 from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
+from agentctl.records.runs import RunRow
 from agentctl.runs.states import is_final
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.repositories import workers
-from agentctl.store.repositories.run_rows import RunRow
 from tests.loops import wait_until
 from tests.runs.client_calls import check_cancel, check_numbers, component_of, event_data, is_end
 from tests.runs.components import LONG, QUICK, build_settings, collect_garbage, ignore_never_awaited

@@ -33,10 +33,10 @@ from hypothesis.stateful import (
 from agentctl import errors
 from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.records.kinds import ComponentKind
+from agentctl.records.runs import RunRow
 from agentctl.runs.jobs.sweep import sweep_dead_workers
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.repositories import workers
-from agentctl.store.repositories.run_rows import RunRow
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.runs.client_calls import (

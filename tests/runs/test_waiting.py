@@ -9,6 +9,7 @@ import pytest
 
 from agentctl.config.settings import Approvals, Settings
 from agentctl.config.webhooks import Webhook
+from agentctl.records.runs import RunRow
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run, release_if_decided
 from agentctl.runs.life.finish import store_pause
 from agentctl.runs.life.live import LiveRun
@@ -19,7 +20,6 @@ from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs
-from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.visibility import EVERYONE
 from tests.deployment import Deployment
 from tests.runs.bench import Bench, open_bench

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from agentctl.records.runs import NewRun, RunEnd
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.run_rows import NewRun, RunEnd
 from agentctl.store.repositories.sessions import SessionRow
 from tests.run_specs import a_spec
 

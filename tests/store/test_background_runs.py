@@ -9,10 +9,10 @@ import pytest
 from agentctl.errors import Conflict, NotFound
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.runs import RunEnd
 from agentctl.records.times import now
 from agentctl.runs.life.background import admit_background_run, parse_summary
 from agentctl.store.repositories import run_reads, runs, sessions
-from agentctl.store.repositories.run_rows import RunEnd
 from tests.run_specs import a_spec
 from tests.store.conftest import Store
 from tests.store.rows import a_run

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from agentctl.records.runs import RunRow
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads, runs, sessions
-from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 from tests.store.conftest import Store

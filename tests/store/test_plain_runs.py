@@ -9,11 +9,11 @@ from typing import Any
 import asyncpg
 import pytest
 
+from agentctl.records.runs import NewRun, RunEnd
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import audit, events, runs, sessions
 from agentctl.store.repositories.events import Batch
-from agentctl.store.repositories.run_rows import NewRun, RunEnd
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.postgres import PostgresUnderTest

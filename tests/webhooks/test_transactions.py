@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from agentctl.config import load_settings
+from agentctl.records.runs import NewRun
 from agentctl.records.times import now
 from agentctl.runs.desk.decisions import expire_approvals
 from agentctl.runs.life import cancel as cancelling
@@ -25,7 +26,6 @@ from agentctl.store.databases import Databases
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, runs, sessions
 from agentctl.store.repositories.approvals import ApprovalRow
-from agentctl.store.repositories.run_rows import NewRun
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
 from agentctl.webhooks.signing import generate_secret

@@ -18,6 +18,7 @@ from agentctl.errors import ValidationFailed
 from agentctl.records.ids import is_session_id, is_unique_id
 from agentctl.records.kinds import KINDS, ComponentKind, Record, RunStatus
 from agentctl.records.run_spec import OriginKind
+from agentctl.records.runs import RunRow
 from agentctl.records.sessions import (
     TOKEN_COUNTERS,
     AgentSessionDetailSchema,
@@ -28,7 +29,6 @@ from agentctl.records.shape import find_mismatch
 from agentctl.records.times import format_rfc3339, parse_rfc3339
 from agentctl.records.validation import check_text
 from agentctl.runs.states import is_final
-from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import SessionRow
 
 MAXIMUM_NAME_LENGTH = 255
@@ -233,6 +233,8 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
         background=0,
         attempt=1,
         owner=None,
+        queued_at=None,
+        queue_turn=None,
         cancel_requested_by=_read_text(record, "cancel_requested_by", at),
         cancel_reason=_read_text(record, "cancel_reason", at),
         late_result=int(record.get("late_result") is not None),

@@ -14,6 +14,7 @@ from functools import partial
 from agentctl import errors
 from agentctl.admin.runs_doctor.find import Problem
 from agentctl.admin.runs_doctor.tool_calls import UnreadableMessages, close_calls, find_open_calls
+from agentctl.records.runs import RunState
 from agentctl.records.times import now, whole_seconds
 from agentctl.runs.states import is_final
 from agentctl.runs.workers import process
@@ -22,7 +23,6 @@ from agentctl.runs.workers.recovery import recover_runs, settle_inconsistent
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import integrity, run_reads, workers
-from agentctl.store.repositories.run_rows import RunState
 
 _REPAIR_ORDER = ("no_session", "lost", "inconsistent", "open_calls", "dead_worker")
 """Kinds that can be repaired, in this order: a run without a session is deleted and not ended, and

@@ -12,6 +12,7 @@ from typing import Any
 
 from agentctl import errors
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.runs import RunRow, RunState
 from agentctl.records.times import now
 from agentctl.runs.log import event_format
 from agentctl.runs.log.event_rows import RunIdentity, encode_event
@@ -22,7 +23,6 @@ from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, queue, run_reads, runs, steps
-from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.webhooks.facts import publish_run
 
 MAXIMUM_IN_SESSION = 20

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 
 from agentctl import errors
 from agentctl.light_dataclass import dataclass
-from agentctl.records.runs import CancelOutcome
+from agentctl.records.runs import CancelOutcome, RunState
 from agentctl.runs.desk.waiting import cancel_run
 from agentctl.runs.life.changes import DatabaseChanges
 from agentctl.runs.life.engine import Engine
@@ -23,7 +23,6 @@ from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.database import Database, Steps, Work, run_topic, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import run_reads
-from agentctl.store.repositories.run_rows import RunState
 from agentctl.work.tasks import Tasks
 
 LEAVE_SECONDS = 1.0

@@ -19,6 +19,7 @@ from agentctl import errors
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.runs import RunState
 from agentctl.records.times import now
 from agentctl.runs.desk.decisions import EXPIRY
 from agentctl.runs.desk.waiting import cancel_run, end_overdue_run
@@ -33,7 +34,6 @@ from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import queue, run_reads
 from agentctl.store.repositories.queue import NextLeg
-from agentctl.store.repositories.run_rows import RunState
 from agentctl.store.repositories.workers import Heartbeat
 from agentctl.work.tasks import Tasks, retry_while_unavailable
 

@@ -16,7 +16,7 @@ from itertools import chain, repeat
 from typing import Literal, cast
 
 from agentctl.config.settings import Approvals
-from agentctl.records.runs import FinalStatus
+from agentctl.records.runs import FinalStatus, RunEnd
 from agentctl.records.times import now
 from agentctl.runs.desk.waiting import cancel_waiting_members, close_approvals
 from agentctl.runs.life.background import build_summary
@@ -31,7 +31,6 @@ from agentctl.runtime.failures import DETAILS
 from agentctl.store.database import Steps, Work, single_unit, unit
 from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
-from agentctl.store.repositories.run_rows import RunEnd
 from agentctl.webhooks.facts import publish_run
 from agentctl.work.tasks import retry_while_unavailable
 

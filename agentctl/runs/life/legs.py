@@ -18,6 +18,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import hash_call
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.runs import RunPause, RunState
 from agentctl.records.times import now
 from agentctl.runs.desk.waiting import lock_queue
 from agentctl.runs.life.admission import AdmittedRun
@@ -44,7 +45,6 @@ from agentctl.store.repositories import (
     sessions,
 )
 from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
-from agentctl.store.repositories.run_rows import RunPause, RunState
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
 

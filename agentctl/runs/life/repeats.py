@@ -24,6 +24,7 @@ from agentctl.records.repeats import (
     RepeatPlan,
 )
 from agentctl.records.run_spec import Origin
+from agentctl.records.runs import RunRow
 from agentctl.runs.workers.recovery import WORKER_LOST_REASON
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
@@ -31,7 +32,6 @@ from agentctl.runtime.transcript.history import CANCELLED_RESULT, mark_kept
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, run_reads
 from agentctl.store.repositories.approvals import ApprovalRow
-from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.visibility import EVERYONE, Visibility
 
 Message = Mapping[str, Any]

@@ -10,7 +10,7 @@ import orjson
 from agentctl.records.events import END_KINDS, EVENT_NAMES, EventKind
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import Origin
-from agentctl.records.runs import FinalStatus
+from agentctl.records.runs import FinalStatus, RunRow
 from agentctl.records.times import format_rfc3339, now, whole_seconds
 from agentctl.runs.log.event_rows import Piece, RunIdentity, find_frame
 from agentctl.runs.states import Ending
@@ -18,7 +18,6 @@ from agentctl.runtime.pauses import Decided
 from agentctl.runtime.transcript.events import Content, RunEvent, ThinkingDelta
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.repositories.approvals import ApprovalRow
-from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.sessions import NO_USAGE
 
 LOST_SEQ_STEP = 1_000_000

@@ -29,6 +29,7 @@ from agentctl.records.events import Event, EventKind, find_event_kind, parse_eve
 from agentctl.records.kinds import find_component
 from agentctl.records.run_reader import RunReader
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.runs import RunRow, RunState
 from agentctl.records.times import parse_rfc3339, whole_seconds
 from agentctl.runs.log.event_rows import decode_events
 from agentctl.runtime.journal import ENDED, STEP_PREFIX
@@ -38,7 +39,6 @@ from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import approvals, events, run_reads, steps
 from agentctl.store.repositories.approvals import Checkpoint
-from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.store.repositories.steps import StepRow
 
 START, PAUSE = "start", "pause"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import orjson
 
 from agentctl.records.run_spec import RunSpec
+from agentctl.records.runs import RunEnd, RunRow
 from agentctl.records.text import replace_unstorable
 from agentctl.runs.log.fold import begin_transcript
 from agentctl.runs.states import Ending
@@ -12,7 +13,6 @@ from agentctl.runtime.transcript.history import build_chat_history
 from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import runs
-from agentctl.store.repositories.run_rows import RunEnd, RunRow
 
 
 def build_run_end(

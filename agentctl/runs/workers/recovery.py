@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from agentctl.records.runs import RunRow, RunState
 from agentctl.records.times import now
 from agentctl.runs.desk.lost_calls import (
     append_pause_event,
@@ -42,7 +43,6 @@ from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, integrity, run_reads, runs, steps
-from agentctl.store.repositories.run_rows import RunRow, RunState
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from agentctl.records.runs import NewRun, RunEnd
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit
 from agentctl.store.repositories import audit, runs, sessions, usage
 from agentctl.store.repositories.events import Batch
-from agentctl.store.repositories.run_rows import NewRun, RunEnd
 from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.states import RUN, change
 from agentctl.store.visibility import IS_VISIBLE, Visibility

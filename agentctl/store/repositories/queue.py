@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from agentctl.records.runs import RunState
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit, unit
 from agentctl.store.listing import ID_GROUP, group_ids
 from agentctl.store.repositories.run_reads import STATE_COLUMNS
-from agentctl.store.repositories.run_rows import RunState
 from agentctl.store.states import IS_LIVE, RUN, change
 
 AFTER_RUNS = 0

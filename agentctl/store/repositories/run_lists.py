@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from agentctl.interface.requests import RunFilter
 from agentctl.records.items import SUMMARY_VIEWS
+from agentctl.records.runs import RunRow
 from agentctl.store.database import Steps, unit
 from agentctl.store.listing import MAXIMUM_COMPARED, Conditions, Listing, RowPage, Slice
 from agentctl.store.repositories.run_reads import RUN_COLUMNS, SUMMARY_COLUMNS
-from agentctl.store.repositories.run_rows import RunRow
 from agentctl.store.repositories.text_filters import (
     ERROR_TEXT,
     MAXIMUM_COMPARED_METADATA,

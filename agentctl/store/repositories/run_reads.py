@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
 
+from agentctl.records.runs import LastRunState, RunRow, RunState, StoredHistory, Turn
 from agentctl.store.database import Sql, Statement, Steps, Work, single_unit, unit
 from agentctl.store.listing import ID_GROUP, Order, group_ids
-from agentctl.store.repositories.run_rows import LastRunState, RunRow, RunState, StoredHistory, Turn
 from agentctl.store.states import HAS_CANCEL_REQUEST, IS_LIVE
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 

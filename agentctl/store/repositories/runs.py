@@ -15,10 +15,10 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from agentctl.records.ids import new_id
+from agentctl.records.runs import NewRun, RunEnd, RunPause, RunRow
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.repositories import queue, sessions, usage
 from agentctl.store.repositories.run_reads import RUN_COLUMNS
-from agentctl.store.repositories.run_rows import NewRun, RunEnd, RunPause, RunRow
 from agentctl.store.repositories.sessions import parse_counters
 from agentctl.store.states import IS_OPEN, RUN, change
 

@@ -38,7 +38,7 @@ class DeliveryRow:
 
 
 class PublishedRun(NamedTuple):
-    """The columns of a run that its events have; see `run_rows.RunRow`."""
+    """The columns of a run that its events have; see `records.runs.RunRow`."""
 
     run_id: str
     session_id: str
