@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from agentctl.records.ids import new_id
+from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import NewRun, RunEnd, RunPause, RunRow
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, Work, build_insert, unit
 from agentctl.store.repositories import queue, sessions, usage
@@ -22,30 +23,25 @@ from agentctl.store.repositories.run_reads import RUN_COLUMNS
 from agentctl.store.repositories.sessions import parse_counters
 from agentctl.store.states import IS_OPEN, RUN, change
 
-CREATED_COLUMNS = (
-    "run_id", "session_id", "seq", "parent_run_id", "component_type", "component_id", "user_id",
-    "status", "background", "attempt", "owner", "created_at", "started_at", "late_result", "input",
-    "input_object", "metadata", "session_state", "purpose", "request_id", "origin_run_id",
-    "origin_kind", "origin_at", "queued_at", "queue_turn", "trace",
-)  # fmt: skip
-"""The columns of a new row; the others are NULL."""
-
-_CREATE = change(RUN, "start", "accept", "enqueue")(build_insert("runs", CREATED_COLUMNS))
-
 _STORED = tuple(field.name for field in fields(RunRow))
 _get_stored = attrgetter(*_STORED)
+
+_NEW = tuple(field.name for field in fields(RunSpec) if field.name in _STORED)
+_get_new = attrgetter(*_NEW)
+
+CREATED_COLUMNS = (
+    *_NEW, "seq", "status", "attempt", "owner", "created_at", "started_at", "late_result",
+    "queued_at", "queue_turn", "origin_run_id", "origin_kind", "origin_at",
+)  # fmt: skip
+"""The columns of a new row: those that its specification has, and its state. Others are NULL."""
+
+_CREATE = change(RUN, "start", "accept", "enqueue")(build_insert("runs", CREATED_COLUMNS))
 
 # Its usage is that of another system.
 _RESTORE = change(RUN, "import")(build_insert("runs", (*_STORED, "counted")))
 
-_NEW = (
-    "run_id", "session_id", "parent_run_id", "component_type", "component_id", "user_id", "input",
-    "input_object", "purpose", "request_id", "trace",
-)  # fmt: skip
-"""The columns that a new row has from the specification of its run, of every run."""
-
 _END = tuple(field.name for field in fields(RunEnd))
-_get_new, _get_end = attrgetter(*_NEW), attrgetter(*_END)
+_get_end = attrgetter(*_END)
 
 CHANGED = "RETURNING session_id, seq, parent_run_id"
 
@@ -72,17 +68,19 @@ _START = change(RUN, "begin")(
     f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {CHANGED}"
 )
 
+_NOT_REPLACED = (
+    "run_id", "attempt", "finished_at", "stopped_at", "cancel_reason", "model_calls",
+    "first_token_at",
+)  # fmt: skip
+"""The fields of `RunEnd` that are no column, or that the statement compares with the row."""
+
+_REPLACED = ", ".join(f"{name} = :{name}" for name in _END if name not in _NOT_REPLACED)
+
 FINISH = change(RUN, "end", "end lost", "end waiting")(
-    "UPDATE runs SET status = :status, content = :content, history = :history,"
-    " messages = :messages, tools = :tools, metrics = :metrics, error_code = :error_code,"
-    " error_detail = :error_detail,"
+    f"UPDATE runs SET {_REPLACED},"
     f" finished_at = {_not_before(':finished_at', _LATEST)},"
     f" stopped_at = {_not_before(':stopped_at', _LATEST)},"
-    " late_result = :late_result, attempt = attempt + :lost, output = :output, queue_turn = NULL,"
-    " reasoning_content = :reasoning_content, native_kind = :native_kind,"
-    " native_history = :native_history, holding = :holding,"
-    " spans = :spans, causes = :causes, model = :model, model_metrics = :model_metrics,"
-    " counted = 1,"
+    " attempt = attempt + :lost, queue_turn = NULL, counted = 1,"
     " cancel_reason = coalesce(cast(:cancel_reason as text), cancel_reason)"
     f" WHERE run_id = :run_id AND attempt = :attempt AND {{where}} {CHANGED}"
 )
@@ -199,25 +197,26 @@ def _find_first_status(run: NewRun) -> str:
 
 def build_new_values(run: NewRun) -> dict[str, Value]:
     """Return the values of `CREATED_COLUMNS`, without `seq`."""
-    spec, at = run.spec, run.created_at
-    top, status = spec.parent_run_id is None, _find_first_status(run)
-    return dict(zip(_NEW, _get_new(spec), strict=True)) | {
-        "status": status,
+    spec, at, origin = run.spec, run.created_at, run.spec.origin
+    status = _find_first_status(run)
+    values = dict(zip(_NEW, _get_new(spec), strict=True)) | {
         "background": int(spec.background),
+        "status": status,
         "attempt": 1,
         "owner": run.owner,
         "created_at": at,
         "started_at": at if status == "RUNNING" else None,
+        "late_result": 0,
         "queued_at": None if run.queue_turn is None else at,
         "queue_turn": run.queue_turn,
-        "late_result": 0,
-        # The objects of the request are read from the row of its root run only.
-        "metadata": spec.metadata if top else None,
-        "session_state": spec.session_state if top else None,
-        "origin_run_id": None if spec.origin is None else spec.origin.run_id,
-        "origin_kind": None if spec.origin is None else spec.origin.kind,
-        "origin_at": None if spec.origin is None else spec.origin.at,
+        "origin_run_id": None if origin is None else origin.run_id,
+        "origin_kind": None if origin is None else origin.kind,
+        "origin_at": None if origin is None else origin.at,
     }
+    if spec.parent_run_id is not None:
+        # The objects of the request are read from the row of its root run only.
+        values |= {"metadata": None, "session_state": None}
+    return values
 
 
 @unit
