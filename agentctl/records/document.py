@@ -6,7 +6,8 @@ parses the record.
 
 from __future__ import annotations
 
-from typing import Generic, NotRequired, TypeVar, cast
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Generic, NotRequired, TypeVar, cast
 
 import orjson
 from typing_extensions import TypedDict
@@ -32,6 +33,30 @@ class Document(Generic[Record]):
 def build_document(record: Built) -> Document[Built]:
     """Serialize a record."""
     return Document(orjson.dumps(record))
+
+
+def derive(*, without: Collection[str], after: Mapping[str, Sequence[str]]) -> Callable[[Any], Any]:
+    """Remove fields that a record has from its base. Type checkers still know them.
+
+    Args:
+        without: the removed fields.
+        after: fields that follow another one; the others have the order of the base.
+    """
+
+    def build(record: Any) -> Any:
+        moved = {name for names in after.values() for name in names}
+        order = [
+            name
+            for first in record.__annotations__
+            if first not in moved
+            for name in (first, *after.get(first, ()))
+        ]
+        kept = {name: record.__annotations__[name] for name in order if name not in without}
+        derived: Any = TypedDict(record.__name__, kept)  # type: ignore[misc]
+        derived.__module__, derived.__doc__ = record.__module__, record.__doc__
+        return derived
+
+    return build
 
 
 class ErrorBody(TypedDict):

@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRecord, ApprovalSummary
+from agentctl.records.document import derive
 from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.run_spec import OriginKind, RunSpec
 from agentctl.records.sessions import PageMeta
@@ -159,45 +160,26 @@ class ToolCallRecord(TypedDict):
     result: str | None
 
 
-class RunSummary(TypedDict):
+LARGE_FIELDS = (
+    "input_object", "content", "messages", "tools", "output", "reasoning_content", "metadata",
+    "session_state", "trace_id", "spans", "member_runs",
+)  # fmt: skip
+"""The fields of a run record that its summary does not have."""
+
+
+@derive(
+    without=LARGE_FIELDS,
+    after={"input": ("purpose",), "total_tokens": ("tool_calls", "member_count")},
+)
+class RunSummary(RunRecord):
     """One run without its content, messages and tool calls, as `view=summary` returns it.
 
     `input` has at most 200 characters. `tool_calls` is null until the run has ended, and if it is
     not known.
     """
 
-    run_id: str
-    session_id: str
-    parent_run_id: str | None
-    agent_id: NotRequired[str]
-    team_id: NotRequired[str]
-    workflow_id: NotRequired[str]
-    user_id: str | None
-    status: RunStatus
-    input: str
-    purpose: Literal["summary", "memory"] | None
-    metrics: dict[str, Any]
-    total_tokens: int | None
     tool_calls: int | None
     member_count: int
-    error: RunErrorRecord | None
-    created_at: Timestamp
-    queued_at: Timestamp | None
-    queue_position: int | None
-    started_at: Timestamp | None
-    paused_at: Timestamp | None
-    finished_at: Timestamp | None
-    cancel_requested_at: Timestamp | None
-    cancel_requested_by: str | None
-    cancel_reason: str | None
-    stopped_at: Timestamp | None
-    late_result: LateResult | None
-    holding: list[str] | None
-    request_id: str | None
-    origin_run_id: str | None
-    origin_kind: OriginKind | None
-    origin_at: int | None
-    approvals: list[ApprovalSummary]
 
 
 class RunSummaryPage(TypedDict):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
 
-from agentctl.records.runs import LastRunState, RunRow, RunState, StoredHistory, Turn
+from agentctl.records.runs import LARGE_FIELDS, LastRunState, RunRow, RunState, StoredHistory, Turn
 from agentctl.store.database import Sql, Statement, Steps, Work, single_unit, unit
 from agentctl.store.listing import ID_GROUP, Order, group_ids
 from agentctl.store.states import HAS_CANCEL_REQUEST, IS_LIVE
@@ -16,15 +16,9 @@ RUN_COLUMNS = ", ".join(field.name for field in fields(RunRow))
 """The columns of `RunRow`, in its order."""
 
 _SUMMARY = {
-    **dict.fromkeys(
-        (
-            "content", "history", "messages", "tools", "metadata", "session_state", "output",
-            "reasoning_content", "input_object",
-        ),
-        "NULL",
-    ),
+    **dict.fromkeys({*LARGE_FIELDS, "history"} - {"spans"}, "NULL"),
     "input": "substr(input, 1, 201)",
-}  # fmt: skip
+}
 
 SUMMARY_COLUMNS = ", ".join(_SUMMARY.get(field.name, field.name) for field in fields(RunRow))
 """The columns of `RunRow` without the large ones, and with the beginning of the input."""
