@@ -97,6 +97,12 @@ class WorkflowSessionDetailSchema(TypedDict):
     hold: NotRequired[HoldRecord]
 
 
+SESSION_DETAILS: dict[ComponentKind, type] = {
+    "agent": AgentSessionDetailSchema,
+    "team": TeamSessionDetailSchema,
+    "workflow": WorkflowSessionDetailSchema,
+}
+
 SessionDetail = AgentSessionDetailSchema | TeamSessionDetailSchema | WorkflowSessionDetailSchema
 
 

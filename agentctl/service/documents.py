@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import orjson
@@ -16,7 +15,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
 from agentctl.records.run_reader import RunReader
 from agentctl.records.run_spec import RunSpec
-from agentctl.records.runs import RunDetails, RunRecord, RunRow
+from agentctl.records.runs import CancelRecord, RunDetails, RunRecord, RunRow, RunState, RunSummary
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
@@ -26,9 +25,9 @@ from agentctl.runs.log.fold import find_root_id, read_stored_items
 from agentctl.runs.states import is_final, is_settled
 from agentctl.service.json_texts import (
     JsonText,
+    RecordWriter,
     dump,
     dump_holding,
-    dump_time,
     join_array,
     join_object,
     stored_json,
@@ -55,6 +54,14 @@ FindMetrics = Callable[[str], dict[str, int | None] | None]
 
 UNKNOWN_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS)).decode()
 """The counters of a live run that another process executes: a JSON object."""
+
+_COMPUTED = ("metrics", "late_result", "holding", "messages", "tools", "spans")
+_RUN = RecordWriter(
+    RunRecord, RunRow, computed=_COMPUTED, last=("trace_id", "spans", "member_runs")
+)
+_SUMMARY = RecordWriter(RunSummary, RunRow, computed=(*_COMPUTED, "input"))
+_CANCEL = RecordWriter(CancelRecord, RunState, {"reason": "cancel_reason"}, computed=["holding"])
+_APPROVAL = RecordWriter(ApprovalRecord, ApprovalRow, {"approved_arguments_hash": "approved_hash"})
 
 
 def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: RowPage[Any]) -> bytes:
@@ -111,30 +118,18 @@ def build_run_document(
         cut: characters after which messages and results of tools are cut; None: not at all.
         spans: the spans of a live run; those of a run that has ended are in its row.
     """
-    stored_spans = stored_json(row.spans or "[]") if spans is None else orjson.dumps(spans)
-    error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     trace = parse_run_trace(row.trace)
-    members = {
-        **_first_members(row),
-        "input": dump(row.input),
-        "input_object": stored_json(row.input_object),
-        "content": dump(row.content),
-        "messages": _cut_entries(row.messages, "content", cut),
-        "tools": _cut_entries(row.tools, "result", cut),
-        "metrics": stored_json(facts.metrics),
-        "total_tokens": dump(facts.total_tokens),
-        "output": stored_json(row.output),
-        "reasoning_content": dump(row.reasoning_content),
-        "purpose": dump(row.purpose),
-        "metadata": stored_json(row.metadata),
-        "session_state": stored_json(row.session_state),
-        "error": orjson.dumps(error),
-        **_life_members(row, facts),
-        "trace_id": dump(trace.own.trace_id if trace is not None else None),
-        "spans": stored_spans,
-        "member_runs": orjson.dumps(list(member_runs)),
-    }
-    return join_object(members)
+    return _RUN.write(
+        row,
+        {
+            **_build_members(row, facts),
+            "messages": _cut_entries(row.messages, "content", cut),
+            "tools": _cut_entries(row.tools, "result", cut),
+            "trace_id": dump(trace.own.trace_id if trace is not None else None),
+            "spans": stored_json(row.spans or "[]") if spans is None else orjson.dumps(spans),
+            "member_runs": orjson.dumps(list(member_runs)),
+        },
+    )
 
 
 def build_start_document(spec: RunSpec) -> bytes:
@@ -151,53 +146,30 @@ def build_start_document(spec: RunSpec) -> bytes:
 
 def build_run_summary(row: RunRow, facts: RelatedFacts) -> bytes:
     """Build the summary of a run, read with `SUMMARY_COLUMNS` (docs/contract.md "Run summary")."""
-    error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     spans = None if row.spans is None else orjson.loads(row.spans)
-    members = {
-        **_first_members(row),
-        "input": dump(cut_text(row.input, INPUT_LENGTH)),
-        "purpose": dump(row.purpose),
+    tool_calls = None if spans is None else sum(1 for span in spans if span["kind"] == "tool")
+    return _SUMMARY.write(
+        row,
+        {
+            **_build_members(row, facts),
+            "input": dump(cut_text(row.input, INPUT_LENGTH)),
+            "tool_calls": dump(tool_calls),
+            "member_count": dump(facts.member_count),
+        },
+    )
+
+
+def _build_members(row: RunRow, facts: RelatedFacts) -> dict[str, JsonText]:
+    """Build the members of a record and of a summary that are no column of the run."""
+    error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
+    return {
+        KINDS[cast(ComponentKind, row.component_type)].id_field: dump(row.component_id),
         "metrics": stored_json(facts.metrics),
         "total_tokens": dump(facts.total_tokens),
-        "tool_calls": dump(
-            None if spans is None else sum(1 for span in spans if span["kind"] == "tool")
-        ),
-        "member_count": dump(facts.member_count),
         "error": orjson.dumps(error),
-        **_life_members(row, facts),
-    }
-    return join_object(members)
-
-
-def _first_members(row: RunRow) -> dict[str, JsonText]:
-    return {
-        "run_id": dump(row.run_id),
-        "session_id": dump(row.session_id),
-        "parent_run_id": dump(row.parent_run_id),
-        KINDS[cast(ComponentKind, row.component_type)].id_field: dump(row.component_id),
-        "user_id": dump(row.user_id),
-        "status": dump(row.status),
-    }
-
-
-def _life_members(row: RunRow, facts: RelatedFacts) -> dict[str, JsonText]:
-    return {
-        "created_at": dump_time(row.created_at),
-        "queued_at": dump_time(row.queued_at),
         "queue_position": dump(facts.queue_position),
-        "started_at": dump_time(row.started_at),
-        "paused_at": dump_time(row.paused_at),
-        "finished_at": dump_time(row.finished_at),
-        "cancel_requested_at": dump_time(row.cancel_requested_at),
-        "cancel_requested_by": dump(row.cancel_requested_by),
-        "cancel_reason": dump(row.cancel_reason),
-        "stopped_at": dump_time(row.stopped_at),
         "late_result": dump("dropped" if row.late_result else None),
         "holding": dump_holding(row),
-        "request_id": dump(row.request_id),
-        "origin_run_id": dump(row.origin_run_id),
-        "origin_kind": dump(row.origin_kind),
-        "origin_at": dump(row.origin_at),
         "approvals": orjson.dumps(facts.approvals),
     }
 
@@ -385,23 +357,9 @@ def read_run_details(run: RunRecord) -> Steps[RunDetails]:
     return RunDetails(descendants, orjson.loads(state or "null"), asked)
 
 
-def _choose_writer(name: str) -> Callable[[Any], bytes]:
-    if name in ("arguments", "approved_arguments", "schema", "answer", "result"):
-        return stored_json
-    return dump_time if name.endswith("_at") else dump
-
-
-_COLUMNS = {"approved_arguments_hash": "approved_hash"}
-_APPROVAL_FIELDS = [
-    (name, attrgetter(_COLUMNS.get(name, name)), _choose_writer(name))
-    for name in ApprovalRecord.__annotations__
-]
-"""The fields of an approval: the name, its column, and the function that writes it."""
-
-
 def build_approval_document(row: ApprovalRow) -> bytes:
     """Build the record of an approval."""
-    return join_object({name: write(read(row)) for name, read, write in _APPROVAL_FIELDS})
+    return _APPROVAL.write(row, {})
 
 
 def build_approval_record(row: ApprovalRow) -> ApprovalRecord:
@@ -413,16 +371,6 @@ def build_approval_record(row: ApprovalRow) -> ApprovalRecord:
 def build_cancel_document(cancellation: CancelResult) -> bytes:
     """Build the response to a cancel (docs/contract.md "Cancel")."""
     state = cancellation.state
-    members = {
-        "run_id": dump(state.run_id),
-        "session_id": dump(state.session_id),
-        "status": dump(state.status),
-        "cancel": dump(cancellation.outcome),
-        "cancel_requested_at": dump_time(state.cancel_requested_at),
-        "cancel_requested_by": dump(state.cancel_requested_by),
-        "finished_at": dump_time(state.finished_at),
-        "stopped_at": dump_time(state.stopped_at),
-        "holding": dump_holding(state),
-        "reason": dump(state.cancel_reason),
-    }
-    return join_object(members)
+    return _CANCEL.write(
+        state, {"cancel": dump(cancellation.outcome), "holding": dump_holding(state)}
+    )

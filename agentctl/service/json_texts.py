@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import cache, cached_property
+from operator import attrgetter
+from typing import Any
 
 import orjson
 
 from agentctl.errors import Unavailable
-from agentctl.records.runs import LastRunState, RunRow, RunState
-from agentctl.records.times import format_rfc3339
+from agentctl.records.runs import LastRunState
+from agentctl.records.times import Timestamp, format_rfc3339
+from agentctl.records.value_types import ValueType, field_types
 from agentctl.runs.states import is_final
 
 CHECKED_BYTES = 16_384
@@ -19,10 +23,12 @@ JsonText = bytes | list[bytes]
 """A JSON text, possibly in pieces."""
 
 
-def join_object(members: Mapping[str, JsonText]) -> bytes:
-    """Join the members of an object, each a JSON text."""
+def join_object(members: Mapping[str, JsonText | None]) -> bytes:
+    """Join the members of an object, each a JSON text; None leaves a member out."""
     pieces: list[bytes] = []
     for key, text in members.items():
+        if text is None:
+            continue
         pieces.append(_member_label(key))
         if isinstance(text, bytes):
             pieces.append(text)
@@ -89,7 +95,76 @@ def join_arrays(inner: Sequence[bytes]) -> list[bytes]:
     return pieces
 
 
-def dump_holding(run: RunRow | RunState | LastRunState) -> bytes:
+class RecordWriter:
+    """Writes the JSON texts of a record from rows of a class, by the types of the fields.
+
+    A time is stored in microseconds; objects, arrays and values of any type are stored as JSON.
+
+    Args:
+        record, row: the class of the record, a typed dictionary, and of the rows.
+        columns: the columns of the fields that have another name.
+        computed: the fields that `write` takes as texts, although the row has such a column.
+        last: the fields that come last; the others have the order of the record.
+    """
+
+    def __init__(
+        self,
+        record: type,
+        row: type,
+        columns: Mapping[str, str] | None = None,
+        *,
+        computed: Collection[str] = (),
+        last: Sequence[str] = (),
+    ) -> None:
+        named = {field.name: field.name for field in fields(row)} | dict(columns or {})
+        order = [*(name for name in record.__annotations__ if name not in last), *last]
+        self._record = record
+        self._stored = [name for name in order if name in named and name not in computed]
+        self._read = attrgetter(*(named[name] for name in self._stored))
+        # Each member is two pieces: its label and its text. The first one is always stored.
+        self._labels = {name: b',"%b":' % name.encode() for name in order}
+        self._labels[order[0]] = b'{"%b":' % order[0].encode()
+        self._places = {name: 2 * index for index, name in enumerate(order)}
+
+    @cached_property
+    def _template(self) -> list[Any]:
+        pieces = [b""] * (2 * len(self._places))
+        for name in self._stored:
+            pieces[self._places[name]] = self._labels[name]
+        return [*pieces, b"}"]
+
+    @cached_property
+    def _writers(self) -> list[tuple[int, Callable[[Any], bytes]]]:
+        types = field_types(self._record)
+        return [(self._places[name] + 1, _choose_writer(types[name])) for name in self._stored]
+
+    def write(self, row: Any, computed: Mapping[str, JsonText]) -> bytes:
+        """Return the text of a record; a field that is neither a column nor computed is left out.
+
+        Raises:
+            Unavailable: see `stored_json`.
+        """
+        pieces = self._template.copy()
+        for (place, write), value in zip(self._writers, self._read(row), strict=True):
+            pieces[place] = write(value)
+        in_pieces = []
+        for name, text in computed.items():
+            place = self._places[name]
+            pieces[place : place + 2] = self._labels[name], text
+            if isinstance(text, list):
+                in_pieces.append(place + 1)
+        for place in sorted(in_pieces, reverse=True):
+            pieces[place : place + 1] = pieces[place]
+        return b"".join(pieces)
+
+
+def _choose_writer(field: ValueType) -> Callable[[Any], bytes]:
+    if field.kind is Timestamp:
+        return dump_time
+    return dump if field.classes else stored_json
+
+
+def dump_holding(run: LastRunState) -> bytes:
     """Return the names of the work that goes on after the end of a run, `null` if not known."""
     if not is_final(run.status) or run.stopped_at is not None:
         return b"[]"

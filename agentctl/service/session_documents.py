@@ -12,12 +12,13 @@ import agentctl
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import LastRunState
+from agentctl.records.sessions import SESSION_DETAILS
 from agentctl.records.times import format_rfc3339
 from agentctl.service.json_texts import (
     JsonText,
+    RecordWriter,
     dump,
     dump_holding,
-    dump_time,
     join_arrays,
     join_object,
     stored_json,
@@ -30,6 +31,18 @@ from agentctl.store.repositories.sessions import SessionRow, SummaryRow
 from agentctl.store.search import SearchWords
 
 _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}
+_COLUMNS = {
+    "agent_session_id": "session_id",
+    "session_summary": "summary",
+    "workflow_name": "component_name",
+    **{f"{kind}_data": "component_data" for kind in KINDS},
+}
+_DETAILS = {
+    kind: RecordWriter(
+        record, SessionRow, {**_COLUMNS, KINDS[kind].id_field: "component_id"}, computed=["hold"]
+    )
+    for kind, record in SESSION_DETAILS.items()
+}
 
 
 def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes:
@@ -39,11 +52,20 @@ def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes
         row: the session.
         histories: the chat history of each run, as `runs` reads them; empty for workflows.
     """
-    shape = {"agent": _agent_session, "team": _team_session, "workflow": _workflow_session}
-    members = shape[row.session_type](row, histories)
+    kind = cast(ComponentKind, row.session_type)
+    members: dict[str, JsonText] = {}
+    if kind == "workflow":
+        data = {
+            "session_name": dump(row.session_name),
+            "session_state": stored_json(row.session_state),
+            "session_metrics": stored_json(row.metrics),
+        }
+        members["session_data"] = join_object(data)
+    else:
+        members["chat_history"] = join_arrays(histories)
     if row.hold is not None:
         members["hold"] = row.hold.encode()
-    return join_object(members)
+    return _DETAILS[kind].write(row, members)
 
 
 def build_session_version(row: SessionRow) -> str:
@@ -53,67 +75,6 @@ def build_session_version(row: SessionRow) -> str:
     """
     content = b"%b %b" % (agentctl.__version__.encode(), orjson.dumps(row))
     return hashlib.sha256(content).hexdigest()[:32]
-
-
-def _agent_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, JsonText]:
-    return {
-        "agent_session_id": dump(row.session_id),
-        **_common_members(row),
-        "session_summary": stored_json(row.summary),
-        "session_state": stored_json(row.session_state),
-        "agent_id": dump(row.component_id),
-        "total_tokens": dump(row.total_tokens),
-        "agent_data": stored_json(row.component_data),
-        "metrics": stored_json(row.metrics),
-        "metadata": stored_json(row.metadata),
-        "chat_history": join_arrays(histories),
-        **_time_members(row),
-    }
-
-
-def _team_session(row: SessionRow, histories: Sequence[bytes]) -> dict[str, JsonText]:
-    return {
-        **_common_members(row),
-        "team_id": dump(row.component_id),
-        "session_summary": stored_json(row.summary),
-        "session_state": stored_json(row.session_state),
-        "metrics": stored_json(row.metrics),
-        "team_data": stored_json(row.component_data),
-        "metadata": stored_json(row.metadata),
-        "chat_history": join_arrays(histories),
-        **_time_members(row),
-        "total_tokens": dump(row.total_tokens),
-    }
-
-
-def _workflow_session(row: SessionRow, _: Sequence[bytes]) -> dict[str, JsonText]:
-    data = {
-        "session_name": dump(row.session_name),
-        "session_state": stored_json(row.session_state),
-        "session_metrics": stored_json(row.metrics),
-    }
-    return {
-        **_common_members(row),
-        "workflow_id": dump(row.component_id),
-        "workflow_name": dump(row.component_name),
-        "session_data": join_object(data),
-        "session_state": stored_json(row.session_state),
-        "workflow_data": stored_json(row.component_data),
-        "metadata": stored_json(row.metadata),
-        **_time_members(row),
-    }
-
-
-def _common_members(row: SessionRow) -> dict[str, bytes]:
-    return {
-        "session_id": dump(row.session_id),
-        "session_name": dump(row.session_name),
-        "user_id": dump(row.user_id),
-    }
-
-
-def _time_members(row: SummaryRow) -> dict[str, bytes]:
-    return {"created_at": dump_time(row.created_at), "updated_at": dump_time(row.updated_at)}
 
 
 def build_session_summaries(rows: Iterable[ListedSession]) -> list[bytes]:
