@@ -6,6 +6,8 @@ A row that is built from a record has this record again: stored JSON keeps the o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
+from functools import cache
 from itertools import pairwise
 from typing import Any, cast, get_args
 
@@ -16,18 +18,14 @@ from agentctl.auth.tokens.claims import has_hidden_characters, is_reserved_subje
 from agentctl.config.settings import Limits
 from agentctl.errors import ValidationFailed
 from agentctl.records.ids import is_session_id, is_unique_id
-from agentctl.records.kinds import KINDS, ComponentKind, Record, RunStatus
+from agentctl.records.kinds import KINDS, Record, RunStatus
 from agentctl.records.run_spec import OriginKind
-from agentctl.records.runs import RunRow
-from agentctl.records.sessions import (
-    TOKEN_COUNTERS,
-    AgentSessionDetailSchema,
-    TeamSessionDetailSchema,
-    WorkflowSessionDetailSchema,
-)
+from agentctl.records.runs import RunRecord, RunRow
+from agentctl.records.sessions import SESSION_DETAILS, TOKEN_COUNTERS
 from agentctl.records.shape import find_mismatch
 from agentctl.records.times import format_rfc3339, parse_rfc3339
 from agentctl.records.validation import check_text
+from agentctl.records.value_types import ValueType, field_types
 from agentctl.runs.states import is_final
 from agentctl.store.repositories.sessions import SessionRow
 
@@ -37,11 +35,6 @@ MAXIMUM_NAME_LENGTH = 255
 MAXIMUM_TOKENS = 2**62
 """Maximum of a counter, so that a sum of two fits into 64 bits."""
 
-_DETAILS: dict[ComponentKind, Any] = {
-    "agent": AgentSessionDetailSchema,
-    "team": TeamSessionDetailSchema,
-    "workflow": WorkflowSessionDetailSchema,
-}
 _STATUSES = RunStatus.__args__  # type: ignore[attr-defined]
 _PURPOSES = (None, "summary", "memory")
 _ENTRY_FIELDS = ("role", "content", "created_at")
@@ -54,6 +47,15 @@ _RUN_TEXTS = (
 """Columns whose size is bounded. Each one of a run may have all data of the run."""
 
 _TIMES = ("created_at", "started_at", "paused_at", "finished_at", "stopped_at")
+"""The times of a run, each after those before it."""
+
+_RUN_COLUMNS = tuple(field.name for field in fields(RunRow))
+_RUN_NAMES = ("user_id", "request_id", "origin_run_id")
+_CONVERTED = (
+    *_TIMES, "cancel_requested_at", "queued_at", "late_result", "input", "tools", "messages",
+    "holding", "spans",
+)  # fmt: skip
+"""Columns that are not read as their field is. A run from elsewhere was in no queue."""
 
 
 class SessionReader:
@@ -114,7 +116,7 @@ class SessionReader:
         kind = next((kind for kind in KINDS if f"{kind}_data" in session), None)
         if kind is None:
             raise ValidationFailed("session has none of agent_data, team_data and workflow_data")
-        if (mismatch := find_mismatch(session, _DETAILS[kind])) is not None:
+        if (mismatch := find_mismatch(session, SESSION_DETAILS[kind])) is not None:
             raise ValidationFailed(f"{at}.{mismatch} is missing or has a wrong type")
 
         data = session.get(f"{kind}_data")
@@ -221,54 +223,51 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
     if status == "ERROR" and not error:
         raise ValidationFailed(f"{at}.error is missing")
 
-    return RunRow(
-        run_id=record["run_id"],
-        session_id=session_id,
-        seq=0,
-        parent_run_id=record.get("parent_run_id"),
-        component_type=kinds[0],
-        component_id=cast(str, _read_component_id(record, KINDS[kinds[0]].id_field, at)),
-        user_id=_read_text(record, "user_id", at, MAXIMUM_NAME_LENGTH),
-        status=status,
-        background=0,
-        attempt=1,
-        owner=None,
-        queued_at=None,
-        queue_turn=None,
-        cancel_requested_by=_read_text(record, "cancel_requested_by", at),
-        cancel_reason=_read_text(record, "cancel_reason", at),
-        late_result=int(record.get("late_result") is not None),
-        error_code=_read_text(error, "code", f"{at}.error"),
-        error_detail=_read_text(error, "detail", f"{at}.error"),
-        metrics=_dump(record.get("metrics")),
-        history=None,
-        input=_read_text(record, "input", at) or "",
-        input_object=_dump(record.get("input_object")),
-        content=_read_text(record, "content", at),
-        tools=_dump(record.get("tools") or []),
-        messages=_dump(record.get("messages") or []),
-        metadata=_dump(record.get("metadata")),
-        session_state=_dump(record.get("session_state")),
-        output=_dump(record.get("output")),
-        reasoning_content=_read_text(record, "reasoning_content", at),
-        purpose=purpose,
-        # A record of stopped work has an empty array, which the row does not store.
-        holding=_dump(record.get("holding") or None),
-        spans=_dump(record.get("spans") or None),
-        request_id=_read_text(record, "request_id", at, MAXIMUM_NAME_LENGTH),
-        **_read_origin(record, at),
-        **times,
-    )
-
-
-def _read_origin(record: Record, at: str) -> dict[str, Any]:
-    kind, number = record.get("origin_kind"), record.get("origin_at")
-    if kind not in (None, *get_args(OriginKind)):
+    number = record.get("origin_at")
+    if record.get("origin_kind") not in (None, *get_args(OriginKind)):
         raise ValidationFailed(f"{at}.origin_kind has an unknown value")
     if number is not None and (type(number) is not int or not 0 <= number < 1 << 53):
         raise ValidationFailed(f"{at}.origin_at must be a number of messages")
-    run_id = _read_text(record, "origin_run_id", at, MAXIMUM_NAME_LENGTH)
-    return {"origin_run_id": run_id, "origin_kind": kind, "origin_at": number}
+
+    return RunRow(
+        **{
+            **dict.fromkeys(_RUN_COLUMNS),
+            **{name: _read_value(record, name, kind, at) for name, kind in _list_shared()},
+            **times,
+            "session_id": session_id,
+            "seq": 0,
+            "component_type": kinds[0],
+            "component_id": _read_component_id(record, KINDS[kinds[0]].id_field, at),
+            "background": 0,
+            "attempt": 1,
+            "late_result": int(record.get("late_result") is not None),
+            "error_code": _read_text(error, "code", f"{at}.error"),
+            "error_detail": _read_text(error, "detail", f"{at}.error"),
+            "input": _read_text(record, "input", at) or "",
+            "tools": _dump(record.get("tools") or []),
+            "messages": _dump(record.get("messages") or []),
+            # A record of stopped work has an empty array, which the row does not store.
+            "holding": _dump(record.get("holding") or None),
+            "spans": _dump(record.get("spans") or None),
+        }
+    )
+
+
+@cache
+def _list_shared() -> list[tuple[str, ValueType]]:
+    """Return the fields of a run record that are read as the column of this name."""
+    types = field_types(RunRecord)
+    return [
+        (name, types[name]) for name in _RUN_COLUMNS if name in types and name not in _CONVERTED
+    ]
+
+
+def _read_value(record: Record, name: str, kind: ValueType, at: str) -> Any:
+    if str in kind.classes:
+        maximum = MAXIMUM_NAME_LENGTH if name in _RUN_NAMES else None
+        return _read_text(record, name, at, maximum)
+    value = record.get(name)
+    return value if kind.classes else _dump(value)
 
 
 def _read_times(record: Record, at: str) -> dict[str, Any]:
