@@ -131,9 +131,9 @@ def build_items(run: Record, children: Sequence[Child] = (), cut: int | None = N
         children: the runs that it started.
         cut: characters after which messages and results of tools are cut; None: not at all.
     """
-    below = _Children(run, children)
-    placed = list(_build_items(run, below))
-    rest = list(below.take_rest())
+    builder = _ItemBuilder(run, children)
+    placed = list(builder.build_placed())
+    rest = list(builder.take_rest())
     # Members of a broadcast and steps work before the model of the run, background work after it.
     first = [item for item in rest if item["type"] != "background"]
     items = [*first, *placed, *rest[len(first) :]]
@@ -169,92 +169,6 @@ def cut_item(item: Item, cut: int | None) -> Item:
     if cut is None or item["type"] == "thinking" or not isinstance(text, str) or len(text) <= cut:
         return item
     return cast(Item, {**item, name: text[:cut], "truncated": {"characters": len(text)}})
-
-
-def _build_items(run: Record, children: _Children) -> Iterator[Item]:
-    tools = {str(tool.get("tool_call_id")): tool for tool in run.get("tools") or []}
-    spans = {
-        str(span.get("id")): span for span in run.get("spans") or [] if span.get("kind") == "tool"
-    }
-    if run.get("reasoning_content"):
-        yield {"type": "thinking", "text": run["reasoning_content"]}
-    placed: set[str] = set()
-    is_asked = False
-    for message in _list_own_messages(run):
-        role, content = message.get("role"), str(message.get("content") or "")
-        calls = message.get("tool_calls") or ()
-        member = message.get("member_run_id")
-        if member is not None:
-            # The calls of a member are in its own run. Its text is part of the answer.
-            yield from children.take_run(str(member))
-        if role == "assistant" and content:
-            yield {"type": "text", "text": content}
-        if member is None and role == "assistant":
-            for call in calls:
-                yield from _place_message_call(call, tools, spans, run, children)
-        elif member is None and (role == "system" or (role == "user" and is_asked)):
-            yield {"type": "prompt", "role": str(role), "text": content}
-        if member is not None or role == "assistant":
-            placed |= {str(call.get("id")) for call in calls}
-        is_asked = is_asked or role == "user"
-    yield from _build_unplaced(placed, tools, spans, run, children)
-
-
-def _build_unplaced(
-    placed: set[str],
-    tools: Mapping[str, Record],
-    spans: Mapping[str, Record],
-    run: Record,
-    children: _Children,
-) -> Iterator[Item]:
-    """Yield the calls and questions of a run that are in none of its messages."""
-    for call_id, tool in tools.items():
-        if call_id not in placed:
-            yield _place_call(call_id, tool, spans.get(call_id) or {}, run, children)
-    known = placed | tools.keys()
-    for call_id, span in spans.items():
-        if call_id not in known and run.get("status") == "RUNNING":
-            tool = {"tool_name": span.get("name"), "tool_args": None}
-            yield _place_call(call_id, tool, span, run, children)
-    known |= spans.keys()
-    for call_id, approval in _find_approvals(run).items():
-        if call_id not in known:
-            yield build_question(approval, str(run.get("status")))
-
-
-def _place_message_call(
-    call: Record,
-    tools: Mapping[str, Record],
-    spans: Mapping[str, Record],
-    run: Record,
-    children: _Children,
-) -> Iterator[Item]:
-    call_id = str(call.get("id"))
-    tool = tools.get(call_id) or {"tool_name": call.get("name"), "tool_args": call.get("arguments")}
-    yield _place_call(call_id, tool, spans.get(call_id) or {}, run, children)
-    yield from children.take_of_call(call_id)
-
-
-def _place_call(
-    call_id: str, tool: Record, span: Record, run: Record, children: _Children
-) -> ToolCallItem | RunItem:
-    if tool.get("tool_name") in DELEGATIONS:
-        member = children.take(tool, span)
-        if member is not None:
-            return member
-    ended = span.get("finished_at")
-    item = build_call(call_id, tool, span.get("started_at"), ended, str(run.get("status")))
-    approval = _find_approvals(run).get(call_id)
-    return item if approval is None else {**item, "approval": approval}
-
-
-def _find_approvals(run: Record) -> dict[str, ApprovalSummary]:
-    """Return the newest approval of each call of a run, without those of its members."""
-    return {
-        str(approval.get("tool_call_id")): approval
-        for approval in run.get("approvals") or ()
-        if approval.get("run_id") in (None, run.get("run_id"))
-    }
 
 
 def build_question(approval: ApprovalSummary, run_status: str) -> ToolCallItem:
@@ -307,19 +221,90 @@ def build_call(
     }
 
 
-class _Children:
-    """The runs that a run started, each of which takes the place of the call that started it."""
+class _ItemBuilder:
+    """The items of a run. A run that it started takes the place of the call that started it."""
 
-    def __init__(self, parent: Record, children: Sequence[Child]) -> None:
-        self._parent = parent
+    def __init__(self, run: Record, children: Sequence[Child]) -> None:
+        self._run = run
+        self._status = str(run.get("status"))
         self._rest = sorted(children, key=lambda child: str(child.run.get("created_at")))
+        self._tools = {str(tool.get("tool_call_id")): tool for tool in run.get("tools") or ()}
+        spans: Sequence[Record] = run.get("spans") or ()
+        self._calls = {str(span.get("id")): span for span in spans if span.get("kind") == "tool"}
+        self._members = [span for span in spans if span.get("kind") == "member"]
         self._steps = {
             str(span.get("member_run_id")): str(span["name"])
-            for span in parent.get("spans") or []
+            for span in spans
             if span.get("kind") == "step" and span.get("name")
         }
+        # The newest approval of each call, without those of its members.
+        self._approvals: dict[str, ApprovalSummary] = {
+            str(approval.get("tool_call_id")): approval
+            for approval in run.get("approvals") or ()
+            if approval.get("run_id") in (None, run.get("run_id"))
+        }
 
-    def take(self, tool: Record, span: Record) -> RunItem | None:
+    def build_placed(self) -> Iterator[Item]:
+        """Yield the items in the order of the messages, then the calls that no message has."""
+        if self._run.get("reasoning_content"):
+            yield {"type": "thinking", "text": self._run["reasoning_content"]}
+        placed: set[str] = set()
+        is_asked = False
+        for message in _list_own_messages(self._run):
+            role, content = message.get("role"), str(message.get("content") or "")
+            calls = message.get("tool_calls") or ()
+            member = message.get("member_run_id")
+            if member is not None:
+                # The calls of a member are in its own run. Its text is part of the answer.
+                yield from self._take_run(str(member))
+            if role == "assistant" and content:
+                yield {"type": "text", "text": content}
+            if member is None and role == "assistant":
+                for call in calls:
+                    yield from self._place_message_call(call)
+            elif member is None and (role == "system" or (role == "user" and is_asked)):
+                yield {"type": "prompt", "role": str(role), "text": content}
+            if member is not None or role == "assistant":
+                placed |= {str(call.get("id")) for call in calls}
+            is_asked = is_asked or role == "user"
+        yield from self._build_unplaced(placed)
+
+    def _build_unplaced(self, placed: set[str]) -> Iterator[Item]:
+        """Yield the calls and questions of the run that are in none of its messages."""
+        for call_id, tool in self._tools.items():
+            if call_id not in placed:
+                yield self._place_call(call_id, tool)
+        known = placed | self._tools.keys()
+        for call_id, span in self._calls.items():
+            if call_id not in known and self._status == "RUNNING":
+                yield self._place_call(call_id, {"tool_name": span.get("name"), "tool_args": None})
+        known |= self._calls.keys()
+        for call_id, approval in self._approvals.items():
+            if call_id not in known:
+                yield build_question(approval, self._status)
+
+    def _place_message_call(self, call: Record) -> Iterator[Item]:
+        call_id = str(call.get("id"))
+        named = {"tool_name": call.get("name"), "tool_args": call.get("arguments")}
+        yield self._place_call(call_id, self._tools.get(call_id) or named)
+        # The members that the call of a tool has started.
+        for span in self._members:
+            if span.get("parent") == call_id:
+                yield from self._take_run(str(span.get("member_run_id")))
+
+    def _place_call(self, call_id: str, tool: Record) -> ToolCallItem | RunItem:
+        span = self._calls.get(call_id) or {}
+        if tool.get("tool_name") in DELEGATIONS:
+            member = self._take_member(tool, span)
+            if member is not None:
+                return member
+        item = build_call(
+            call_id, tool, span.get("started_at"), span.get("finished_at"), self._status
+        )
+        approval = self._approvals.get(call_id)
+        return item if approval is None else {**item, "approval": approval}
+
+    def _take_member(self, tool: Record, span: Record) -> RunItem | None:
         """Return the member that a delegation started, None if there is none left."""
         arguments = tool.get("tool_args")
         arguments = arguments if isinstance(arguments, Mapping) else {}
@@ -336,16 +321,10 @@ class _Children:
         same = [child for child in own if task is None or child.input == task]
         return self._build_item((same or own)[0]) if own else None
 
-    def take_run(self, run_id: str) -> Iterator[RunItem]:
+    def _take_run(self, run_id: str) -> Iterator[RunItem]:
         """Yield the run with an id, unless it has its place."""
         for child in [each for each in self._rest if each.run.get("run_id") == run_id]:
             yield self._build_item(child)
-
-    def take_of_call(self, call_id: str) -> Iterator[RunItem]:
-        """Yield the members that a call of a tool has started."""
-        for span in self._parent.get("spans") or ():
-            if span.get("kind") == "member" and span.get("parent") == call_id:
-                yield from self.take_run(str(span.get("member_run_id")))
 
     def take_rest(self) -> Iterator[RunItem]:
         """Yield the runs without a call: those of broadcasts and steps, background work last."""
@@ -356,7 +335,7 @@ class _Children:
         self._rest = [other for other in self._rest if other is not child]
         run_id, purpose = str(child.run.get("run_id")), child.run.get("purpose")
         is_determined = (
-            self._parent.get("workflow_id") or purpose or child.input == self._parent.get("input")
+            self._run.get("workflow_id") or purpose or child.input == self._run.get("input")
         )
         kind: Literal["member", "step", "background"]
         kind = "background" if purpose else "step" if run_id in self._steps else "member"
