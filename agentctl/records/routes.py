@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 from agentctl.records.kinds import ComponentKind
@@ -25,44 +26,29 @@ class Route(NamedTuple):
 
 
 class ComponentOperationIds(NamedTuple):
-    """The operation ids of one kind of component."""
+    """The operation ids of one kind of component; the default of each is its pattern."""
 
-    list: str
-    get: str
-    create_run: str
-    list_runs: str
-    get_run: str
-    cancel_run: str
-    resume_run: str
-    follow_run: str
-    get_tool_call: str
-    continue_run: str
-    retry_run: str
-    fork_run: str
-    get_approval: str
-    get_receipt: str
-    decide_approval: str
+    list: str = "get_{}s"
+    get: str = "get_{}"
+    create_run: str = "create_{}_run"
+    list_runs: str = "list_{}_runs"
+    get_run: str = "get_{}_run"
+    cancel_run: str = "cancel_{}_run"
+    resume_run: str = "resume_{}_run_stream"
+    follow_run: str = "get_{}_run_events"
+    get_tool_call: str = "get_{}_run_tool_call"
+    continue_run: str = "continue_{}_run"
+    retry_run: str = "retry_{}_run"
+    fork_run: str = "fork_{}_run"
+    get_approval: str = "get_{}_approval"
+    get_receipt: str = "get_{}_approval_receipt"
+    decide_approval: str = "decide_{}_approval"
 
 
+@cache
 def operation_ids(kind: ComponentKind) -> ComponentOperationIds:
     """Return the operation ids of a kind: `get_agents`, `get_agent`, `create_agent_run`, ..."""
-    return ComponentOperationIds(
-        list=f"get_{kind}s",
-        get=f"get_{kind}",
-        create_run=f"create_{kind}_run",
-        list_runs=f"list_{kind}_runs",
-        get_run=f"get_{kind}_run",
-        cancel_run=f"cancel_{kind}_run",
-        resume_run=f"resume_{kind}_run_stream",
-        follow_run=f"get_{kind}_run_events",
-        get_tool_call=f"get_{kind}_run_tool_call",
-        continue_run=f"continue_{kind}_run",
-        retry_run=f"retry_{kind}_run",
-        fork_run=f"fork_{kind}_run",
-        get_approval=f"get_{kind}_approval",
-        get_receipt=f"get_{kind}_approval_receipt",
-        decide_approval=f"decide_{kind}_approval",
-    )
+    return ComponentOperationIds(*(pattern.format(kind) for pattern in ComponentOperationIds()))
 
 
 PAGE_ROUTES: dict[str, Route] = {
