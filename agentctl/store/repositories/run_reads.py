@@ -62,7 +62,7 @@ _HISTORIES = Sql(
 
 
 def _select_recent(columns: str, size: str) -> Sql:
-    """Select the last runs of a session, newest first.
+    """Select the last runs of a session, oldest first.
 
     At most :limit runs, as far as their sizes add up to :maximum bytes, but at least one. The rows
     that are not returned are not read: only the sizes of their texts are. A run that was retried is
@@ -82,7 +82,7 @@ def _select_recent(columns: str, size: str) -> Sql:
         " AND later.finished_at IS NOT NULL) ORDER BY seq DESC LIMIT :limit"
         ") AS recent WINDOW newer AS (ORDER BY seq DESC)) AS sized WHERE seq > cut"
         " AND (total <= cast(:maximum AS bigint) OR total = size))"
-        " ORDER BY seq DESC"
+        " ORDER BY seq"
     )
 
 
@@ -304,10 +304,9 @@ def list_histories(session_id: str, after_seq: int = 0) -> Work[list[StoredHisto
     return _HISTORIES.rows(StoredHistory, session_id=session_id, after_seq=after_seq)
 
 
-@single_unit
 def list_recent_messages(
     session_id: str, limit: int, maximum: int, after_seq: int = 0, before_seq: int | None = None
-) -> Steps[list[str]]:
+) -> Work[list[str]]:
     """Return the messages of the last top-level runs that have ended, oldest first.
 
     Each is a JSON array. The cost does not depend on the number of runs.
@@ -317,23 +316,18 @@ def list_recent_messages(
         maximum: maximum size of all messages in bytes. The last run is returned in any case.
         after_seq, before_seq: only runs with numbers between these.
     """
-    rows = yield Statement(
-        _RECENT_MESSAGES,
-        {
-            "session_id": session_id,
-            "limit": limit,
-            "maximum": maximum,
-            "after_seq": after_seq,
-            "before_seq": before_seq or _ALL_SEQS,
-        },
+    return _RECENT_MESSAGES.column(
+        session_id=session_id,
+        limit=limit,
+        maximum=maximum,
+        after_seq=after_seq,
+        before_seq=before_seq or _ALL_SEQS,
     )
-    return [messages for (messages,) in reversed(rows)]
 
 
-@single_unit
 def list_recent_native(
     session_id: str, limit: int, maximum: int, native_kind: str, before_seq: int | None = None
-) -> Steps[list[tuple[str, str | None]]]:
+) -> Work[list[tuple[str, str | None]]]:
     """Return the messages of the same runs as `list_recent_messages`, oldest first.
 
     Each run has its neutral messages, and its messages as JSON of a library; None if the run has
@@ -341,20 +335,16 @@ def list_recent_native(
 
     Args:
         native_kind: the kind of runner of that library.
-        before_seq: only runs with a lower number.
     """
-    rows = yield Statement(
-        _RECENT_NATIVE,
-        {
-            "session_id": session_id,
-            "limit": limit,
-            "maximum": maximum,
-            "after_seq": 0,
-            "before_seq": before_seq or _ALL_SEQS,
-            "native_kind": native_kind,
-        },
+    return _RECENT_NATIVE.rows(
+        lambda messages, native: (messages, native),
+        session_id=session_id,
+        limit=limit,
+        maximum=maximum,
+        after_seq=0,
+        before_seq=before_seq or _ALL_SEQS,
+        native_kind=native_kind,
     )
-    return [(messages, native) for messages, native in reversed(rows)]
 
 
 def lock_state(run_id: str) -> Work[RunState | None]:
