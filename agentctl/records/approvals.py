@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
@@ -109,6 +110,47 @@ class ApprovalRecord(TypedDict):
     executing_at: Timestamp | None
     executed_at: Timestamp | None
     request_id: str | None
+
+
+@dataclass(slots=True)
+class ApprovalRow:
+    """A stored approval (docs/contract.md "Approvals"). Times are microseconds UTC.
+
+    `arguments`, `approved_arguments`, `schema`, `answer` and `result` are JSON texts. `started_by`
+    is the principal that started the root run.
+    """
+
+    approval_id: str
+    kind: str
+    policy: str
+    run_id: str
+    root_run_id: str
+    session_id: str
+    component_type: str
+    component_id: str
+    user_id: str | None
+    started_by: str | None
+    tool_call_id: str
+    tool_name: str
+    arguments: str
+    arguments_hash: str
+    created_at: int
+    idempotent: int = 0
+    request_id: str | None = None
+    question: str | None = None
+    schema: str | None = None
+    expires_at: int | None = None
+    status: str = "pending"
+    decided_at: int | None = None
+    decided_by: str | None = None
+    note: str | None = None
+    approved_arguments: str | None = None
+    approved_hash: str | None = None
+    answer: str | None = None
+    execution: str | None = None
+    executing_at: int | None = None
+    executed_at: int | None = None
+    result: str | None = None
 
 
 class ApprovalPage(TypedDict):

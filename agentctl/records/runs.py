@@ -244,7 +244,7 @@ class CancelRecord(TypedDict):
     reason: str | None
 
 
-# Not frozen, for the reason of `sessions.SummaryRow`.
+# Not frozen, for the reason of `records.sessions.SummaryRow`.
 @dataclass(slots=True)
 class LastRunState:
     """The columns of a run that a list of sessions shows of their newest runs.

@@ -18,7 +18,13 @@ from agentctl.interface.requests.approvals import (
     Ruling,
 )
 from agentctl.light_dataclass import dataclass
-from agentctl.records.approvals import ApprovalPage, ApprovalRecord, ReceiptRecord, build_receipt
+from agentctl.records.approvals import (
+    ApprovalPage,
+    ApprovalRecord,
+    ApprovalRow,
+    ReceiptRecord,
+    build_receipt,
+)
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
@@ -38,7 +44,7 @@ from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import Conditions, build_any
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, events, run_reads
-from agentctl.store.repositories.approvals import ApprovalRow, DecisionChange
+from agentctl.store.repositories.approvals import DecisionChange
 from agentctl.store.visibility import EVERYONE, Visibility
 from agentctl.work.tasks import read_after_change
 

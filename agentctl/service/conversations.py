@@ -8,14 +8,13 @@ from typing import Any
 import orjson
 
 from agentctl import errors
-from agentctl.records.approvals import ApprovalRecord
+from agentctl.records.approvals import ApprovalRecord, ApprovalRow
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
 from agentctl.service.documents import build_approval_record
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, run_reads, sessions
-from agentctl.store.repositories.approvals import ApprovalRow
 
 
 class ConversationOperations(OperationFamily):

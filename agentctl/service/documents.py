@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import orjson
 
 from agentctl.interface.requests import FULL_VIEW, Page, RunView
-from agentctl.records.approvals import ApprovalRecord
+from agentctl.records.approvals import ApprovalRecord, ApprovalRow
 from agentctl.records.items import SUMMARY_VIEWS, WHOLE_FIELDS, Child, build_items, cut_item
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
@@ -36,7 +36,6 @@ from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import approvals, queue, run_reads, sessions
-from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.sessions import NO_USAGE, parse_counters
 from agentctl.store.visibility import EVERYONE
 

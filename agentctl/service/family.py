@@ -24,6 +24,7 @@ from agentctl.records.ids import new_id
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord, RunRow, RunState
+from agentctl.records.sessions import SessionRow
 from agentctl.records.validation import check_text
 from agentctl.runs.follow.follow import follow_run
 from agentctl.runs.log.fold import read_stored_spans
@@ -35,7 +36,6 @@ from agentctl.service.documents import build_document_alone, read_run_documents
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database, Steps, Work, single_unit, unit
 from agentctl.store.repositories import run_reads, sessions
-from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE, Visibility
 
 LARGE_RUN_BYTES = 262_144

@@ -12,7 +12,7 @@ import agentctl
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import LastRunState
-from agentctl.records.sessions import SESSION_DETAILS
+from agentctl.records.sessions import SESSION_DETAILS, SessionRow, SummaryRow
 from agentctl.records.times import format_rfc3339
 from agentctl.service.json_texts import (
     JsonText,
@@ -27,7 +27,6 @@ from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
 from agentctl.store.repositories.search_pages import MatchedSession
 from agentctl.store.repositories.session_lists import ListedSession
-from agentctl.store.repositories.sessions import SessionRow, SummaryRow
 from agentctl.store.search import SearchWords
 
 _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}

@@ -16,10 +16,10 @@ from functools import partial
 from typing import NamedTuple
 
 from agentctl.records.runs import StoredHistory
+from agentctl.records.sessions import SessionRow
 from agentctl.runtime.bounds import convert
 from agentctl.store.database import Database, ReadSize
 from agentctl.store.repositories import run_reads, sessions
-from agentctl.store.repositories.sessions import SessionRow
 
 MAXIMUM_BYTES = 16_777_216
 """Bytes of all kept histories of a process; those that were not read for longest are dropped."""

@@ -35,7 +35,14 @@ from agentctl.records.ids import new_id
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import FoundTurn, LastRunState, RunRecord, RunState
-from agentctl.records.sessions import ExportFormat, SessionDetail, SessionPage, SessionView
+from agentctl.records.sessions import (
+    ExportFormat,
+    SessionDetail,
+    SessionPage,
+    SessionRow,
+    SessionView,
+    SummaryRow,
+)
 from agentctl.records.times import now
 from agentctl.records.validation import check_session_id, check_text, dump_checked_json
 from agentctl.runtime.bounds import convert
@@ -49,7 +56,6 @@ from agentctl.store.repositories import run_reads, search_pages, session_lists, 
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories.quotas import check_added
 from agentctl.store.repositories.search_pages import MatchedSession
-from agentctl.store.repositories.sessions import SessionRow, SummaryRow
 from agentctl.store.search import SearchWords, parse_search
 from agentctl.store.threads import call_in_thread
 from agentctl.store.visibility import EVERYONE, Visibility

@@ -15,7 +15,7 @@ from pathlib import Path
 import orjson
 
 from agentctl.config.load import load_settings
-from agentctl.records.approvals import hash_call
+from agentctl.records.approvals import ApprovalRow, hash_call
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import NewRun, RunPause
@@ -24,7 +24,7 @@ from agentctl.runtime.transcript.transcript import Transcript
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, runs, sessions
-from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
+from agentctl.store.repositories.approvals import Checkpoint
 from tests.benchmarks.idle import SETTLE_SECONDS, scheduled_seconds
 from tests.benchmarks.load import resident_megabytes
 from tests.benchmarks.servers import RunningServer, serve_agentctl

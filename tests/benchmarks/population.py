@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from agentctl.records.runs import RunRow
-from agentctl.store.repositories.sessions import SessionRow
+from agentctl.records.sessions import SessionRow
 
 __all__ = [
     "BATCH",

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from agentctl.interface.requests import ResumeRequest, RunRequest
-from agentctl.records.approvals import Verb
+from agentctl.records.approvals import ApprovalRow, Verb
 from agentctl.records.kinds import ComponentKind, find_component
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals
-from agentctl.store.repositories.approvals import ApprovalRow
 from tests.gated.site import Site, kill
 from tests.loops import wait_until
 from tests.process import ServerProcess

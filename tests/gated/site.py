@@ -14,13 +14,12 @@ import httpx2
 
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import RunRequest
-from agentctl.records.approvals import Verb
+from agentctl.records.approvals import ApprovalRow, Verb
 from agentctl.records.kinds import ComponentKind
 from agentctl.remote.client import RemoteOperations
 from agentctl.store.database import Database, Sql
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals
-from agentctl.store.repositories.approvals import ApprovalRow
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.loops import wait_until
 from tests.process import ServerProcess, start_server

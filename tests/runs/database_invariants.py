@@ -16,13 +16,12 @@ import orjson
 
 from agentctl.config.settings import Database
 from agentctl.records.runs import RunRow
-from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.records.sessions import TOKEN_COUNTERS, SessionRow
 from agentctl.runs.states import is_final
 from agentctl.store.database import Sql, Statement, Steps, unit
 from agentctl.store.databases import open_database
 from agentctl.store.repositories import run_reads
 from agentctl.store.repositories.run_reads import RUN_COLUMNS
-from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 
 __all__ = ["InvariantChecker", "Seen", "tokens_of"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agentctl.config import settings
+from agentctl.records.approvals import ApprovalRow
 from agentctl.records.times import now
 from agentctl.runs.desk.decisions import expire_approvals
 from agentctl.runs.jobs.cleanup import delete_expired
@@ -18,7 +19,6 @@ from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath, Work
 from agentctl.store.database import Sql
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, audit, runs, sessions, workers
-from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.audit import NewAuditEntry
 from agentctl.store.repositories.workers import WorkerRow
 from tests.commands import shift_clock

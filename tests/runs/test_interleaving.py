@@ -24,6 +24,7 @@ import pytest
 from agentctl.config.settings import Agent, Approvals
 from agentctl.config.settings import Database as Entry
 from agentctl.interface.requests import BulkDeletion, NewSession, SessionPatch
+from agentctl.records.approvals import ApprovalRow
 from agentctl.records.runs import NewRun, RunPause
 from agentctl.runs.desk.decisions import write_decisions
 from agentctl.runs.life.admission import Idempotency, IdempotentReplay, Submission, admit_run
@@ -42,7 +43,7 @@ from agentctl.service.service import Service
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.repositories import accounts, approvals, events, runs, sessions
 from agentctl.store.repositories.accounts import AccountRow
-from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint, DecisionChange
+from agentctl.store.repositories.approvals import Checkpoint, DecisionChange
 from agentctl.store.repositories.integrity import check_sessions
 from agentctl.store.visibility import Visibility
 from tests.postgres import drop_schema

@@ -14,6 +14,7 @@ from agentctl.admin.runs_doctor.repair import RunRepairs
 from agentctl.config.settings import Limits
 from agentctl.interface.requests import CancelRequest, ResumeRequest, RunFilter, RunRequest
 from agentctl.interface.requests.approvals import Ruling
+from agentctl.records.approvals import ApprovalRow
 from agentctl.records.times import now
 from agentctl.runs.desk.decisions import check_pending, expire_approvals, rule, write_decisions
 from agentctl.runs.desk.waiting import cancel_run
@@ -27,7 +28,6 @@ from agentctl.runtime.transcript.events import Content
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql, Work
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions, workers
-from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.visibility import EVERYONE
 from tests.deployment import Deployment
 from tests.loops import wait_until

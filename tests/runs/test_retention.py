@@ -16,6 +16,7 @@ import pytest
 from agentctl.config import load_settings, settings
 from agentctl.config.upkeep import Retention
 from agentctl.interface.requests.audit import AuditFilter
+from agentctl.records.approvals import ApprovalRow
 from agentctl.records.retention import hash_ids
 from agentctl.records.times import DAY, now
 from agentctl.runs.jobs.cleanup import delete_expired
@@ -23,7 +24,6 @@ from agentctl.runs.jobs.retention import UNIT_RUNS, UNIT_SESSIONS, Ages
 from agentctl.store.database import Database, Sql, Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, audit, retention, runs, sessions
-from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.audit import AuditRow
 from tests.loops import wait_until
 from tests.postgres import postgres_schemas, postgres_url

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from agentctl.records.sessions import SessionRow
 from agentctl.service import session_histories
 from agentctl.service.session_histories import SessionHistories
 from agentctl.store.database import Database, Work
 from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 from tests.store.conftest import Store, path, postgres, sqlite, store
 from tests.store.rows import START, a_run, a_session, an_end

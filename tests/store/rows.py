@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from agentctl.records.runs import NewRun, RunEnd
+from agentctl.records.sessions import SessionRow
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import runs, sessions
-from agentctl.store.repositories.sessions import SessionRow
 from tests.run_specs import a_spec
 
 START = 1_700_000_000_000_000

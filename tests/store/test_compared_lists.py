@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from agentctl.records.runs import RunRow
+from agentctl.records.sessions import SummaryRow
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import RowPage
 from agentctl.store.repositories import run_lists, runs, session_lists, sessions
-from agentctl.store.repositories.sessions import SummaryRow
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import Visibility
 from tests.store.conftest import Store

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from agentctl.records.runs import RunRow
+from agentctl.records.sessions import SessionRow
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads, runs, sessions
-from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 from tests.store.conftest import Store
 from tests.store.rows import START, a_run, a_session, a_session_with_run, an_end

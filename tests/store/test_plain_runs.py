@@ -10,11 +10,11 @@ import asyncpg
 import pytest
 
 from agentctl.records.runs import NewRun, RunEnd
+from agentctl.records.sessions import SessionRow
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import audit, events, runs, sessions
 from agentctl.store.repositories.events import Batch
-from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.postgres import PostgresUnderTest
 from tests.store.rows import START, a_run, a_session, an_end

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.records.sessions import TOKEN_COUNTERS, SessionRow
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import events, run_reads, runs, sessions
-from agentctl.store.repositories.sessions import SessionRow, UnusableSession
+from agentctl.store.repositories.sessions import UnusableSession
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store
 from tests.store.rows import START, a_run, a_session, a_session_with_run, a_whole_run, an_end

@@ -9,10 +9,10 @@ from dataclasses import astuple, fields
 from typing import Any
 
 from agentctl.records.runs import LastRunState
+from agentctl.records.sessions import SummaryRow
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.listing import MAXIMUM_SURPLUS, MAXIMUM_TOTAL
 from agentctl.store.repositories import sessions
-from agentctl.store.repositories.sessions import SummaryRow
 from agentctl.store.totals import MAXIMUM_LISTS, ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
 from tests.store.conftest import Store

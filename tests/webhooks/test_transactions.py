@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from agentctl.config import load_settings
+from agentctl.records.approvals import ApprovalRow
 from agentctl.records.runs import NewRun
 from agentctl.records.times import now
 from agentctl.runs.desk.decisions import expire_approvals
@@ -25,7 +26,6 @@ from agentctl.store.database import Database, Sql, Steps, Work, unit
 from agentctl.store.databases import Databases
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, runs, sessions
-from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
 from agentctl.webhooks.signing import generate_secret

@@ -21,13 +21,12 @@ from agentctl.records.ids import is_session_id, is_unique_id
 from agentctl.records.kinds import KINDS, Record, RunStatus
 from agentctl.records.run_spec import OriginKind
 from agentctl.records.runs import RunRecord, RunRow
-from agentctl.records.sessions import SESSION_DETAILS, TOKEN_COUNTERS
+from agentctl.records.sessions import SESSION_DETAILS, TOKEN_COUNTERS, SessionRow
 from agentctl.records.shape import find_mismatch
 from agentctl.records.times import format_rfc3339, parse_rfc3339
 from agentctl.records.validation import check_text
 from agentctl.records.value_types import ValueType, field_types
 from agentctl.runs.states import is_final
-from agentctl.store.repositories.sessions import SessionRow
 
 MAXIMUM_NAME_LENGTH = 255
 """Characters of the name of a session, and of the id of a user or component."""

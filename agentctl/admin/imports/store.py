@@ -13,10 +13,10 @@ from agentctl.config.upkeep import Quotas
 from agentctl.errors import QuotaExceeded
 from agentctl.light_dataclass import dataclass
 from agentctl.records.runs import RunRow
+from agentctl.records.sessions import SessionRow
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import run_reads, runs, search, sessions
 from agentctl.store.repositories.quotas import check_added
-from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.search import Tokenizer
 from agentctl.store.visibility import EVERYONE
 

@@ -25,12 +25,12 @@ from agentctl.records.ids import is_session_id
 from agentctl.records.kinds import Record
 from agentctl.records.memories import check_memory, check_topics
 from agentctl.records.runs import FINAL_STATUSES, RunRow
+from agentctl.records.sessions import SessionRow
 from agentctl.records.times import format_rfc3339, now, parse_rfc3339
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import memories, sessions
 from agentctl.store.repositories.memories import MemoryRow
 from agentctl.store.repositories.quotas import check_added
-from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import EVERYONE
 
 ReportProgress = Callable[[str, int, int | None], None]

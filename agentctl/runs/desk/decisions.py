@@ -24,6 +24,7 @@ from agentctl.records.approvals import (
     VALUES,
     VERBS,
     ApprovalKind,
+    ApprovalRow,
     ApprovalStatus,
     Verb,
     hash_call,
@@ -39,7 +40,7 @@ from agentctl.runtime.schema_checks import find_schema_problem
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, run_reads, steps
-from agentctl.store.repositories.approvals import ApprovalRow, DecisionChange
+from agentctl.store.repositories.approvals import DecisionChange
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_decision
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from agentctl.records.approvals import ApprovalRow
 from agentctl.records.ids import new_id
 from agentctl.records.times import now
 from agentctl.runs.desk.waiting import append_event
@@ -17,7 +18,6 @@ from agentctl.runs.log.fold import StoredLog, load_log
 from agentctl.runs.log.results import to_json
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, events, run_reads, steps
-from agentctl.store.repositories.approvals import ApprovalRow
 
 OUTCOME_QUESTION = (
     "The server died while this call was made. What happened? Complete it with its result, fail it,"

@@ -8,12 +8,12 @@ of a server.
 from __future__ import annotations
 
 from agentctl.light_dataclass import dataclass
+from agentctl.records.approvals import ApprovalRow
 from agentctl.records.times import now
 from agentctl.runs.desk.lost_calls import append_pause_event, build_outcome_question
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import approvals, run_reads, steps, webhooks
-from agentctl.store.repositories.approvals import ApprovalRow
 
 RESTORED_QUESTION = (
     "The database was restored to a time before this call had ended. It may have been made since."

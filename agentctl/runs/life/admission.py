@@ -14,6 +14,7 @@ from agentctl import errors
 from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import NewRun
+from agentctl.records.sessions import SessionRow
 from agentctl.records.text import cut_text
 from agentctl.records.times import now
 from agentctl.runs.desk.waiting import check_queue, enqueue
@@ -33,7 +34,6 @@ from agentctl.store.repositories import (
     runs,
     sessions,
 )
-from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.visibility import Visibility
 
 SESSION_NAME_LENGTH = 60

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import cast
 
-from agentctl.records.approvals import ApprovalStatus
+from agentctl.records.approvals import ApprovalRow, ApprovalStatus
 from agentctl.records.durations import DurationHistogram
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import FinalStatus
 from agentctl.records.times import now
 from agentctl.runs.states import Ending
-from agentctl.store.repositories.approvals import ApprovalRow, WaitingCounts
+from agentctl.store.repositories.approvals import WaitingCounts
 
 CANCEL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Bounds of the cancel histogram in seconds; docs/cancellation.md has the guaranteed times."""

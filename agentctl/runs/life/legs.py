@@ -15,7 +15,7 @@ import orjson
 
 from agentctl.config.settings import Approvals
 from agentctl.light_dataclass import dataclass
-from agentctl.records.approvals import hash_call
+from agentctl.records.approvals import ApprovalRow, hash_call
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunPause, RunState
@@ -44,7 +44,7 @@ from agentctl.store.repositories import (
     runs,
     sessions,
 )
-from agentctl.store.repositories.approvals import ApprovalRow, Checkpoint
+from agentctl.store.repositories.approvals import Checkpoint
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
 

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from agentctl.light_dataclass import dataclass
+from agentctl.records.approvals import ApprovalRow
 from agentctl.records.items import DELEGATIONS
 from agentctl.records.repeats import (
     MAXIMUM_SHOWN_ARGUMENTS,
@@ -31,7 +32,6 @@ from agentctl.runtime.components.catalog import Catalog
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, mark_kept
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import approvals, run_reads
-from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.visibility import EVERYONE, Visibility
 
 Message = Mapping[str, Any]

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import orjson
 
+from agentctl.records.approvals import ApprovalRow
 from agentctl.records.events import END_KINDS, EVENT_NAMES, EventKind
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import Origin
@@ -17,7 +18,6 @@ from agentctl.runs.states import Ending
 from agentctl.runtime.pauses import Decided
 from agentctl.runtime.transcript.events import Content, RunEvent, ThinkingDelta
 from agentctl.runtime.transcript.transcript import Transcript
-from agentctl.store.repositories.approvals import ApprovalRow
 from agentctl.store.repositories.sessions import NO_USAGE
 
 LOST_SEQ_STEP = 1_000_000

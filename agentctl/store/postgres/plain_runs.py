@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from agentctl.records.runs import NewRun, RunEnd
-from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.records.sessions import TOKEN_COUNTERS, SessionRow
 from agentctl.store.database import Sql, Statement, Steps, Value, single_unit
 from agentctl.store.repositories import audit, runs, sessions, usage
 from agentctl.store.repositories.events import Batch
-from agentctl.store.repositories.sessions import SessionRow
 from agentctl.store.states import RUN, change
 from agentctl.store.visibility import IS_VISIBLE, Visibility
 

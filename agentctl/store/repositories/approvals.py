@@ -12,8 +12,7 @@ from dataclasses import fields
 from typing import NamedTuple
 
 from agentctl.interface.requests.approvals import ApprovalFilter
-from agentctl.light_dataclass import dataclass
-from agentctl.records.approvals import ApprovalSummary
+from agentctl.records.approvals import ApprovalRow, ApprovalSummary
 from agentctl.records.times import format_rfc3339
 from agentctl.store.database import (
     Sql,
@@ -29,47 +28,6 @@ from agentctl.store.listing import ID_GROUP, Conditions, Listing, RowPage, Slice
 from agentctl.store.repositories.queue import IS_IN_QUEUE
 from agentctl.store.states import APPROVAL, CALL, IS_LIVE, change
 from agentctl.store.visibility import IS_VISIBLE, Visibility
-
-
-@dataclass(slots=True)
-class ApprovalRow:
-    """A stored approval (docs/contract.md "Approvals"). Times are microseconds UTC.
-
-    `arguments`, `approved_arguments`, `schema`, `answer` and `result` are JSON texts. `started_by`
-    is the principal that started the root run.
-    """
-
-    approval_id: str
-    kind: str
-    policy: str
-    run_id: str
-    root_run_id: str
-    session_id: str
-    component_type: str
-    component_id: str
-    user_id: str | None
-    started_by: str | None
-    tool_call_id: str
-    tool_name: str
-    arguments: str
-    arguments_hash: str
-    created_at: int
-    idempotent: int = 0
-    request_id: str | None = None
-    question: str | None = None
-    schema: str | None = None
-    expires_at: int | None = None
-    status: str = "pending"
-    decided_at: int | None = None
-    decided_by: str | None = None
-    note: str | None = None
-    approved_arguments: str | None = None
-    approved_hash: str | None = None
-    answer: str | None = None
-    execution: str | None = None
-    executing_at: int | None = None
-    executed_at: int | None = None
-    result: str | None = None
 
 
 class Checkpoint(NamedTuple):

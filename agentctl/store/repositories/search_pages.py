@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, cast
 
+from agentctl.records.sessions import SummaryRow
 from agentctl.store.database import Sql, Statement, Steps, Value, unit
 from agentctl.store.listing import (
     ID_GROUP,
@@ -22,7 +23,6 @@ from agentctl.store.listing import (
 )
 from agentctl.store.repositories.search import FARTHEST, LATEST, SHARE
 from agentctl.store.repositories.session_lists import LISTING
-from agentctl.store.repositories.sessions import SummaryRow
 from agentctl.store.search import MAXIMUM_TERMS, SearchWords, Word, build_owner_key
 from agentctl.store.visibility import Visibility
 

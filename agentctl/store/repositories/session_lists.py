@@ -9,6 +9,7 @@ from typing import Any
 from agentctl.interface.requests import SessionFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.records.runs import LastRunState
+from agentctl.records.sessions import SummaryRow
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import (
     MAXIMUM_COMPARED,
@@ -23,7 +24,6 @@ from agentctl.store.listing import (
     narrow,
 )
 from agentctl.store.repositories.run_reads import LAST_RUN_COLUMNS, select_newest
-from agentctl.store.repositories.sessions import SummaryRow
 from agentctl.store.repositories.text_filters import (
     ERROR_TEXT,
     MAXIMUM_COMPARED_METADATA,
