@@ -83,10 +83,9 @@ _HAS_PENDING = Sql(
 _COUNT_PENDING = Sql(
     "SELECT count(*) FROM (SELECT 1 FROM approvals WHERE status = 'pending' LIMIT :limit) AS found"
 )
+_DECISION = ", ".join(f"{name} = :{name}" for name in DecisionChange._fields)
 _DECIDE = change(CALL, "report")(
-    "UPDATE approvals SET status = :status, decided_at = :decided_at, decided_by = :decided_by,"
-    " note = :note, approved_arguments = :approved_arguments, approved_hash = :approved_hash,"
-    " answer = :answer, execution = :execution, result = :result,"
+    f"UPDATE approvals SET {_DECISION},"
     " executed_at = CASE WHEN cast(:execution as text) IS NULL THEN NULL ELSE"
     " cast(:decided_at as bigint) END"
     " WHERE approval_id = :approval_id AND {where}"
