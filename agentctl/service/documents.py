@@ -204,7 +204,8 @@ def read_run_documents(
         find_metrics: finds the tokens of live runs; without it they are not known.
     """
     if view.view in SUMMARY_VIEWS:
-        summaries = yield from _read_run_summaries(rows, find_metrics)
+        related = yield from _read_related(rows, find_metrics)
+        summaries = [build_run_summary(row, related[row.run_id]) for row in rows]
         if view.view == "phase":
             return [orjson.dumps(_add_phase(summary)) for summary in summaries]
         return summaries
@@ -271,12 +272,6 @@ def _read_run_items(
         whole = {name: run[name] for name in WHOLE_FIELDS}
         documents.append(orjson.dumps({**_add_phase(summary), **whole, "items": items}))
     return documents
-
-
-@unit
-def _read_run_summaries(rows: Sequence[RunRow], find_metrics: FindMetrics) -> Steps[list[bytes]]:
-    related = yield from _read_related(rows, find_metrics)
-    return [build_run_summary(row, related[row.run_id]) for row in rows]
 
 
 @unit
