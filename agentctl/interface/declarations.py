@@ -77,7 +77,6 @@ class Option:
     Attributes:
         flag: the option: `--user`.
         metavar: the name of its value in the help; None for a flag without a value.
-        help: its help.
         noun: the kind of record that it names by its id, for completion and short ids.
         any_case: accept a word in any case.
     """
@@ -215,9 +214,7 @@ class Declaration:
 
     Attributes:
         name: operation id, the key of every table.
-        function: the method.
         route: HTTP method and path.
-        tag: OpenAPI tag.
         status: HTTP status of success.
         errors: error statuses, in addition to those of every operation and of a body.
         summaries: the type of the document with `view=summary`; None: it has no summaries.
@@ -281,7 +278,6 @@ def operation(method: str, path: str, *, tag: str, **more: Any) -> Callable[[F],
 
     Args:
         method, path: the HTTP method, and the path with parameters in braces.
-        tag: OpenAPI tag.
         more: further attributes of `Declaration`.
     """
 

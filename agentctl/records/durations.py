@@ -28,7 +28,6 @@ def find_percentile(counts: Mapping[str, int], share: float) -> float | None:
     """Return the duration, in seconds, that a share of all durations does not exceed.
 
     Args:
-        counts: the count of each bucket.
         share: greater than 0, at most 1.
 
     Returns:

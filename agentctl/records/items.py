@@ -128,7 +128,6 @@ def build_items(run: Record, children: Sequence[Child] = (), cut: int | None = N
 
     Args:
         run: the whole record.
-        children: the runs that it started.
         cut: characters after which messages and results of tools are cut; None: not at all.
     """
     builder = _ItemBuilder(run, children)
@@ -200,7 +199,6 @@ def build_call(
     Args:
         tool: the entry of the call in `tools` of a run, or in an event.
         started_at, finished_at: times, None if they are not known.
-        run_status: the status of the run.
     """
     status: CallStatus = "cancelled"
     if tool.get("result") is not None:

@@ -13,8 +13,6 @@ class RateLimitedLog:
     """A logger that writes equal lines at most once in `pause` seconds. Thread-safe.
 
     Args:
-        logger: the destination of the lines.
-        level: the level of all lines.
         pause: seconds between two equal lines.
     """
 

@@ -27,7 +27,6 @@ class RunChange(NamedTuple):
     """A change of a run that an event caused.
 
     Attributes:
-        run_id: the run.
         position: that of the item that is new or has changed; None if the fields of the run
             have changed.
         added: the text that was added to the item; None if the item is new or was replaced.

@@ -201,7 +201,6 @@ class RunDetails(NamedTuple):
 
     Attributes:
         descendants: the runs below it, each after its parent.
-        session_state: the state of its session.
         approvals: what it and they wait or waited for, oldest first.
     """
 
@@ -384,18 +383,15 @@ class RunEnd:
 
     Attributes:
         attempt: the attempt of the run that has ended; an older one is refused.
-        history: JSON array of the entries in `chat_history` (docs/contract.md "Run record").
         metrics: JSON object of the token counters of the run, without those of its children.
         stopped_at: the time at which the work stopped; None if that is not known.
         late_result: True if a result arrived after the end and was dropped.
         cancel_reason: replaces the reason of the cancel request.
         output: the structured result as JSON; None for none.
-        reasoning_content: the thinking of the model; None for none.
         native_kind, native_history: the kind of runner, and the messages of the run in the JSON
             form of its library; None for none.
         holding: JSON array of the names of the work that continues; None for none, or if that is
             not known.
-        spans: JSON array of the times of its parts; None for none.
         causes: JSON array of the causes of its failures (`runtime.causes`); None for none.
         model: the model of its first model call; None for none, or if that is not known.
         model_metrics: of a run of several models, JSON object of the token counters of each one.

@@ -47,7 +47,6 @@ def escape_controls(text: str, *, lines: bool = False) -> str:
     r"""Return `text` with control characters escaped (`\n`, `\x1b`), safe for a terminal.
 
     Args:
-        text: any text.
         lines: keep line feeds and tabs, for text of several lines; else the result is one line.
     """
     return (_control_in_text if lines else _control).sub(_escape, text)
@@ -104,8 +103,6 @@ def suggest_name(name: str, names: Iterable[str], *, cutoff: float = 0.75) -> st
     """Return the one of `names` that is most similar to `name`, for "did you mean"; else None.
 
     Args:
-        name: an unknown name.
-        names: the known names.
         cutoff: the least similarity, from 0 to 1.
     """
     from difflib import get_close_matches

@@ -36,7 +36,6 @@ class RunTrace(NamedTuple):
     """The span of the first leg of a run.
 
     Attributes:
-        own: the span.
         cause: the span that caused the run: its parent if both have the same trace, else the target
             of a link; None for none.
     """

@@ -28,7 +28,6 @@ def check_text(name: str, text: str) -> str:
 
     Args:
         name: the parameter or field, for the error.
-        text: the value.
 
     Raises:
         ValidationFailed: the text contains NUL or a lone surrogate.
@@ -53,7 +52,6 @@ def check_json(name: str, value: object) -> None:
     """Check a free-form JSON value.
 
     Args:
-        name: the field, for the error.
         value: objects, arrays, strings, numbers, booleans and null.
 
     Raises:
@@ -67,7 +65,6 @@ def dump_checked_json(name: str, value: Any, limit: int | None = None) -> str | 
     """Return the JSON text of a value of a caller, None for None.
 
     Args:
-        name: the field, for the error.
         limit: maximum size in bytes; None for no limit.
 
     Raises:

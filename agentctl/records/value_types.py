@@ -138,12 +138,10 @@ class ValueType:
         kind: a scalar type, `Path`, `list`, `tuple`, `dict`, `Literal`, `Union`, `Any`, one of the
             two timestamps, or the class of a record or of a table of the configuration.
         check_value, parse_text: the functions of `check` and `parse`.
-        rules: the rules of the annotation.
         optional: True if None is allowed.
         required: of a field of a typed dictionary: True if it must be present.
         parts: the type of the elements of a list; the types of the names and the values of a
             dictionary; the alternatives of a union.
-        choices: the values of a `Literal`.
         classes: the classes of its parsed values, if these are scalars.
     """
 

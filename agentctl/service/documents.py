@@ -68,8 +68,6 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
 
     Args:
         noun: name of the list, part of the cursor.
-        items: the documents of the rows.
-        page: the requested page.
         rows: the rows, the total and the position of the next page.
     """
     meta = {

@@ -48,7 +48,6 @@ def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes
     """Build a session in the detail schema of its type (docs/contract.md "Session records").
 
     Args:
-        row: the session.
         histories: the chat history of each run, as `runs` reads them; empty for workflows.
     """
     kind = cast(ComponentKind, row.session_type)

@@ -63,9 +63,7 @@ class SessionFile:
         """Store the sessions, each in one transaction.
 
         Args:
-            database: receives the sessions.
             total: the number of sessions, from `check`.
-            report: is called with the progress.
             dry_run: report what would be stored, and change nothing.
 
         Raises:

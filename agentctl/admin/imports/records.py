@@ -62,7 +62,6 @@ class SessionReader:
 
     Args:
         session, runs: the records, with fields of the types of `SessionDetail` and `RunRecord`.
-        limits: the limits of the configuration.
 
     Attributes:
         left: pairs of the id of a run that is left out, and the reason.
@@ -195,7 +194,6 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
     Args:
         record: with fields of the types of `RunRecord`.
         at: its place, for errors.
-        session_id: the session of the row.
 
     Raises:
         ValidationFailed: a value cannot be stored. The error names the field.

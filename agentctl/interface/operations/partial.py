@@ -17,8 +17,6 @@ class Fault:
     Attributes:
         subject: such as `authorization`, `cancel`, `sessions`.
         serious: True if it certainly affects this server.
-        what: the fault.
-        remedy: the change that helps.
     """
 
     subject: str

@@ -391,7 +391,6 @@ class ExplainRequest:
     """A request to explain.
 
     Attributes:
-        method: HTTP method.
         path: the request target: percent-encoded, with or without a query.
         token: the credential of the request, without the word Bearer. Empty: no credential. None:
             the caller's credential if it has one, which over HTTP is that of its request.

@@ -35,7 +35,6 @@ class Erasure:
     """One part of an erasure, which is complete when a response has no `next_cursor`.
 
     Attributes:
-        user_id: the user whose data is erased.
         cancel: cancel the live and paused runs of the user; otherwise they are a conflict.
         vacuum: rewrite a SQLite file at the end: `auto` does it unless the file is so large that
             writers would wait too long.

@@ -312,7 +312,6 @@ def list_recent_messages(
     Each is a JSON array. The cost does not depend on the number of runs.
 
     Args:
-        limit: maximum number of runs.
         maximum: maximum size of all messages in bytes. The last run is returned in any case.
         after_seq, before_seq: only runs with numbers between these.
     """

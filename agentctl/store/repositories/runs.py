@@ -344,7 +344,6 @@ def record_work_stopped(run_id: str, attempt: int, at: int, late_result: bool) -
     """Store that the work of an ended run has stopped.
 
     Args:
-        at: the time, in microseconds UTC.
         late_result: True if the work had a result, which was dropped.
 
     Returns:
@@ -360,9 +359,6 @@ def set_holding(run_id: str, attempt: int, holding: str) -> Work[None]:
 
     Nothing is changed if the run has not ended, is known to have stopped, does not exist, or has
     another attempt.
-
-    Args:
-        holding: as in `RunEnd`.
     """
     values: dict[str, Value] = {"run_id": run_id, "attempt": attempt, "holding": holding}
     return _SET_HOLDING.execute(**values)
@@ -372,7 +368,6 @@ def record_worker_gone(owner: str, at: int, *, exited: bool) -> Work[None]:
     """Store that the work of the ended runs of a dead worker has stopped, or may have.
 
     Args:
-        at: the time, in microseconds UTC.
         exited: True if its process does not exist any more, so that its threads have stopped.
             False if that is not known.
     """
@@ -406,7 +401,6 @@ def request_cancel(
 
     Args:
         now: the time of the request, in microseconds UTC.
-        actor: the principal that requests it.
         claimed: True if the caller stores the end in the same transaction, or executes the run.
 
     Returns:

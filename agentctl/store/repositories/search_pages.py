@@ -297,7 +297,6 @@ def _compare(reader: _Reader, part: _Part, size: int, *, extends: bool = False) 
     """Compare the texts that follow a part with the words.
 
     Args:
-        size: number of texts.
         extends: True to compare more texts if all of them are of sessions of one millisecond.
     """
     start, end = part.end, None

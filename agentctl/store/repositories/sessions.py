@@ -258,7 +258,6 @@ def get_or_create_for_run(
 
     Args:
         row: the session to create, from `build_session`, with the component of the run.
-        visibility: the data scope of the caller.
 
     Returns:
         The stored session. `UnusableSession`, without a change, if it exists and is not visible or
@@ -324,7 +323,6 @@ def merge_state(
 
     Args:
         changes: JSON values by key.
-        removed: keys to remove.
 
     Returns:
         The state after the change as JSON text, None if it is empty or there is no such session.
