@@ -16,7 +16,7 @@ from agentctl.interface.operations import ROUTES
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document
 from agentctl.records.routes import INTERFACE_HEADER
-from agentctl.records.shape import find_mismatch
+from agentctl.records.value_types import find_mismatch
 from agentctl.remote import failures
 from agentctl.remote.address import Address
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import TypeAliasType, TypedDict
 
-from agentctl.records.shape import find_mismatch
 from agentctl.records.times import ParsedTimestamp, format_rfc3339
 from agentctl.records.value_types import (
     Pattern,
@@ -20,6 +19,7 @@ from agentctl.records.value_types import (
     WrongValue,
     compile_type,
     field_types,
+    find_mismatch,
 )
 
 Size = TypeAliasType("Size", Literal["small", "large"])

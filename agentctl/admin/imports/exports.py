@@ -14,7 +14,7 @@ from agentctl.admin.imports.store import ImportedSession, ImportReport, store_se
 from agentctl.config.settings import Settings
 from agentctl.errors import Conflict, ValidationFailed
 from agentctl.records.runs import RunRecord
-from agentctl.records.shape import find_mismatch
+from agentctl.records.value_types import find_mismatch
 from agentctl.store.database import Database
 
 MAXIMUM_RECORD_BYTES = 268_435_456
