@@ -324,6 +324,12 @@ class RunRow(RunState):
     trace: str | None = None
 
 
+TEXT_COLUMNS = (
+    "input", "history", *(name for name in LARGE_FIELDS if name in RunRow.__dataclass_fields__),
+)  # fmt: skip
+"""The columns with texts of any size."""
+
+
 @dataclass(slots=True)
 class Turn:
     """The question and the answer of a top-level run that has ended."""

@@ -20,12 +20,11 @@ from agentctl.errors import ValidationFailed
 from agentctl.records.ids import is_session_id, is_unique_id
 from agentctl.records.kinds import KINDS, Record, RunStatus
 from agentctl.records.run_spec import OriginKind
-from agentctl.records.runs import RunRecord, RunRow
+from agentctl.records.runs import TEXT_COLUMNS, RunRecord, RunRow
 from agentctl.records.sessions import SESSION_DETAILS, TOKEN_COUNTERS, SessionRow
-from agentctl.records.shape import find_mismatch
 from agentctl.records.times import format_rfc3339, parse_rfc3339
 from agentctl.records.validation import check_text
-from agentctl.records.value_types import ValueType, field_types
+from agentctl.records.value_types import ValueType, field_types, find_mismatch
 from agentctl.runs.states import is_final
 
 MAXIMUM_NAME_LENGTH = 255
@@ -39,10 +38,7 @@ _PURPOSES = (None, "summary", "memory")
 _ENTRY_FIELDS = ("role", "content", "created_at")
 
 _SESSION_TEXTS = ("session_state", "metadata", "summary")
-_RUN_TEXTS = (
-    "input", "input_object", "content", "reasoning_content", "tools", "messages", "output",
-    "session_state",
-)  # fmt: skip
+_RUN_TEXTS = tuple(sorted({*TEXT_COLUMNS} - {"history", "metadata", "spans"}))
 """Columns whose size is bounded. Each one of a run may have all data of the run."""
 
 _TIMES = ("created_at", "started_at", "paused_at", "finished_at", "stopped_at")

@@ -36,7 +36,7 @@ from agentctl.records.kinds import KINDS, ComponentKind, Record
 from agentctl.records.memories import MemoryRecord
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import FINAL_STATUSES, RunRecord
-from agentctl.records.sessions import SessionSummary
+from agentctl.records.sessions import LastRun, SessionSummary
 from agentctl.records.times import format_rfc3339
 
 _TOOL_FIELDS = ("tool_call_id", "tool_name", "tool_args", "result", "tool_call_error")
@@ -305,8 +305,7 @@ def read_session_head(session: Record) -> Built:
 
 def build_last_run(run: Record) -> Built:
     """Build the last run of a session from its run record."""
-    names = ("run_id", "status", "cancel_requested_at", "finished_at", "stopped_at", "holding")
-    return {name: run.get(name) for name in names} | {"phase": describe_run(run)}
+    return {name: run.get(name) for name in LastRun.__annotations__} | {"phase": describe_run(run)}
 
 
 def write_session(session: Record) -> Built:

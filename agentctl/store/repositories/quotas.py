@@ -10,6 +10,7 @@ from typing import Literal
 
 from agentctl.config.upkeep import Quotas
 from agentctl.errors import QuotaExceeded
+from agentctl.records.runs import TEXT_COLUMNS
 from agentctl.store.database import Sql, Statement, Steps, unit
 
 _Table = Literal["sessions", "runs", "memories"]
@@ -18,12 +19,9 @@ _LOCK = Sql("SELECT exclusive(:owner)")
 
 _SIZES: dict[_Table, tuple[str, ...]] = {
     "sessions": ("session_state", "metadata", "summary", "component_data"),
-    "runs": (
-        "input", "content", "history", "messages", "tools", "session_state", "metadata", "output",
-        "reasoning_content", "spans", "input_object",
-    ),
+    "runs": TEXT_COLUMNS,
     "memories": ("memory", "topics"),
-}  # fmt: skip
+}
 """The texts of an owner, by table. Their sizes are known without reading them."""
 
 _OWNED = "user_id = :owner"

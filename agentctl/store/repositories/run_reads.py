@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
 
-from agentctl.records.runs import LARGE_FIELDS, LastRunState, RunRow, RunState, StoredHistory, Turn
+from agentctl.records.runs import TEXT_COLUMNS, LastRunState, RunRow, RunState, StoredHistory, Turn
 from agentctl.store.database import Sql, Statement, Steps, Work, single_unit, unit
 from agentctl.store.listing import ID_GROUP, Order, group_ids
 from agentctl.store.states import HAS_CANCEL_REQUEST, IS_LIVE
@@ -15,10 +15,7 @@ from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 RUN_COLUMNS = ", ".join(field.name for field in fields(RunRow))
 """The columns of `RunRow`, in its order."""
 
-_SUMMARY = {
-    **dict.fromkeys({*LARGE_FIELDS, "history"} - {"spans"}, "NULL"),
-    "input": "substr(input, 1, 201)",
-}
+_SUMMARY = {**dict.fromkeys({*TEXT_COLUMNS} - {"spans"}, "NULL"), "input": "substr(input, 1, 201)"}
 
 SUMMARY_COLUMNS = ", ".join(_SUMMARY.get(field.name, field.name) for field in fields(RunRow))
 """The columns of `RunRow` without the large ones, and with the beginning of the input."""
