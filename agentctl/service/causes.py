@@ -10,7 +10,7 @@ from agentctl import errors
 from agentctl.records.times import format_rfc3339
 from agentctl.service.documents import MAXIMUM_DEPTH
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import causes, run_reads
+from agentctl.store.repositories import run_reads
 from agentctl.store.visibility import Visibility
 
 MAXIMUM_CAUSES = 100
@@ -27,11 +27,11 @@ def read_run_causes(run_id: str, visibility: Visibility) -> Steps[bytes]:
     state = yield from run_reads.get_state(run_id, visibility)
     if state is None:
         raise errors.NotFound("Run not found")
-    own = yield from causes.get_causes(run_id)
+    own = yield from run_reads.get_causes(run_id)
     found = _build_causes(run_id, state.component_type, state.component_id, own)
     level = [run_id]
     for _ in range(MAXIMUM_DEPTH):
-        children = yield from causes.list_children_causes(level)
+        children = yield from run_reads.list_children_causes(level)
         if not children or len(found) >= MAXIMUM_CAUSES:
             break
         for child in children:

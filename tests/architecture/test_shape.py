@@ -20,7 +20,6 @@ SHORT = {
     "agentctl.interop.mcp.settings": "the table of one face, which is registered",
     "agentctl.config.known_secrets": "used by the configuration and by `runtime`",
     "agentctl.records.budgets": "one record per resource",
-    "agentctl.store.repositories.causes": "one topic of the store",
     "agentctl.records.authorization": "one record per resource",
     "agentctl.records.document": "one record per resource",
     "agentctl.records.log_context": "context variables, used by every part",

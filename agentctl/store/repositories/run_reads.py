@@ -156,6 +156,13 @@ _CHILDREN_USAGE = Sql(
     f"SELECT parent_run_id, run_id, metrics FROM runs WHERE parent_run_id IN ({ID_GROUP})"
 )
 
+_CAUSES = Sql("SELECT causes FROM runs WHERE run_id = :run_id")
+
+_CHILDREN_CAUSES = Sql(
+    "SELECT run_id, component_type, component_id, causes FROM runs"
+    f" WHERE parent_run_id IN ({ID_GROUP}) ORDER BY parent_run_id, seq"
+)
+
 _CHILD_ROWS = Sql(
     f"SELECT {SUMMARY_COLUMNS.replace(_SUMMARY['input'], 'input')} FROM runs"
     f" WHERE parent_run_id IN ({ID_GROUP})"
@@ -267,6 +274,21 @@ def list_children_usage(run_ids: Sequence[str]) -> Steps[list[tuple[str, str, st
         rows = yield Statement(_CHILDREN_USAGE, parameters)
         usage += [(parent_run_id, run_id, metrics) for parent_run_id, run_id, metrics in rows]
     return usage
+
+
+def get_causes(run_id: str) -> Work[str | None]:
+    """Return the causes of a run as a JSON array; None for none."""
+    return _CAUSES.value(run_id=run_id)
+
+
+@unit
+def list_children_causes(run_ids: Sequence[str]) -> Steps[list[tuple[str, str, str, str | None]]]:
+    """Return id, kind and id of the component, and causes (JSON, or None) of children of runs."""
+    found: list[tuple[str, str, str, str | None]] = []
+    for parameters in group_ids(run_ids):
+        rows = yield Statement(_CHILDREN_CAUSES, parameters)
+        found += [(run_id, kind, name, causes) for run_id, kind, name, causes in rows]
+    return found
 
 
 def list_in_session(
