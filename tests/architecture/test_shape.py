@@ -21,7 +21,6 @@ SHORT = {
     "agentctl.config.known_secrets": "used by the configuration and by `runtime`",
     "agentctl.records.budgets": "one record per resource",
     "agentctl.records.authorization": "one record per resource",
-    "agentctl.records.document": "one record per resource",
     "agentctl.records.log_context": "context variables, used by every part",
     "agentctl.records.rate_limited_log": "a logger that several parts use",
     "agentctl.interface.operations.personal_data": "declarations of one part of the operations",
