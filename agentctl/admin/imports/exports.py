@@ -9,7 +9,7 @@ from typing import IO, Any, TypedDict
 
 import orjson
 
-from agentctl.admin.imports.records import SessionReader
+from agentctl.admin.imports.records import read_session
 from agentctl.admin.imports.store import ImportedSession, ImportReport, store_session
 from agentctl.config.settings import Settings
 from agentctl.errors import Conflict, ValidationFailed
@@ -96,8 +96,7 @@ class SessionFile:
                     )
                 if not {"session", "runs"} <= record.keys():
                     raise ValidationFailed("session or runs is missing")
-                reader = SessionReader(record["session"], record["runs"], self._limits)
-                session = reader.read_session()
+                session, left = read_session(record["session"], record["runs"], self._limits)
                 session_id = session.row.session_id
                 if session_id in session_ids:
                     raise ValidationFailed(f"session {session_id} is in the file twice")
@@ -108,7 +107,7 @@ class SessionFile:
                     run_ids.add(run.run_id)
             except ValidationFailed as failure:
                 raise self._refuse(f"{place}: {failure.detail}") from None
-            yield session, reader.left
+            yield session, left
 
     def _read_records(self) -> Iterator[tuple[str, Any]]:
         self._file.seek(0)

@@ -53,135 +53,126 @@ _CONVERTED = (
 """Columns that are not read as their field is. A run from elsewhere was in no queue."""
 
 
-class SessionReader:
-    """Rows of one session.
+def read_session(
+    session: Record, runs: Sequence[Record], limits: Limits
+) -> tuple[ImportedSession, list[tuple[str, str]]]:
+    """Check the records of a session and its runs, and build the rows.
 
     Args:
         session, runs: the records, with fields of the types of `SessionDetail` and `RunRecord`.
 
-    Attributes:
-        left: pairs of the id of a run that is left out, and the reason.
+    Returns:
+        The rows, and pairs of the id of a run that is left out, and the reason.
+
+    Raises:
+        ValidationFailed: a value cannot be stored. The error names the field.
     """
+    row = _build_session(session, limits)
+    rows: list[RunRow] = []
+    ids: set[str] = set()
+    left: dict[str, str] = {}
+    for number, record in enumerate(runs):
+        at = f"runs[{number}]"
+        run_id = _read_id(record, "run_id", at)
+        parent = record.get("parent_run_id")
+        if run_id in ids:
+            raise ValidationFailed(f"{at}.run_id is that of an earlier run")
+        if parent is not None and parent not in ids:
+            raise ValidationFailed(f"{at}.parent_run_id is not the id of an earlier run")
+        ids.add(run_id)
+        run = build_run_row(record, at, row.session_id)
+        if run.user_id != row.user_id:
+            raise ValidationFailed(f"{at}.user_id is not that of the session")
+        _check_sizes(run, _RUN_TEXTS, at, limits.run_bytes)
+        _check_sizes(run, ("metadata",), at, limits.body_bytes)
+        if not is_final(run.status):
+            left[run_id] = f"the run is {run.status}"
+        elif parent in left:
+            left[run_id] = "its parent is left out"
+        else:
+            rows.append(run)
+    if row.session_type != "workflow":
+        _divide_history(session.get("chat_history"), rows)
+    return ImportedSession(row, rows, counted=True), list(left.items())
 
-    def __init__(self, session: Record, runs: Sequence[Record], limits: Limits) -> None:
-        self._session = session
-        self._runs = runs
-        self._limits = limits
-        self.left: list[tuple[str, str]] = []
 
-    def read_session(self) -> ImportedSession:
-        """Check the records and build the rows.
+def _build_session(session: Record, limits: Limits) -> SessionRow:
+    at = "session"
+    kind = next((kind for kind in KINDS if f"{kind}_data" in session), None)
+    if kind is None:
+        raise ValidationFailed("session has none of agent_data, team_data and workflow_data")
+    if (mismatch := find_mismatch(session, SESSION_DETAILS[kind])) is not None:
+        raise ValidationFailed(f"{at}.{mismatch} is missing or has a wrong type")
 
-        Raises:
-            ValidationFailed: a value cannot be stored. The error names the field.
-        """
-        row = self._build_session()
-        rows: list[RunRow] = []
-        ids: set[str] = set()
-        left: set[str] = set()
-        for number, record in enumerate(self._runs):
-            at = f"runs[{number}]"
-            run_id = _read_id(record, "run_id", at)
-            parent = record.get("parent_run_id")
-            if run_id in ids:
-                raise ValidationFailed(f"{at}.run_id is that of an earlier run")
-            if parent is not None and parent not in ids:
-                raise ValidationFailed(f"{at}.parent_run_id is not the id of an earlier run")
-            ids.add(run_id)
-            run = build_run_row(record, at, row.session_id)
-            if run.user_id != row.user_id:
-                raise ValidationFailed(f"{at}.user_id is not that of the session")
-            _check_sizes(run, _RUN_TEXTS, at, self._limits.run_bytes)
-            _check_sizes(run, ("metadata",), at, self._limits.body_bytes)
-            if not is_final(run.status):
-                left.add(run_id)
-                self.left.append((run_id, f"the run is {run.status}"))
-            elif parent in left:
-                left.add(run_id)
-                self.left.append((run_id, "its parent is left out"))
-            else:
-                rows.append(run)
-        if row.session_type != "workflow":
-            self._divide_history(rows)
-        return ImportedSession(row, rows, counted=True)
+    data = session.get(f"{kind}_data")
+    metrics = session.get("metrics")
+    if kind == "workflow":
+        metrics = (session.get("session_data") or {}).get("session_metrics")
+    counters = _check_counters(metrics, f"{at}.metrics", unknown=False)
+    total = session.get("total_tokens")
+    if total is not None and not _is_count(total):
+        raise ValidationFailed("session.total_tokens is not a number of tokens")
 
-    def _build_session(self) -> SessionRow:
-        session, at = self._session, "session"
-        kind = next((kind for kind in KINDS if f"{kind}_data" in session), None)
-        if kind is None:
-            raise ValidationFailed("session has none of agent_data, team_data and workflow_data")
-        if (mismatch := find_mismatch(session, SESSION_DETAILS[kind])) is not None:
-            raise ValidationFailed(f"{at}.{mismatch} is missing or has a wrong type")
+    component_id = _read_component_id(session, KINDS[kind].id_field, at)
+    component_name = session.get("workflow_name") if kind == "workflow" else None
+    if kind != "workflow" and data is not None:
+        component_name = data.get("name")
+    if component_name is not None and not isinstance(component_name, str):
+        raise ValidationFailed(f"{at}.{kind}_data.name is not a text")
 
-        data = session.get(f"{kind}_data")
-        metrics = session.get("metrics")
-        if kind == "workflow":
-            metrics = (session.get("session_data") or {}).get("session_metrics")
-        counters = _check_counters(metrics, f"{at}.metrics", unknown=False)
-        total = session.get("total_tokens")
-        if total is not None and not _is_count(total):
-            raise ValidationFailed("session.total_tokens is not a number of tokens")
+    created_at = _read_time(session, "created_at", at)
+    updated_at = _read_time(session, "updated_at", at)
+    if created_at is None or updated_at is None:
+        raise ValidationFailed(f"{at}.created_at or {at}.updated_at is missing")
 
-        component_id = _read_component_id(session, KINDS[kind].id_field, at)
-        component_name = session.get("workflow_name") if kind == "workflow" else None
-        if kind != "workflow" and data is not None:
-            component_name = data.get("name")
-        if component_name is not None and not isinstance(component_name, str):
-            raise ValidationFailed(f"{at}.{kind}_data.name is not a text")
+    row = SessionRow(
+        session_id=_read_id(session, "session_id", at),
+        session_type=kind,
+        component_id=component_id,
+        component_name=None if component_name is None else check_text(at, component_name),
+        user_id=_read_text(session, "user_id", at, MAXIMUM_NAME_LENGTH),
+        session_name=_read_text(session, "session_name", at, MAXIMUM_NAME_LENGTH) or "",
+        total_tokens=counters["total_tokens"] if total is None else total,
+        run_count=0,
+        history_bytes=0,
+        last_status=None,
+        created_at=created_at,
+        updated_at=max(created_at, updated_at),
+        hold=None,
+        metrics=_dump(metrics) or "{}",
+        component_data=_dump(data),
+        metadata=_dump(session.get("metadata")),
+        summary=_dump(session.get("session_summary")),
+        session_state=_dump(session.get("session_state")),
+    )
 
-        created_at = _read_time(session, "created_at", at)
-        updated_at = _read_time(session, "updated_at", at)
-        if created_at is None or updated_at is None:
-            raise ValidationFailed(f"{at}.created_at or {at}.updated_at is missing")
+    _check_owner(row.user_id, at)
+    # A request sets these values, so that they were in its body.
+    _check_sizes(row, _SESSION_TEXTS, at, limits.body_bytes)
+    return row
 
-        row = SessionRow(
-            session_id=_read_id(session, "session_id", at),
-            session_type=kind,
-            component_id=component_id,
-            component_name=None if component_name is None else check_text(at, component_name),
-            user_id=_read_text(session, "user_id", at, MAXIMUM_NAME_LENGTH),
-            session_name=_read_text(session, "session_name", at, MAXIMUM_NAME_LENGTH) or "",
-            total_tokens=counters["total_tokens"] if total is None else total,
-            run_count=0,
-            history_bytes=0,
-            last_status=None,
-            created_at=created_at,
-            updated_at=max(created_at, updated_at),
-            hold=None,
-            metrics=_dump(metrics) or "{}",
-            component_data=_dump(data),
-            metadata=_dump(session.get("metadata")),
-            summary=_dump(session.get("session_summary")),
-            session_state=_dump(session.get("session_state")),
-        )
 
-        _check_owner(row.user_id, at)
-        # A request sets these values, so that they were in its body.
-        _check_sizes(row, _SESSION_TEXTS, at, self._limits.body_bytes)
-        return row
+def _divide_history(entries: Any, rows: Sequence[RunRow]) -> None:
+    """Give each entry of the chat history to its run.
 
-    def _divide_history(self, rows: Sequence[RunRow]) -> None:
-        """Give each entry of the chat history to its run.
-
-        The entries of a run are some of its messages, in their order. An entry without such a
-        message belongs to the last run, so that no entry is lost.
-        """
-        entries = self._session.get("chat_history")
-        if entries is None:
-            raise ValidationFailed("session.chat_history is missing")
-        tops = [row for row in rows if row.parent_run_id is None]
-        if entries and not tops:
-            raise ValidationFailed("session.chat_history has entries of no run")
-        next_entry = 0
-        for row in tops:
-            first = next_entry
-            for message in orjson.loads(row.messages or "[]"):
-                if next_entry < len(entries) and all(
-                    entries[next_entry].get(name) == message.get(name) for name in _ENTRY_FIELDS
-                ):
-                    next_entry += 1
-            end = len(entries) if row is tops[-1] else next_entry
-            row.history = _dump(entries[first:end])
+    The entries of a run are some of its messages, in their order. An entry without such a
+    message belongs to the last run, so that no entry is lost.
+    """
+    if entries is None:
+        raise ValidationFailed("session.chat_history is missing")
+    tops = [row for row in rows if row.parent_run_id is None]
+    if entries and not tops:
+        raise ValidationFailed("session.chat_history has entries of no run")
+    next_entry = 0
+    for row in tops:
+        first = next_entry
+        for message in orjson.loads(row.messages or "[]"):
+            if next_entry < len(entries) and all(
+                entries[next_entry].get(name) == message.get(name) for name in _ENTRY_FIELDS
+            ):
+                next_entry += 1
+        end = len(entries) if row is tops[-1] else next_entry
+        row.history = _dump(entries[first:end])
 
 
 def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
@@ -208,8 +199,8 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
 
     times = _read_times(record, at)
     _check_messages(record, f"{at}.messages")
-    _check_members(record, "tools", ("tool_call_id",), at)
-    _check_members(record, "spans", ("kind",), at)
+    _check_members(record, "tools", "tool_call_id", at)
+    _check_members(record, "spans", "kind", at)
     if record.get("metrics") is not None:
         _check_counters(record["metrics"], f"{at}.metrics", unknown=True)
     error = record.get("error") or {}
@@ -302,11 +293,10 @@ def _check_messages(record: Record, at: str) -> None:
         raise ValidationFailed(f"{place}.tool_calls{mismatch or ''} is not a list of calls")
 
 
-def _check_members(record: Record, field: str, names: Sequence[str], at: str) -> None:
+def _check_members(record: Record, field: str, name: str, at: str) -> None:
     for number, entry in enumerate(record.get(field) or []):
-        for name in names:
-            if not isinstance(entry.get(name), str):
-                raise ValidationFailed(f"{at}.{field}[{number}].{name} is missing")
+        if not isinstance(entry.get(name), str):
+            raise ValidationFailed(f"{at}.{field}[{number}].{name} is missing")
 
 
 def _check_counters(metrics: Any, at: str, *, unknown: bool) -> dict[str, Any]:
