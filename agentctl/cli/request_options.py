@@ -20,8 +20,7 @@ from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.ids import ShortId
 from agentctl.cli.options import CommandOutput, build_option
 from agentctl.cli.show.output import resolve_format
-from agentctl.interface.declarations import Option, Query, Signature, find_declared
-from agentctl.records.times import ParsedTimestamp
+from agentctl.interface.declarations import Option, Query, Signature, find_declared, is_time
 
 _LAST = ("all_pages", "watch", "every", "output", "fields")
 """The last options of a command that shows a result, unless its `order` names them or others."""
@@ -66,7 +65,7 @@ class CommandSignature:
         fields |= {name: value for name, value in values.items() if name in fields}
         for parameter, option in self._options.values():
             value = values[_name_of(option)]
-            if _is_time(parameter):
+            if is_time(parameter.annotation):
                 value = microseconds_ago(option.flag, value)
             elif parameter.default == ():
                 value = tuple(value or ())
@@ -85,7 +84,7 @@ class CommandSignature:
         plain, default = get_args(parameter.annotation)[0], parameter.default
         if plain == tuple[str, ...]:
             plain, default = list[str] | None, None
-        elif _is_time(parameter):
+        elif is_time(parameter.annotation):
             plain = str | None
         annotation: Any = Annotated[(plain, *marks, build_option(parameter.annotation))]
         return parameter.replace(name=_name_of(option), annotation=annotation, default=default)
@@ -156,7 +155,3 @@ def declare_parameters(command: Any, parameters: Sequence[Parameter]) -> None:
 
 def _name_of(option: Option) -> str:
     return option.flag.removeprefix("--").replace("-", "_")
-
-
-def _is_time(parameter: Parameter) -> bool:
-    return ParsedTimestamp in get_args(get_args(parameter.annotation)[0])

@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_h
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import Route, operation_ids
+from agentctl.records.times import ParsedTimestamp
 
 Order = tuple[str | EllipsisType, ...]
 """Names of parameters in an order; an ellipsis represents those that are not named."""
@@ -91,6 +92,11 @@ class Option:
 def find_declared(annotation: Any, kinds: type[T] | tuple[type[T], ...]) -> T | None:
     """Return the first declaration of some classes in an annotation, None without one."""
     return next((part for part in get_args(annotation) if isinstance(part, kinds)), None)
+
+
+def is_time(annotation: Any) -> bool:
+    """Return True for a declared time, whose value is microseconds UTC."""
+    return ParsedTimestamp in get_args(get_args(annotation)[0])
 
 
 class Signature:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from agentctl.interface.declarations import Header, Path, Query, find_declared, list_request_values
+from agentctl.interface.declarations import (
+    Header,
+    Path,
+    Query,
+    find_declared,
+    is_time,
+    list_request_values,
+)
 from agentctl.interface.requests import BEFORE_FIRST_EVENT, DELETION_WAIT, RunRequest
 from agentctl.interface.requests.accounts import Grant
 from agentctl.interface.requests.approvals import Ruling
 from agentctl.records.ids import is_idempotency_key
 from agentctl.records.kinds import KINDS
-from agentctl.records.times import ParsedTimestamp, format_rfc3339
+from agentctl.records.times import format_rfc3339
 from agentctl.remote.connection import Request, build_path
 
 if TYPE_CHECKING:
@@ -133,7 +140,7 @@ def body_of(value: DataclassInstance) -> dict[str, Any]:
 
 
 def _query_pairs(parameter: Parameter, value: Any) -> Pairs:
-    if ParsedTimestamp in get_args(get_args(parameter.annotation)[0]):
+    if is_time(parameter.annotation):
         value = format_rfc3339(value)
     query = find_declared(parameter.annotation, Query)
     if query is not None and query.max_items is not None:
