@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from agentctl.auth.principal import Principal
 from agentctl.config.upkeep import Budget
-from agentctl.records.budgets import BudgetRecord
 from agentctl.records.document import Document, build_document
 from agentctl.records.times import format_rfc3339
+from agentctl.records.usage import BudgetRecord
 from agentctl.records.validation import check_texts
 from agentctl.runs.life.admission import Submission
 from agentctl.runs.life.budgets import Period, build_scope, find_limit, find_period, measure

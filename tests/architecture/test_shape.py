@@ -19,7 +19,6 @@ SHORT = {
     "agentctl.interop.agui.settings": "the table of one face, which is registered",
     "agentctl.interop.mcp.settings": "the table of one face, which is registered",
     "agentctl.config.known_secrets": "used by the configuration and by `runtime`",
-    "agentctl.records.budgets": "one record per resource",
     "agentctl.records.authorization": "one record per resource",
     "agentctl.records.log_context": "context variables, used by every part",
     "agentctl.records.rate_limited_log": "a logger that several parts use",

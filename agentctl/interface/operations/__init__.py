@@ -53,7 +53,6 @@ from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.records.accounts import AccountPage, NewAccountRecord
 from agentctl.records.audit import AuditHeadPage, AuditPage
 from agentctl.records.authorization import ExplainRecord
-from agentctl.records.budgets import BudgetRecord
 from agentctl.records.components import COMPONENT_LISTS, COMPONENT_RECORDS
 from agentctl.records.document import Document
 from agentctl.records.items import RunViews
@@ -79,7 +78,7 @@ from agentctl.records.system import (
     ModelEntry,
     ReadinessRecord,
 )
-from agentctl.records.usage import OverviewRecord, UsageReport
+from agentctl.records.usage import BudgetRecord, OverviewRecord, UsageReport
 from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecord, WebhookTestRecord
 
 SessionId = Annotated[str, Path("Id of the session")]
