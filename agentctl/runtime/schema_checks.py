@@ -20,7 +20,8 @@ from typing import Any
 import orjson
 
 from agentctl.errors import Unavailable, ValidationFailed
-from agentctl.records.json_schema import (
+from agentctl.runtime.bounds import take_shared_turn
+from agentctl.runtime.json_schema import (
     PROCESSOR_SECONDS,
     UNUSABLE,
     SchemaProblem,
@@ -30,7 +31,6 @@ from agentctl.records.json_schema import (
     is_cheap,
     list_problems,
 )
-from agentctl.runtime.bounds import take_shared_turn
 
 CHECK_SECONDS = 20.0
 """Time of a check in a process, with its wait for one."""
@@ -39,7 +39,7 @@ PROCESSES = 2
 """Checks in a process at the same time."""
 
 _PACKAGE = str(Path(__file__).parents[2])
-_PROGRAM = "from agentctl.records.json_schema import main; main()"
+_PROGRAM = "from agentctl.runtime.json_schema import main; main()"
 _LATE = f"it could not be checked within {PROCESSOR_SECONDS} seconds of processor time"
 
 

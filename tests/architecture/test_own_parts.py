@@ -76,7 +76,7 @@ USES: dict[str, tuple[str, ...]] = {
     ),
     "the names and texts of a standard in messages, explanations and fields": (
         "auth.explain.checks", "config.settings", "errors", "interop.agui.events",
-        "interop.mcp.discovery", "records.json_schema", "server.authentication",
+        "interop.mcp.discovery", "runtime.json_schema", "server.authentication",
         "store.repositories.events",
     ),
     "own formats, which no library reads": (

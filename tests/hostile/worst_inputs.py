@@ -303,12 +303,12 @@ CASES: dict[str, Case] = {
     "subschemas": Case(
         run("m-echo", output_schema={"type": "object", "allOf": [{"title": "x"}] * 990}),
         OK,
-        ("records.json_schema.MAXIMUM_SUBSCHEMAS",),
+        ("runtime.json_schema.MAXIMUM_SUBSCHEMAS",),
     ),
     "patterns": Case(
         run("m-echo", output_schema={"type": "object", "properties": PATTERNS}),
         OK,
-        ("records.json_schema.MAXIMUM_PATTERN_COST",),
+        ("runtime.json_schema.MAXIMUM_PATTERN_COST",),
     ),
     "progress events": Case(
         run("a-much_progress"),

@@ -598,7 +598,7 @@ PROBES: dict[str, Probe] = {
     "runs.tool_timeout_seconds": call_tool("tool-wait", {"seconds": 60}),
     "limits.run_bytes": fail_run("large", "30000"),
     "limits.tool_result_bytes": call_tool("blob", {"size": 3_000}),
-    "records.json_schema.MAXIMUM_SUBSCHEMAS": refuse(
+    "runtime.json_schema.MAXIMUM_SUBSCHEMAS": refuse(
         f"POST {RUNS}", run("x", output_schema={"type": "object", "anyOf": [{}] * 1_001})
     ),
     "runtime.tools.external.MAXIMUM_TOOLS": refuse(

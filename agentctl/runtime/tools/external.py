@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from agentctl.errors import InvalidConfiguration, TooLarge, ValidationFailed
 from agentctl.light_dataclass import dataclass
-from agentctl.records.json_schema import is_usable_schema
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.validation import check_json, find_json_problem
+from agentctl.runtime.json_schema import is_usable_schema
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.schema_checks import check_request_schemas, find_schema_problem
 from agentctl.runtime.tools.functions import TOOL_NAME
