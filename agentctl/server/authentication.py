@@ -80,6 +80,9 @@ _EXPOSED_HEADERS = (
 
 _SEVERAL_CREDENTIALS = re.compile(rb"bearer .*,\s*bearer ", re.IGNORECASE)
 
+_RESPONSE_KEY = "agentctl.response"
+"""Key of the `_SentResponse` in the ASGI scope."""
+
 HeaderFields = Iterable[tuple[bytes, bytes]]
 
 
@@ -166,31 +169,17 @@ def add_common_headers(fields: HeaderFields, request_id: str) -> list[tuple[byte
     return [*headers, *(field for field in _DEFAULT_HEADERS if field[0] not in names)]
 
 
-class TrackedSend:
-    """An ASGI `send` that records if the response has started: then no error can be sent."""
-
-    __slots__ = ("send", "started")
-
-    def __init__(self, send: Send) -> None:
-        self.send = send
-        self.started = False
-
-    async def __call__(self, message: Message) -> None:
-        self.started = True
-        await self.send(message)
-
-
-class _HeaderAddingSend(TrackedSend):
-    """An ASGI `send` that adds the common header fields, and drops the body for HEAD.
+class _SentResponse:
+    """The outermost ASGI `send`: adds the common header fields, and drops the body for HEAD.
 
     Attributes:
-        status: status of the response, None until it starts.
+        status: status of the response; None until it starts: then no error can be sent.
     """
 
-    __slots__ = ("omits_body", "request_id", "status")
+    __slots__ = ("omits_body", "request_id", "send", "status")
 
     def __init__(self, send: Send, request_id: str, *, omits_body: bool) -> None:
-        super().__init__(send)
+        self.send = send
         self.request_id = request_id
         self.omits_body = omits_body
         self.status: int | None = None
@@ -203,7 +192,7 @@ class _HeaderAddingSend(TrackedSend):
                 message["headers"].append((b"x-trace-id", trace_id.encode("ascii")))
         elif self.omits_body:
             message["body"] = b""
-        await super().__call__(message)
+        await self.send(message)
 
 
 class AuthenticationMiddleware:
@@ -227,26 +216,26 @@ class AuthenticationMiddleware:
         start = perf_counter()
         request_id = new_id()
         set_log_context(request_id=request_id)
-        head = scope["method"] == "HEAD"
-        tracked = _HeaderAddingSend(send, request_id, omits_body=head)
         method = scope["method"]
-        if head:  # In a copy, because the HTTP protocol still reads the method HEAD.
+        response = _SentResponse(send, request_id, omits_body=method == "HEAD")
+        if method == "HEAD":  # In a copy, because the HTTP protocol still reads the method HEAD.
             scope = {**scope, "method": "GET"}
+        scope[_RESPONSE_KEY] = response
         try:
             self.state.running_service  # noqa: B018 - raises while the app is not running
             if self._guard is not None:
                 self._guard.check(scope)
             scope[CALLER_KEY] = await self._identify_caller(scope["headers"], request_id)
-            await self.app(scope, receive, tracked)
+            await self.app(scope, receive, response)
         except Exception as error:
-            await send_error_response(error, request_id, tracked, scope, receive)
+            await send_error_response(error, scope, receive, response)
         finally:
             seconds = perf_counter() - start
             operation = getattr(scope.get("route"), "operation", None)
             caller = scope.get(CALLER_KEY)
             principal = None if caller is None else caller.principal
             identity = None if principal is None else principal.identity
-            finished = FinishedRequest(operation, method, tracked.status, seconds, identity)
+            finished = FinishedRequest(operation, method, response.status, seconds, identity)
             for observe in self.state.request_observers:
                 observe(finished)
 
@@ -272,12 +261,7 @@ def _read_trace(headers: HeaderFields) -> None:
 
 
 def _get_authorization(headers: HeaderFields) -> str | None:
-    """Return the value of the Authorization header, None if there is none.
-
-    Raises:
-        BadRequest: several fields, or several credentials in one field, as a proxy joins them.
-            Implementations disagree which one counts (RFC 6750 3.1, `invalid_request`).
-    """
+    """Return the value of the Authorization header, None if there is none."""
     values = [value for name, value in headers if name == b"authorization"]
     if not values:
         return None
@@ -286,31 +270,30 @@ def _get_authorization(headers: HeaderFields) -> str | None:
     return values[0].decode("latin-1")
 
 
-async def send_error_response(
-    error: Exception, request_id: str, tracked: TrackedSend, scope: Scope, receive: Receive
-) -> None:
+async def send_error_response(error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
     """Send an error response; log an exception that is not ours and send a 500.
 
     Raises:
         Exception: the response had already started, so only the closed connection can show the
             error.
     """
+    response: _SentResponse = scope[_RESPONSE_KEY]
     shown = error if isinstance(error, AgentctlError) else None
     if shown is None or (shown.status == 500 and not isinstance(shown, InternalError)):
-        _log.error("request %s failed", request_id, exc_info=error)
+        _log.error("request %s failed", response.request_id, exc_info=error)
         shown = InternalError()
     elif isinstance(shown, CrossSiteRequest):
         _limited_log.log("refused with 403: %s", shown.detail)
     elif isinstance(shown, Unavailable):
         # The same cause fails many requests, and its source has logged it. Log it rarely here.
         _limited_log.log("requests fail with 503: %s", shown.detail)
-        _log.debug("request %s: %s", request_id, shown.detail, exc_info=error.__cause__)
+        _log.debug("request %s: %s", response.request_id, shown.detail, exc_info=error.__cause__)
     elif shown.status >= 500:
-        _log.warning("request %s: %s", request_id, shown.detail, exc_info=error.__cause__)
-    if tracked.started:
+        _log.warning("request %s: %s", response.request_id, shown.detail, exc_info=error.__cause__)
+    if response.status is not None:
         raise error
     build_response = scope.get(ERROR_RESPONSE_KEY, error_response)
-    await build_response(shown)(scope, receive, tracked)
+    await build_response(shown)(scope, receive, send)
 
 
 class CrossOriginMiddleware(CORSMiddleware):

@@ -78,9 +78,9 @@ class Face:
                 await app(scope, receive, send)
                 return
 
-            async def execute(tracked: Send) -> None:
+            async def execute() -> None:
                 scope[CALLER_KEY].count_request()
-                await self.respond(scope, receive, tracked)
+                await self.respond(scope, receive, send)
 
             await respond(execute, scope, receive, send)
 

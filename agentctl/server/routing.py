@@ -40,7 +40,7 @@ from agentctl.records.routes import Route as Place
 from agentctl.records.routes import RouteTable, has_encoded_slash
 from agentctl.records.times import now
 from agentctl.server.answers import revalidate
-from agentctl.server.authentication import TrackedSend, send_error_response
+from agentctl.server.authentication import send_error_response
 from agentctl.server.requests import Adapt, BodyFields, Parameters
 from agentctl.server.state import CALLER_KEY, Call
 from agentctl.service.audit_log import EntryCounter
@@ -130,7 +130,6 @@ class Operation(Route):
             (self.declared if item.name in in_path or place else in_body).append(item)
         self.parameters = Parameters(self.declared, self.path_names)
         self.body_fields = BodyFields(in_body, adapt_body) if in_body else None
-        self.app = self._respond
 
     async def handle_call(self, call: Call) -> Response:
         """Authorize a call, read its parameters and execute the endpoint.
@@ -181,22 +180,11 @@ class Operation(Route):
                 await _require_named_resources(call, values)
             raise
 
-    async def _respond(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self.handle_call(Call(scope, receive))
-        await response(scope, receive, send)
-
 
 async def _require_named_resources(call: Call, values: Mapping[str, Any]) -> None:
     """Find the database, component, session, run and memory that an invalid request names.
 
     A resource that does not exist is reported before an invalid value (docs/contract.md "Errors").
-
-    Args:
-        call: a call of an operation that the policy allows.
-        values: its parameters; invalid ones have their defaults.
-
-    Raises:
-        NotFound: one of them does not exist, or the caller cannot see it.
     """
     path, operations = call.scope["path_params"], call.operations
     if "memory_id" in path:
@@ -240,7 +228,6 @@ class Dispatcher:
     """The ASGI application that finds the operation of a request and sends its errors.
 
     Args:
-        routes: the operations.
         otherwise: the application for scopes that are not HTTP, such as the lifespan.
     """
 
@@ -254,36 +241,31 @@ class Dispatcher:
             await self.otherwise(scope, receive, send)
             return
 
-        async def execute(tracked: Send) -> None:
+        async def execute() -> None:
             failure = scope[CALLER_KEY].failure
             path = path_below_root(scope)
             match = policy.find_operation(self._table, scope["method"], path, failure)
             scope["route"] = route = self.routes[match.operation]
             scope["path_params"] = match.path_params
-            await route.app(scope, receive, tracked)
+            response = await route.handle_call(Call(scope, receive))
+            await response(scope, receive, send)
 
         await respond(execute, scope, receive, send)
 
 
 async def respond(
-    execute: Callable[[Send], Awaitable[None]], scope: Scope, receive: Receive, send: Send
+    execute: Callable[[], Awaitable[None]], scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Execute a request, send the response of its error, and count rejected credentials.
-
-    Args:
-        execute: sends the response with the given `send`.
-    """
-    caller = scope[CALLER_KEY]
-    tracked = TrackedSend(send)
+    """Execute a request, send the response of its error, and count rejected credentials."""
     try:
-        await execute(tracked)
+        await execute()
     except ClientDisconnect:
         return
     except Exception as error:
-        service = caller.app_state.service
+        service = scope[CALLER_KEY].app_state.service
         if isinstance(error, Unauthenticated) and service is not None:
             count_rejection(service.hosting.audit_log.counter, error)
-        await send_error_response(error, caller.request_id, tracked, scope, receive)
+        await send_error_response(error, scope, receive, send)
 
 
 def count_rejection(counter: EntryCounter, failure: Unauthenticated) -> None:
