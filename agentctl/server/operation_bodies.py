@@ -66,24 +66,21 @@ class Field:
 _AS_TEXT = "in a form a JSON object as text"
 
 Confirm = Annotated[
-    str | None,
-    Field(description="`confirm` of the plan that a 409 has shown; required to repeat effects"),
+    str | None, Field("`confirm` of the plan that a 409 has shown; required to repeat effects")
 ]
 
 Topic = Annotated[str, Field(min_length=1, max_length=MAXIMUM_TOPIC_LENGTH, pattern="^[^,]+$")]
 MemoryText = Annotated[
-    str, Field(min_length=1, max_length=MAXIMUM_MEMORY_LENGTH, description="Text of the memory")
+    str, Field("Text of the memory", min_length=1, max_length=MAXIMUM_MEMORY_LENGTH)
 ]
 
 
 class ClientToolBody(TypedDict, total=False):
     """A tool that the caller of a run executes."""
 
-    name: Required[Annotated[str, Field(description="Name: letters, digits, `_` and `-`")]]
-    description: Annotated[str | None, Field(description="Description for the model")]
-    parameters: Annotated[
-        Object, Field(description="JSON Schema of the arguments, an object; none without it")
-    ]
+    name: Required[Annotated[str, Field("Name: letters, digits, `_` and `-`")]]
+    description: Annotated[str | None, Field("Description for the model")]
+    parameters: Annotated[Object, Field("JSON Schema of the arguments, an object; none without it")]
 
 
 class RunBody(TypedDict, total=False):
@@ -93,52 +90,37 @@ class RunBody(TypedDict, total=False):
         "json_schema_extra": {"anyOf": [{"required": ["message"]}, {"required": ["input"]}]}
     }
 
-    message: Annotated[
-        str, Field(min_length=1, description="Message to send; required without `input`")
-    ]
-    input: Annotated[
-        Object, Field(description=f"Input of an agent in code, stored with the run; {_AS_TEXT}")
-    ]
-    stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
-    background: Annotated[
-        bool, Field(description="Continue when the client disconnects", default=False)
-    ]
+    message: Annotated[str, Field("Message to send; required without `input`", min_length=1)]
+    input: Annotated[Object, Field(f"Input of an agent in code, stored with the run; {_AS_TEXT}")]
+    stream: Annotated[bool, Field("Respond with server-sent events", default=True)]
+    background: Annotated[bool, Field("Continue when the client disconnects", default=False)]
     session_id: Annotated[
-        str | None,
-        Field(pattern=SESSION_ID, description="Session of the run; by default a new one"),
+        str | None, Field("Session of the run; by default a new one", pattern=SESSION_ID)
     ]
-    user_id: Annotated[
-        str | None, Field(min_length=1, description="Owner of the run; administrators only")
-    ]
+    user_id: Annotated[str | None, Field("Owner of the run; administrators only", min_length=1)]
     metadata: Annotated[
-        Object,
-        Field(
-            description=f"Stored with the run and given to the code of tools and agents; {_AS_TEXT}"
-        ),
+        Object, Field(f"Stored with the run and given to the code of tools and agents; {_AS_TEXT}")
     ]
     session_state: Annotated[
-        Object, Field(description=f"Replaces these keys of the state of the session; {_AS_TEXT}")
+        Object, Field(f"Replaces these keys of the state of the session; {_AS_TEXT}")
     ]
     dependencies: Annotated[
-        Object,
-        Field(description=f"Given to the code of tools and agents, and not stored; {_AS_TEXT}"),
+        Object, Field(f"Given to the code of tools and agents, and not stored; {_AS_TEXT}")
     ]
     output_schema: Annotated[
-        Object, Field(description=f"JSON Schema of an object: the answer must match it; {_AS_TEXT}")
+        Object, Field(f"JSON Schema of an object: the answer must match it; {_AS_TEXT}")
     ]
     client_tools: Annotated[
         list[ClientToolBody] | None,
         Field(
+            "Tools that the caller executes: a call of one pauses the run. For JSON bodies",
             max_length=MAXIMUM_TOOLS,
-            description="Tools that the caller executes: a call of one pauses the run. For JSON"
-            " bodies",
         ),
     ]
     tool_choice: Annotated[
         str | None,
         Field(
-            description="`required` if the first answer must call a tool, or the name of one of"
-            " `client_tools`"
+            "`required` if the first answer must call a tool, or the name of one of `client_tools`"
         ),
     ]
 
@@ -149,48 +131,38 @@ class ResumeBody(TypedDict, total=False):
     last_event_index: Annotated[
         int | None,
         Field(
+            "Number of the last received event; without it the whole stream",
             ge=BEFORE_FIRST_EVENT,
             le=MAXIMUM_EVENT_NUMBER,
-            description="Number of the last received event; without it the whole stream",
         ),
     ]
-    session_id: Annotated[str | None, Field(description="Session of the run")]
+    session_id: Annotated[str | None, Field("Session of the run")]
 
 
 class DecisionBody(TypedDict, total=False):
     """A decision about an approval."""
 
-    decision: Required[Annotated[Verb, Field(description="The decision")]]
+    decision: Required[Annotated[Verb, Field("The decision")]]
     arguments_hash: Annotated[
         str | None,
-        Field(
-            description="`arguments_hash` of the approval as it was shown; required to approve and"
-            " to retry"
-        ),
+        Field("`arguments_hash` of the approval as it was shown; required to approve and to retry"),
     ]
     arguments: Annotated[
-        Object, Field(description="Other arguments for an approved call; they match its schema")
+        Object, Field("Other arguments for an approved call; they match its schema")
     ]
     note: Annotated[
         str | None,
-        Field(
-            max_length=MAXIMUM_NOTE_LENGTH,
-            description="Note; the model reads the one of a rejection",
-        ),
+        Field("Note; the model reads the one of a rejection", max_length=MAXIMUM_NOTE_LENGTH),
     ]
-    answer: Annotated[
-        Any, Field(description="Answer to a question, a JSON value that matches its schema")
-    ]
-    result: Annotated[
-        Any, Field(description="Result of a call that was made outside the server, a JSON value")
-    ]
+    answer: Annotated[Any, Field("Answer to a question, a JSON value that matches its schema")]
+    result: Annotated[Any, Field("Result of a call that was made outside the server, a JSON value")]
 
 
 class RunDecisionBody(DecisionBody, total=False):
     """A decision about an approval of the run; `approval_id` or `tool_call_id` names it."""
 
-    approval_id: Annotated[str | None, Field(description="Id of the approval")]
-    tool_call_id: Annotated[str | None, Field(description="Id of its tool call")]
+    approval_id: Annotated[str | None, Field("Id of the approval")]
+    tool_call_id: Annotated[str | None, Field("Id of its tool call")]
 
 
 class ContinueBody(TypedDict, total=False):
@@ -199,71 +171,53 @@ class ContinueBody(TypedDict, total=False):
     decisions: Annotated[
         list[RunDecisionBody] | None,
         Field(
+            "Decisions about approvals with the policy `user`, all or none",
             max_length=MAXIMUM_DECISIONS,
-            description="Decisions about approvals with the policy `user`, all or none",
         ),
     ]
-    stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
-    background: Annotated[bool, Field(description="Respond when the run continues", default=False)]
-    dependencies: Annotated[
-        Object, Field(description="Given to the code of tools and agents, and not stored")
-    ]
+    stream: Annotated[bool, Field("Respond with server-sent events", default=True)]
+    background: Annotated[bool, Field("Respond when the run continues", default=False)]
+    dependencies: Annotated[Object, Field("Given to the code of tools and agents, and not stored")]
 
 
 class RetryBody(TypedDict, total=False):
     """The retry of a run that has ended."""
 
     confirm: Confirm
-    stream: Annotated[bool, Field(description="Respond with server-sent events", default=True)]
-    background: Annotated[
-        bool, Field(description="Continue when the client disconnects", default=False)
-    ]
-    output_schema: Annotated[
-        Object, Field(description="JSON Schema of an object: the answer must match it")
-    ]
-    dependencies: Annotated[
-        Object, Field(description="Given to the code of tools and agents, and not stored")
-    ]
+    stream: Annotated[bool, Field("Respond with server-sent events", default=True)]
+    background: Annotated[bool, Field("Continue when the client disconnects", default=False)]
+    output_schema: Annotated[Object, Field("JSON Schema of an object: the answer must match it")]
+    dependencies: Annotated[Object, Field("Given to the code of tools and agents, and not stored")]
 
 
 class ForkBody(RetryBody, total=False):
     """The fork of a run that has ended."""
 
     at: Required[
-        Annotated[
-            int,
-            Field(ge=0, description="Number of messages of the run that the new one begins with"),
-        ]
+        Annotated[int, Field("Number of messages of the run that the new one begins with", ge=0)]
     ]
     message: Annotated[
-        str | None, Field(min_length=1, description="The next message; by default that of the run")
+        str | None, Field("The next message; by default that of the run", min_length=1)
     ]
     agent_id: Annotated[
-        str | None, Field(min_length=1, description="Another agent, which gets the conversation")
+        str | None, Field("Another agent, which gets the conversation", min_length=1)
     ]
-    team_id: Annotated[
-        str | None, Field(min_length=1, description="Another team, which gets the conversation")
-    ]
+    team_id: Annotated[str | None, Field("Another team, which gets the conversation", min_length=1)]
     session_id: Annotated[
         str | None,
-        Field(
-            pattern=SESSION_ID, description="Session of the run, or a new one, by default a new one"
-        ),
+        Field("Session of the run, or a new one, by default a new one", pattern=SESSION_ID),
     ]
 
 
 class ExplainBody(TypedDict, total=False):
     """A request to explain."""
 
-    method: Required[Annotated[str, Field(description="HTTP method")]]
-    path: Required[
-        Annotated[str, Field(description="Path of the request, with or without a query")]
-    ]
+    method: Required[Annotated[str, Field("HTTP method")]]
+    path: Required[Annotated[str, Field("Path of the request, with or without a query")]]
     token: Annotated[
         str | None,
         Field(
-            description="Token of the request; by default that of the caller, empty for none. "
-            "It is not stored."
+            "Token of the request; by default that of the caller, empty for none. It is not stored."
         ),
     ]
 
@@ -271,44 +225,37 @@ class ExplainBody(TypedDict, total=False):
 class GrantBody(TypedDict, total=False):
     """A scope for a service account."""
 
-    scope: Required[Annotated[str, Field(description="Scope")]]
-    effect: Annotated[Literal["allow"], Field(description="Effect of the grant", default="allow")]
+    scope: Required[Annotated[str, Field("Scope")]]
+    effect: Annotated[Literal["allow"], Field("Effect of the grant", default="allow")]
 
 
 class NewAccountBody(TypedDict, total=False):
     """A service account to create."""
 
     name: Required[
-        Annotated[
-            str, Field(pattern=ACCOUNT_NAME, description="Name, unique among the active accounts")
-        ]
+        Annotated[str, Field("Name, unique among the active accounts", pattern=ACCOUNT_NAME)]
     ]
     scopes: Required[
         Annotated[
             list[GrantBody],
             Field(
-                min_length=1,
-                max_length=MAXIMUM_SCOPES,
-                description="Scopes; the caller must have each of them",
+                "Scopes; the caller must have each of them", min_length=1, max_length=MAXIMUM_SCOPES
             ),
         ]
     ]
     expires_in_days: Annotated[
         int | None,
         Field(
+            f"Days until it expires; {DEFAULT_ACCOUNT_DAYS} by default",
             ge=1,
             le=MAXIMUM_ACCOUNT_DAYS,
-            description=f"Days until it expires; {DEFAULT_ACCOUNT_DAYS} by default",
         ),
     ]
-    never_expires: Annotated[
-        bool, Field(description="Never expire; not with `expires_in_days`", default=False)
-    ]
+    never_expires: Annotated[bool, Field("Never expire; not with `expires_in_days`", default=False)]
     allow_privileged_scopes: Annotated[
         bool,
         Field(
-            description="Required for scopes that write, delete, administer or manage service "
-            "accounts",
+            "Required for scopes that write, delete, administer or manage service accounts",
             default=False,
         ),
     ]
@@ -318,23 +265,17 @@ class NewMemoryBody(TypedDict, total=False):
     """A memory to store."""
 
     memory: Required[MemoryText]
-    topics: Annotated[
-        list[Topic] | None, Field(max_length=MAXIMUM_TOPICS, description="Topics of the memory")
-    ]
-    user_id: Annotated[
-        str | None, Field(min_length=1, description="Owner of the memory; administrators only")
-    ]
-    agent_id: Annotated[str | None, Field(description="Id of the agent that it is from")]
-    team_id: Annotated[str | None, Field(description="Id of the team that it is from")]
+    topics: Annotated[list[Topic] | None, Field("Topics of the memory", max_length=MAXIMUM_TOPICS)]
+    user_id: Annotated[str | None, Field("Owner of the memory; administrators only", min_length=1)]
+    agent_id: Annotated[str | None, Field("Id of the agent that it is from")]
+    team_id: Annotated[str | None, Field("Id of the team that it is from")]
 
 
 class UpdateMemoryBody(TypedDict, total=False):
     """New values for a memory. Each given value replaces the whole stored value."""
 
     memory: MemoryText
-    topics: Annotated[
-        list[Topic], Field(max_length=MAXIMUM_TOPICS, description="Topics of the memory")
-    ]
+    topics: Annotated[list[Topic], Field("Topics of the memory", max_length=MAXIMUM_TOPICS)]
 
 
 class DeleteMemoriesBody(TypedDict, total=False):
@@ -343,74 +284,58 @@ class DeleteMemoriesBody(TypedDict, total=False):
     memory_ids: Annotated[
         list[str] | None,
         Field(
-            min_length=1,
-            max_length=MAXIMUM_MEMORIES_DELETED,
-            description="Ids of the memories; not with `all`",
+            "Ids of the memories; not with `all`", min_length=1, max_length=MAXIMUM_MEMORIES_DELETED
         ),
     ]
     user_id: Annotated[
         str | None,
-        Field(
-            min_length=1,
-            description="Only memories of this user; required with `all` for administrators",
-        ),
+        Field("Only memories of this user; required with `all` for administrators", min_length=1),
     ]
-    all: Annotated[bool, Field(description="Delete every memory of the user", default=False)]
+    all: Annotated[bool, Field("Delete every memory of the user", default=False)]
 
 
 class EraseBody(TypedDict, total=False):
     """One part of an erasure."""
 
     user_id: Required[
-        Annotated[
-            str, Field(min_length=1, max_length=MAXIMUM_USER_ID_LENGTH, description="The user")
-        ]
+        Annotated[str, Field("The user", min_length=1, max_length=MAXIMUM_USER_ID_LENGTH)]
     ]
     cancel: Annotated[
-        bool,
-        Field(
-            description="Cancel live and paused runs; otherwise they are a conflict", default=False
-        ),
+        bool, Field("Cancel live and paused runs; otherwise they are a conflict", default=False)
     ]
     vacuum: Annotated[
-        Vacuum,
-        Field(
-            description="Rewrite a SQLite file at the end: `auto` unless it is large",
-            default="auto",
-        ),
+        Vacuum, Field("Rewrite a SQLite file at the end: `auto` unless it is large", default="auto")
     ]
-    cursor: Annotated[str | None, Field(description="`next_cursor` of the previous part")]
+    cursor: Annotated[str | None, Field("`next_cursor` of the previous part")]
 
 
 class NewSessionBody(TypedDict, total=False):
     """A session to create. The id of its component is in the field of its type."""
 
     session_id: Annotated[
-        str | None, Field(pattern=SESSION_ID, description="Id of the session; by default a new one")
+        str | None, Field("Id of the session; by default a new one", pattern=SESSION_ID)
     ]
-    session_name: Annotated[str | None, Field(description="Name of the session")]
-    session_state: Annotated[Object, Field(description="State of the session")]
-    metadata: Annotated[Object, Field(description="Metadata")]
-    user_id: Annotated[
-        str | None, Field(min_length=1, description="Owner of the session; administrators only")
-    ]
-    agent_id: Annotated[str | None, Field(description="Id of the agent, for type=agent")]
-    team_id: Annotated[str | None, Field(description="Id of the team, for type=team")]
-    workflow_id: Annotated[str | None, Field(description="Id of the workflow, for type=workflow")]
+    session_name: Annotated[str | None, Field("Name of the session")]
+    session_state: Annotated[Object, Field("State of the session")]
+    metadata: Annotated[Object, Field("Metadata")]
+    user_id: Annotated[str | None, Field("Owner of the session; administrators only", min_length=1)]
+    agent_id: Annotated[str | None, Field("Id of the agent, for type=agent")]
+    team_id: Annotated[str | None, Field("Id of the team, for type=team")]
+    workflow_id: Annotated[str | None, Field("Id of the workflow, for type=workflow")]
 
 
 class UpdateSessionBody(TypedDict, total=False):
     """New values for a session. Each given value replaces the whole stored value."""
 
-    session_name: Annotated[str, Field(description="Name of the session")]
-    session_state: Annotated[Object, Field(description="State of the session")]
-    metadata: Annotated[Object, Field(description="Metadata")]
+    session_name: Annotated[str, Field("Name of the session")]
+    session_state: Annotated[Object, Field("State of the session")]
+    metadata: Annotated[Object, Field("Metadata")]
 
 
 class RenameSessionBody(TypedDict):
     """A new name for a session."""
 
-    session_name: Annotated[str, Field(description="Name of the session")]
+    session_name: Annotated[str, Field("Name of the session")]
 
 
 class DeleteSessionsBody(TypedDict, total=False):
@@ -419,9 +344,7 @@ class DeleteSessionsBody(TypedDict, total=False):
     session_ids: Required[
         Annotated[
             list[str],
-            Field(
-                min_length=1, max_length=MAXIMUM_DELETED_SESSIONS, description="Ids of the sessions"
-            ),
+            Field("Ids of the sessions", min_length=1, max_length=MAXIMUM_DELETED_SESSIONS),
         ]
     ]
 
@@ -431,11 +354,7 @@ class HoldSessionBody(TypedDict):
 
     reason: Annotated[
         str,
-        Field(
-            min_length=1,
-            max_length=MAXIMUM_REASON_LENGTH,
-            description="Reason, shown to administrators",
-        ),
+        Field("Reason, shown to administrators", min_length=1, max_length=MAXIMUM_REASON_LENGTH),
     ]
 
 
@@ -445,11 +364,11 @@ class PruneBody(TypedDict):
     idle_days: Annotated[
         int,
         Field(
+            "Only sessions that were not used for this number of days are removed",
             ge=1,
             le=MAXIMUM_IDLE_DAYS,
-            description="Only sessions that were not used for this number of days are removed",
         ),
     ]
     session_ids: Annotated[
-        list[str], Field(min_length=1, max_length=MAXIMUM_PRUNED, description="Ids of the sessions")
+        list[str], Field("Ids of the sessions", min_length=1, max_length=MAXIMUM_PRUNED)
     ]
