@@ -57,8 +57,6 @@ class Head(NamedTuple):
     """The content of a head; see `AuditHeadRecord` for the fields of its record.
 
     Attributes:
-        version: the version of the format.
-        at: the time of the signature, RFC 3339.
         digest: the hash of the entries, see `digest_entries`.
         previous: the hash of the signed head before it; None for the first head.
     """
@@ -79,8 +77,6 @@ class Difference(NamedTuple):
 
     Attributes:
         code: the kind of the difference, one of `FINDINGS`.
-        head: number of the head.
-        detail: a sentence for people.
     """
 
     code: str

@@ -46,7 +46,6 @@ class SignInEnd(NamedTuple):
     """The response of the provider, with the secrets of the page.
 
     Attributes:
-        code: the authorization code.
         issuer: `iss` of the response (RFC 9207); empty without it.
         redirect_uri: the URL of the page, as at the start.
     """
@@ -59,11 +58,7 @@ class SignInEnd(NamedTuple):
 
 
 class OidcClient:
-    """The client of one provider.
-
-    Args:
-        settings: `[console]` with `oidc_issuer`.
-    """
+    """The client of one provider."""
 
     def __init__(self, settings: Console) -> None:
         self._settings = settings
@@ -133,9 +128,6 @@ class OidcClient:
 
         Its signature is not checked: it comes from the token endpoint of the provider itself
         (OpenID Connect Core 1.0, 3.1.3.7, 6).
-
-        Raises:
-            BadRequest: it is not.
         """
         options: Any = {
             "verify_signature": False,

@@ -55,7 +55,6 @@ def local_principal(user: str, *, acting_for: str | None = None) -> Principal:
     """Return the caller of local mode, an administrator (docs/contract.md "Local mode").
 
     Args:
-        user: the name of the user of the operating system.
         acting_for: the user of `--as-user`: reads are limited to its data and runs belong to it.
     """
     name = f"local:{user}"

@@ -64,8 +64,6 @@ def sufficient_scopes(resource: str, action: str, identifier: str | None = None)
     """Return the scopes of which any one is sufficient, the most specific first.
 
     Args:
-        resource: `agents`, `sessions`, ...
-        action: `read`, `run`, ...
         identifier: the id that the operation acts on. It is omitted if no scope can contain it, so
             that an unchecked path parameter never reaches a header field of a response.
     """
@@ -128,7 +126,6 @@ def suggest_scope(scope: str, *others: str) -> str | None:
     """Return the known scope that is most similar to `scope`, with its id; None if none is.
 
     Args:
-        scope: an unknown scope.
         others: additional known scopes, such as the admin scope.
     """
     parts = scope.split(":")

@@ -42,7 +42,6 @@ class _CachedToken:
     """A verified token.
 
     Attributes:
-        principal: the caller.
         expires_at: its `exp`, on the wall clock.
         stale_at: the time of the next verification, on the monotonic clock.
     """
@@ -60,7 +59,6 @@ class _KeyGeneration:
     it, in any thread.
 
     Attributes:
-        keys: the key set.
         cache: verified tokens by their SHA-256, the oldest first.
     """
 
@@ -77,7 +75,6 @@ class Verifier:
     their `exp` or a change of keys.
 
     Args:
-        settings: the configuration.
         accounts: looks up the tokens of service accounts; None rejects them.
         clock: the wall clock in seconds since the epoch, for the times of tokens.
         monotonic: a clock that never jumps, for the cache and the checks of key files.
@@ -139,9 +136,6 @@ class Verifier:
 
         The prefix of the token decides between the two (`auth.tokens.account_tokens`).
 
-        Args:
-            authorization: the value of the field, or None.
-
         Raises:
             Unauthenticated: there is no such field.
             InvalidToken: the credential is not valid.
@@ -191,12 +185,7 @@ class Verifier:
             _block(self._remote.refresh())
 
     def _refresh_for(self, error: InvalidToken) -> Future[None]:
-        """Return the fetch that may find the key of a token.
-
-        Raises:
-            InvalidToken: it cannot, because the token has another fault or the last fetch is new.
-            Unavailable: there are no remote keys, and no fetch is started now.
-        """
+        """Return the fetch that may find the key of a token."""
         assert self._remote is not None
         if error.check != "key":
             raise error
@@ -206,12 +195,7 @@ class Verifier:
         return flight
 
     def _verify_after_refresh(self, token: str) -> Principal:
-        """Verify a token again.
-
-        Raises:
-            InvalidToken: its key is still unknown.
-            Unavailable: there are no remote keys.
-        """
+        """Verify a token again."""
         assert self._remote is not None
         try:
             return self._verify_cached(token)
@@ -268,11 +252,7 @@ class Verifier:
                 _log.info("the key files are valid again and in use")
 
     def _use_remote_keys(self, keys: KeySet | None) -> None:
-        """Use other remote keys next to those of the files.
-
-        Raises:
-            InvalidKey: a `kid` is in both.
-        """
+        """Use other remote keys next to those of the files."""
         with self._reload_lock:
             merged = self._merge_keys(keys)
             self._remote_keys, self._generation = keys, _KeyGeneration(merged)

@@ -26,7 +26,6 @@ class Place:
     """A key and the source of its value.
 
     Attributes:
-        file: the configuration file.
         key: the name of the key, such as `server.port` or `agents.writer.model`.
         line: the line of the key in the file; None if it is unknown or not in the file.
         variable: the environment variable with the value, or empty.

@@ -158,7 +158,6 @@ class TableReader:
     """A reader of tables that records the source of each key.
 
     Attributes:
-        file: the configuration file, for messages.
         base: the folder of relative paths.
         lines: the line numbers of the keys in the file.
         variables: the environment variables that set keys, by key.

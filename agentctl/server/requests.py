@@ -107,11 +107,6 @@ class Parameters:
         That error is returned and not raised, because a 404 for the named resource comes first.
         Its message names the parameter and never repeats the value.
 
-        Args:
-            path: path parameters as they were matched.
-            query: the raw query string.
-            headers: the raw header fields, names in lower case.
-
         Raises:
             NotFound: a path parameter cannot be the name of anything.
             BadRequest: more than `MAXIMUM_PAIRS` in the query.
@@ -356,12 +351,7 @@ ADAPTERS: dict[str, Adapt] = {
 
 
 class BodyFields:
-    """The parameters of an operation that are fields of its body.
-
-    Args:
-        parameters: these parameters.
-        adapt: changes the fields first.
-    """
+    """The parameters of an operation that are fields of its body."""
 
     def __init__(self, parameters: Iterable[Parameter], adapt: Adapt | None = None) -> None:
         self._parameters = [
@@ -372,10 +362,6 @@ class BodyFields:
 
     def read(self, body: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of the parameters; a field that is absent or null has its default.
-
-        Args:
-            body: a checked body.
-            values: the other parameters of the request.
 
         Raises:
             ValidationFailed: a field cannot be used with the other parameters.

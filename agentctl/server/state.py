@@ -41,9 +41,6 @@ class ResponseBudget:
     """The bytes of large responses of one process, which stay in memory until clients read them.
 
     One caller can use half of them, so that it does not stop the large responses of others.
-
-    Args:
-        limit: `limits.response_bytes`.
     """
 
     def __init__(self, limit: int) -> None:
@@ -82,9 +79,6 @@ class FollowedRuns:
     """The streams of events that callers of one process follow.
 
     The streams of new runs are not counted: `limits.concurrent_runs` bounds them.
-
-    Args:
-        limit: `limits.followed_runs`, for each caller.
     """
 
     def __init__(self, limit: int) -> None:
@@ -167,9 +161,7 @@ class Caller:
     """The caller of a request: a principal, or the reason why there is none.
 
     Attributes:
-        app_state: state of the application that received the request.
         request_id: a new UUIDv7, for `X-Request-ID` and the log.
-        principal: the identified principal.
         failure: if `principal` is None: the credential is missing or not valid, or cannot be
             verified now. The policy decides if the request needs one.
     """

@@ -57,14 +57,6 @@ class AccountOperations(OperationFamily):
     """Operations on service accounts."""
 
     async def create_service_account(self, account: NewAccount) -> Document[NewAccountRecord]:
-        """Create an account and return its token, which is not stored.
-
-        Raises:
-            ValidationFailed: a value is not allowed.
-            Forbidden: the principal does not have one of the scopes.
-            BadRequest: a scope is privileged and `allow_privileged_scopes` is not set.
-            Conflict: an active account has the name.
-        """
         async with self.audit("create_service_account") as call:
             self.lookups.require_account_management()
             rules = self.hosting.settings.authorization
@@ -108,11 +100,7 @@ class AccountOperations(OperationFamily):
             return Document(documents.build_page_document("service accounts", items, page, rows))
 
     async def revoke_service_account(self, account_id: str) -> None:
-        """Revoke an account: at once in this process, within a second in other processes.
-
-        Raises:
-            NotFound: there is no account of this id, or it is revoked.
-        """
+        """Revoke an account: at once in this process, within a second in other processes."""
         async with self.audit("revoke_service_account", account_id=account_id) as call:
             self.lookups.require_account_management()
             await call.write(self.hosting.databases.system, _revoke(account_id))
@@ -155,11 +143,7 @@ def _format_optional_time(microseconds: int | None) -> str | None:
 
 
 def _check_account(account: NewAccount) -> tuple[list[str], int | None]:
-    """Return the scopes of a new account, and the days until it expires; None: never.
-
-    Raises:
-        ValidationFailed: a value is not allowed.
-    """
+    """Return the scopes of a new account, and the days until it expires; None: never."""
     if not 1 <= len(account.scopes) <= MAXIMUM_SCOPES:
         raise errors.ValidationFailed(f"scopes must hold 1 to {MAXIMUM_SCOPES} scopes")
     for place, grant in enumerate(account.scopes):
@@ -184,11 +168,7 @@ def _check_account(account: NewAccount) -> tuple[list[str], int | None]:
 
 
 class StoredAccounts:
-    """The accounts of the system database, for the verification of their tokens.
-
-    Args:
-        databases: the databases of the service; the system database has the accounts.
-    """
+    """The accounts of the system database, for the verification of their tokens."""
 
     def __init__(self, databases: Databases) -> None:
         self._databases = databases

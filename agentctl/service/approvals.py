@@ -130,12 +130,6 @@ class ApprovalOperations(OperationFamily):
     async def get_receipt(
         self, kind: ComponentKind, component_id: str, approval_id: str
     ) -> Document[ReceiptRecord]:
-        """Return the signed receipt of a decided approval.
-
-        Raises:
-            NotFound: there is no such approval of this component, or it is not visible.
-            Conflict: it is pending, or the server has no key for receipts.
-        """
         path = {KINDS[kind].id_field: component_id, "approval_id": approval_id}
         async with self.audit(operation_ids(kind).get_receipt, **path):
             _, row = await self._find(kind, component_id, approval_id)
@@ -200,11 +194,7 @@ class ApprovalOperations(OperationFamily):
     async def _find(
         self, kind: ComponentKind, component_id: str, approval_id: str
     ) -> tuple[Database, ApprovalRow]:
-        """Return an approval and its database.
-
-        Raises:
-            NotFound: there is no such approval of this component, or it is not visible.
-        """
+        """Return an approval and its database."""
         component = self.hosting.catalog.get(kind, component_id)
         decided = self._decided_ids()
         sees_all = decided is None or component_id in decided
@@ -223,11 +213,7 @@ class ApprovalOperations(OperationFamily):
         fits: Callable[[ApprovalRow], bool] = lambda _: True,
         name: str | None = None,
     ) -> tuple[Database, ApprovalRow]:
-        """Return an approval and its database, of one database or of all.
-
-        Raises:
-            NotFound: there is none that is visible and fits.
-        """
+        """Return an approval and its database, of one database or of all."""
         databases = self.hosting.databases
         for each in databases if name is None else (name,):
             row = await databases[each].read(approvals.get(approval_id, visibility))
@@ -243,15 +229,6 @@ class ApprovalOperations(OperationFamily):
         ruling: Ruling,
         idempotency_key: str | None = None,
     ) -> Document[ApprovalRecord]:
-        """Decide about an approval; the last decision lets its run continue.
-
-        Raises:
-            NotFound: there is no such approval of this component, or it is not visible.
-            FourEyes: the run is that of the caller, and another person has to decide.
-            Conflict: the approval was decided or has expired, or the call is another one.
-            ValidationFailed: the decision is not valid.
-            TooLarge: a part of it is too large.
-        """
         path = {KINDS[kind].id_field: component_id, "approval_id": approval_id}
         async with self.audit(operation_ids(kind).decide_approval, **path) as call:
             database, row = await self._find(kind, component_id, approval_id)
@@ -327,12 +304,6 @@ class ApprovalOperations(OperationFamily):
     async def continue_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ContinueRequest
     ) -> Document[RunRecord]:
-        """Continue a paused run and wait for its end or its next pause, unless `background` is set.
-
-        Raises:
-            NotFound: there is no such run of this component, or it is not visible.
-            AgentctlError: see `begin_continuation`.
-        """
         continued = await self.begin_continuation(kind, component_id, run_id, request)
         return await self.read_continuation(kind, component_id, run_id, request, continued)
 

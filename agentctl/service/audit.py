@@ -121,11 +121,7 @@ def _build_cursor(noun: str, before: int | None) -> str | None:
 
 
 def _parse_cursor(noun: str, limit: int, cursor: str | None) -> int | None:
-    """Return the number before which a page begins; None for the newest rows.
-
-    Raises:
-        ValidationFailed: the limit is out of range, or the cursor is not one of this list.
-    """
+    """Return the number before which a page begins; None for the newest rows."""
     if not 1 <= limit <= MAXIMUM_LIMIT:
         raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
 

@@ -43,12 +43,6 @@ class AuthorizationOperations(OperationFamily):
     """Questions of an operator about the requests of other callers."""
 
     async def explain_auth(self, request: ExplainRequest) -> Document[ExplainRecord]:
-        """Explain which check decides a request, and the status of its response.
-
-        Raises:
-            ValidationFailed: the method or the path is not valid.
-            InvalidKey: the verification keys are missing or rejected.
-        """
         async with self.audit("explain_auth"):
             from agentctl.auth.explain.explain import explain_request
 

@@ -54,10 +54,6 @@ class BudgetOperations(OperationFamily):
     """Reads of the budgets of the configuration."""
 
     async def get_budgets(self, *, user_id: str | None = None) -> Document[list[BudgetRecord]]:
-        """Return the budgets with their use.
-
-        A caller that does not see the data of all users gets its own part of budgets per user.
-        """
         async with self.audit("get_budgets"):
             check_texts(user_id=user_id)
             visibility = self.lookups.visibility

@@ -30,11 +30,6 @@ class MemoryOperations(OperationFamily):
     """Operations on the memories of users, which are in the system database."""
 
     async def get_memories(self, filter: MemoryFilter) -> Document[MemoryPage]:
-        """Return a page of the visible memories.
-
-        Raises:
-            ValidationFailed: a text cannot be stored, or `search_content` has no word.
-        """
         async with self.audit("get_memories"):
             check_texts(
                 user_id=filter.user_id,
@@ -53,14 +48,6 @@ class MemoryOperations(OperationFamily):
             return Document(documents.build_page_document("memories", items, filter.page, rows))
 
     async def create_memory(self, memory: NewMemory) -> Document[MemoryRecord]:
-        """Store a memory of the caller, or of `user_id` if the caller is an administrator.
-
-        Raises:
-            BadRequest: the caller has no subject, and so no memories.
-            Forbidden: `user_id` is another user and the caller no administrator.
-            QuotaExceeded: the owner has as much as the quotas allow.
-            ValidationFailed: a value is not allowed.
-        """
         async with self.audit("create_memory") as call:
             owner = self.lookups.require_owner(memory.user_id)
             if owner is None:
@@ -83,11 +70,6 @@ class MemoryOperations(OperationFamily):
             return build_document(build_memory_record(row))
 
     async def get_memory(self, memory_id: str) -> Document[MemoryRecord]:
-        """Return a memory.
-
-        Raises:
-            NotFound: it does not exist or is not visible.
-        """
         async with self.audit("get_memory", memory_id=memory_id):
             work = _find(memory_id, self.lookups.visibility)
             row = await self.hosting.databases.system.read(work)
@@ -98,35 +80,17 @@ class MemoryOperations(OperationFamily):
         await self.hosting.databases.system.read(_find(memory_id, self.lookups.visibility))
 
     async def update_memory(self, memory_id: str, patch: MemoryPatch) -> Document[MemoryRecord]:
-        """Replace the text or the topics of a memory.
-
-        Raises:
-            NotFound: it does not exist or is not visible.
-            ValidationFailed: a value is not allowed.
-        """
         async with self.audit("update_memory", memory_id=memory_id) as call:
             work = _update(memory_id, self.lookups.visibility, patch)
             row = await call.write(self.hosting.databases.system, work)
             return build_document(build_memory_record(row))
 
     async def delete_memory(self, memory_id: str) -> None:
-        """Delete a memory.
-
-        Raises:
-            NotFound: it does not exist or is not visible.
-        """
         async with self.audit("delete_memory", memory_id=memory_id) as call:
             work = _delete([memory_id], None, self.lookups.visibility)
             await call.write(self.hosting.databases.system, work)
 
     async def delete_memories(self, deletion: MemoryDeletion) -> None:
-        """Delete memories by id, all or none, or every memory of a user.
-
-        Raises:
-            Forbidden: `all` of another user, and the caller is no administrator.
-            NotFound: a memory does not exist or is not visible.
-            ValidationFailed: neither ids nor `all`, both, too many ids, or `all` without a user.
-        """
         async with self.audit("delete_memories") as call:
             database, visibility = self.hosting.databases.system, self.lookups.visibility
             check_texts(user_id=deletion.user_id)

@@ -91,12 +91,6 @@ class PersonalDataOperations(OperationFamily):
     """Export and erasure of the data of a person, for administrators."""
 
     async def get_user_data(self, user_id: str = "") -> Document[PersonalDataRecord]:
-        """Count the data of a person in every database.
-
-        Raises:
-            Forbidden: the caller is a service account, or acts for a user.
-            ValidationFailed: the id is not valid.
-        """
         async with self.audit("get_user_data") as call:
             self._check_user(call, user_id)
             databases = self.hosting.databases
@@ -126,13 +120,6 @@ class PersonalDataOperations(OperationFamily):
             return build_document(record)
 
     async def get_user_rows(self, filter: PersonalRowsFilter) -> Document[PersonalRowsPage]:
-        """Return a page of rows of a person that no other list has.
-
-        Raises:
-            Forbidden: the caller is a service account, or acts for a user.
-            NotFound: there is no such database.
-            ValidationFailed: a value is not valid.
-        """
         async with self.audit("get_user_rows") as call:
             self._check_user(call, filter.user_id)
             if not 1 <= filter.limit <= MAXIMUM_LIMIT:
@@ -147,15 +134,7 @@ class PersonalDataOperations(OperationFamily):
             return build_document(PersonalRowsPage(data=rows, meta={"next_cursor": cursor}))
 
     async def erase_user_data(self, erasure: Erasure) -> Document[ErasureRecord]:
-        """Execute one part of an erasure, for some seconds.
-
-        An erasure that was interrupted begins again without a cursor: nothing of it is lost.
-
-        Raises:
-            Conflict: the user has live or paused runs.
-            Forbidden: the caller is a service account, or acts for a user.
-            ValidationFailed: a value is not valid.
-        """
+        """Execute one part, for some seconds; without a cursor an erasure begins again."""
         async with self.audit("erase_user_data") as call:
             self._check_user(call, erasure.user_id)
             if erasure.vacuum not in ("auto", "always", "never"):

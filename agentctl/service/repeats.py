@@ -72,14 +72,6 @@ class RepeatOperations(RunOperations):
     async def retry_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
     ) -> Document[RunRecord]:
-        """Retry a run and wait for the end of the new one; see `create_run`.
-
-        Raises:
-            NotFound: there is no such run of this component, or it is not visible.
-            NeedsConfirmation: the new run may repeat effects, and `confirm` is not that of its
-                plan.
-            Conflict: the run has not ended, or is part of another one.
-        """
         started = await self._retry(kind, component_id, run_id, request, stream=False)
         return await self.read_started(started.database, started.run, started.request)
 
@@ -99,17 +91,6 @@ class RepeatOperations(RunOperations):
     async def fork_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
     ) -> Document[RunRecord]:
-        """Fork a run and wait for the end of the new one; see `create_run`.
-
-        Raises:
-            NotFound: there is no such run of this component, or it is not visible; or the
-                component that goes on does not exist.
-            Forbidden: the caller may not start runs of that component.
-            NeedsConfirmation: the new run may repeat effects, and `confirm` is not that of its
-                plan.
-            Conflict: the run has not ended, is part of another one, or the session is in use.
-            ValidationFailed: the run has no such message, or needs another one after it.
-        """
         started = await self._fork(kind, component_id, run_id, request, stream=False)
         return await self.read_started(started.database, started.run, started.request)
 
@@ -302,11 +283,7 @@ def _find_target(of_run: ComponentRef, request: ForkRequest) -> ComponentRef:
 
 
 def _cut_messages(messages: list[dict[str, Any]], at: int) -> list[dict[str, Any]]:
-    """Return the first messages of a run.
-
-    Raises:
-        ValidationFailed: there are fewer, or the next one is the result of a call before it.
-    """
+    """Return the first messages of a run."""
     if not 0 <= at <= len(messages):
         raise errors.ValidationFailed(
             f"at must be 0 to {len(messages)}: the run has {len(messages)} messages"

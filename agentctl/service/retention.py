@@ -50,10 +50,6 @@ class RetentionOperations(OperationFamily):
             )
 
     async def prune_sessions(self, request: PruneRequest) -> Document[PruneRecord]:
-        """Remove those of some sessions that are still idle.
-
-        The entry of the audit log has their number, and a hash of their ids.
-        """
         async with self.audit("prune_sessions") as call:
             database = self.lookups.database(request.db_id)
             if not 1 <= len(request.session_ids) <= MAXIMUM_PRUNED:
@@ -80,12 +76,6 @@ class RetentionOperations(OperationFamily):
     async def hold_session(
         self, session_id: str, reason: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> Document[HoldRecord]:
-        """Hold a session, so that it is not deleted.
-
-        Raises:
-            Conflict: it is held already; the hold stays unchanged.
-            ValidationFailed: the reason is empty or too long.
-        """
         async with self.audit("hold_session", session_id=session_id) as call:
             database = self.lookups.session_database(where)
             hold = await call.write(database, self._hold(session_id, where, reason))
@@ -94,11 +84,6 @@ class RetentionOperations(OperationFamily):
     async def release_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR
     ) -> None:
-        """End the hold of a session.
-
-        Raises:
-            Conflict: it is not held.
-        """
         async with self.audit("release_session", session_id=session_id) as call:
             database = self.lookups.session_database(where)
             await call.write(database, self._release(session_id, where))

@@ -77,11 +77,6 @@ class RunPartOperations(OperationFamily):
         *,
         session_id: str | None = None,
     ) -> Document[ToolCallRecord]:
-        """Return one tool call of a run, with its whole result.
-
-        Raises:
-            NotFound: there is no such run or call, the run is not visible, or it has not ended.
-        """
         path = {KINDS[kind].id_field: component_id, "run_id": run_id, "tool_call_id": tool_call_id}
         async with self.audit(operation_ids(kind).get_tool_call, **path):
             database = await self.lookups.run_database(kind, component_id, run_id, session_id)

@@ -117,14 +117,6 @@ class SessionOperations(OperationFamily):
         return page, (yield from run_reads.list_newest(ids))
 
     async def create_session(self, session: NewSession) -> Document[SessionDetail]:
-        """Create an empty session that the caller owns.
-
-        Raises:
-            Conflict: a session with the id exists, of any owner.
-            Forbidden: `user_id` is another user and the caller no administrator.
-            NotFound: the component or the database does not exist.
-            QuotaExceeded: the owner has as much as the quotas allow.
-        """
         async with self.audit("create_session") as call:
             database = self.lookups.database(session.db_id)
             session_id = session.session_id
@@ -275,13 +267,6 @@ class SessionOperations(OperationFamily):
         *,
         view: SessionView = "full",
     ) -> Document[SessionDetail]:
-        """Summarize a session now and return it; without new runs the summary stays.
-
-        Raises:
-            BadRequest: its agent or team makes no summaries, or no longer exists.
-            Conflict: a summary of the session is being made.
-            Unavailable: the summary failed; the old one stays.
-        """
         async with self.audit("summarize_session", session_id=session_id) as call:
             database = self.lookups.session_database(where)
             row = await database.read(self.lookups.session(session_id, where))
@@ -313,11 +298,6 @@ class SessionOperations(OperationFamily):
     async def delete_session(
         self, session_id: str, where: SessionLocator = DEFAULT_LOCATOR, *, cancel: bool = False
     ) -> None:
-        """Delete a session with its runs and events.
-
-        Raises:
-            Conflict: a run of it has no final status; with `cancel`, also not after the wait.
-        """
         async with self.audit("delete_session", session_id=session_id) as call:
             database = self.lookups.session_database(where)
             if cancel:

@@ -49,11 +49,6 @@ class UsageOperations(OperationFamily):
     """Reads of the sums of one database."""
 
     async def get_usage(self, filter: UsageFilter) -> Document[UsageReport]:
-        """Return the usage of the visible runs.
-
-        Raises:
-            ValidationFailed: a value is not allowed.
-        """
         async with self.audit("get_usage"):
             by = tuple(dict.fromkeys(filter.by))
             if not set(by) <= set(get_args(UsageKey)):
@@ -81,11 +76,6 @@ class UsageOperations(OperationFamily):
             return build_document(report)
 
     async def get_usage_overview(self, filter: OverviewFilter) -> Document[OverviewRecord]:
-        """Return the overview of the visible runs.
-
-        Raises:
-            ValidationFailed: a value is not allowed, or the period is too long.
-        """
         async with self.audit("get_usage_overview"):
             period = DAY if filter.step == "hour" else DEFAULT_DAYS * DAY
             scope = self._build_scope(filter.step, filter, period)

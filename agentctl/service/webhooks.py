@@ -42,11 +42,6 @@ class WebhookOperations(OperationFamily):
             return Document(documents.build_page_document("deliveries", items, filter.page, page))
 
     async def redeliver_webhook(self, delivery_id: str) -> Document[DeliveryRecord]:
-        """Let a delivery wait again.
-
-        Raises:
-            NotFound: no database has such a delivery.
-        """
         async with self.audit("redeliver_webhook", delivery_id=delivery_id) as call:
             databases = self.hosting.databases
             for database in databases.values():
@@ -59,12 +54,6 @@ class WebhookOperations(OperationFamily):
             raise errors.NotFound("Delivery not found")
 
     async def test_webhook(self, webhook_id: str) -> Document[WebhookTestRecord]:
-        """Send one event to an endpoint and return the outcome.
-
-        Raises:
-            NotFound: no endpoint has the id.
-            InvalidConfiguration: its secret or key is missing or not valid.
-        """
         async with self.audit("test_webhook", webhook_id=webhook_id):
             webhook = self._find_webhook(webhook_id)
             receiver = Receiver(webhook, self._load_webhook_signer(webhook))
@@ -93,11 +82,6 @@ class WebhookOperations(OperationFamily):
             )
 
     async def enable_webhook(self, webhook_id: str) -> Document[WebhookRecord]:
-        """Send events to an endpoint again; for one that is not disabled this changes nothing.
-
-        Raises:
-            NotFound: no endpoint has the id.
-        """
         async with self.audit("enable_webhook", webhook_id=webhook_id) as call:
             webhook = self._find_webhook(webhook_id)
             databases = self.hosting.databases

@@ -139,7 +139,6 @@ class ModelMetrics:
 
     Args:
         endpoint: the URL of the collector for metrics; None for that of the variables of the SDK.
-        resource: the attributes of the server.
     """
 
     def __init__(self, settings: Settings, endpoint: str | None, resource: Resource) -> None:
@@ -192,7 +191,6 @@ class EndedLeg:
     """A leg that has ended, as its spans show it.
 
     Attributes:
-        trace: its place.
         model: the id of the model of its component; empty without one.
         calls: its parts that have ended.
         is_recovered: True if another process than that of the leg has ended it.
@@ -221,9 +219,6 @@ class SpanBuilder:
     """Builds the spans of runs: one for each leg, each model call and each tool call.
 
     A member has the span of the run that executes it, and so has a step of a workflow.
-
-    Args:
-        resource: the attributes of the server.
     """
 
     def __init__(self, settings: Settings, resource: Resource) -> None:

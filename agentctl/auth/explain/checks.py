@@ -68,13 +68,7 @@ class Check:
 
 
 def diagnose(check: str, reason: str, facts: CredentialFacts) -> Diagnosis:
-    """Explain a failed check to an operator.
-
-    Args:
-        check: the name of the check, `InvalidToken.check`.
-        reason: `InvalidToken.reason`.
-        facts: the credential and its rules.
-    """
+    """Explain a failed check to an operator."""
     entry = CHECKS.get(check)
     return (_diagnose_by_reason if entry is None else entry.diagnose)(facts, reason)
 

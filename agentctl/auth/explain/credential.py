@@ -26,9 +26,6 @@ class CredentialFacts:
 
     Attributes:
         token: the credential as it was sent, without the word Bearer.
-        settings: the configuration.
-        rules: the rules for claims.
-        keys: the verification keys in use.
         stale: changed key files were rejected, so `keys` are the previous ones.
         now: the current time, in seconds since the epoch.
         parts: the segments of the token; None if it is not a JWT.

@@ -75,7 +75,6 @@ class Explanation:
         method: the HTTP method, GET for HEAD.
         path: the decoded path, without a query.
         match: the operation; None if no route matches.
-        principal: the identified caller, or None.
         steps: the checks, as far as they need no stored data.
         status: the HTTP status of the response; 200 represents any success.
         decided_by: the name of the check that decides.
@@ -140,7 +139,6 @@ async def explain_request(
 
     Args:
         verifier: the verifier in use.
-        settings: its configuration.
         method: the HTTP method, in upper case.
         path: a percent-encoded request target; the part from `?` is ignored.
         token: the credential without the word Bearer, or None.

@@ -99,12 +99,7 @@ def describe_unread_permissions(claims: RawClaims) -> str | None:
 
 
 def describe_requirement(match: RouteMatch, admin_scope: str) -> str:
-    """Describe the requirement of an operation.
-
-    Args:
-        match: the operation.
-        admin_scope: `authorization.admin_scope`.
-    """
+    """Describe the requirement of an operation."""
     requirement = POLICY[match.operation]
     if isinstance(requirement, Authenticated):
         return "any valid token"

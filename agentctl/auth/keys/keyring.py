@@ -37,9 +37,6 @@ class Keyring:
         keys: the last valid key set; it is replaced and never modified.
         problem: the reason why the current files are not in use, or None.
 
-    Args:
-        authorization: `[authorization]`.
-
     Raises:
         InvalidKey: a key is rejected, or there is none.
     """

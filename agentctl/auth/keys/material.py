@@ -39,7 +39,6 @@ class VerificationKey:
     """A key that verifies tokens of one algorithm.
 
     Attributes:
-        spec: the algorithm.
         material: the parsed public key, or the bytes of an HMAC secret.
         kid: the key id in a JWKS; None for a PEM key or a secret.
     """
@@ -53,8 +52,6 @@ def parse_keys(text: str, spec: AlgorithmSpec, label: str) -> list[VerificationK
     """Parse PEM public keys, or for HS algorithms one shared secret.
 
     Args:
-        text: the configured text.
-        spec: the configured algorithm.
         label: the source of the text, for error messages.
 
     Raises:

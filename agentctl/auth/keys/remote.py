@@ -157,12 +157,7 @@ async def _open_client() -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def _discover(client: httpx2.AsyncClient, issuer: str) -> str:
-    """Return the URL of the key set of an issuer.
-
-    Raises:
-        FetchError: the configuration of the issuer cannot be fetched, names another issuer, or has
-            no allowed URL.
-    """
+    """Return the URL of the key set of an issuer."""
     document = await _fetch_configuration(client, issuer)
     url = document.get("jwks_uri")
     if not isinstance(url, str) or not is_allowed_url(url, issuer):
@@ -373,11 +368,7 @@ class RemoteKeys:
             flight.set_result(None)
 
     def _take(self, document: dict[str, Any]) -> None:
-        """Use a fetched key set.
-
-        Raises:
-            InvalidKey: it is not valid, or does not fit the other keys.
-        """
+        """Use a fetched key set."""
         if document != self._document:
             keys = KeySet.from_jwks(document, algorithm=self._algorithm)
             self._use(keys)

@@ -56,7 +56,6 @@ class PemFile:
 
     Args:
         data: the content of the file, which `keyring.load_key_set` accepts.
-        spec: the algorithm of its keys.
     """
 
     def __init__(self, data: bytes, spec: AlgorithmSpec) -> None:
@@ -101,11 +100,7 @@ class PemFile:
 
 
 class JwksFile:
-    """A JWKS file.
-
-    Args:
-        data: the content of the file, which `keyring.load_key_set` accepts.
-    """
+    """A JWKS file."""
 
     def __init__(self, data: bytes) -> None:
         self._document = parse_object(data)
@@ -152,10 +147,6 @@ def open_published_files(
     """Return the files of verification keys that can contain several keys.
 
     A file of `verification_key_files` with a shared secret cannot.
-
-    Args:
-        authorization: `[authorization]`.
-        files: the result of `keyring.read_key_files`, which `keyring.load_key_set` accepts.
     """
     spec = get_algorithm(authorization.algorithm)
     opened: dict[Path, PublishedKeyFile] = {}
@@ -202,9 +193,6 @@ def open_rotation(settings: Settings) -> Iterator[Rotation]:
 
 class Rotation:
     """The signing key, and the files that publish its public key.
-
-    Args:
-        settings: the configuration.
 
     Attributes:
         old_thumbprint: the thumbprint of the signing key at the start.

@@ -121,10 +121,6 @@ def sign(data: bytes, key: SigningKey) -> bytes:
 def generate_key(algorithm: str, *, rsa_bits: int = _RSA_BITS) -> bytes:
     """Generate a key: PKCS #8 in PEM, or for HS algorithms a line of random text.
 
-    Args:
-        algorithm: the name of the algorithm.
-        rsa_bits: the size of an RSA key.
-
     Raises:
         InvalidKey: the algorithm is not supported.
     """
@@ -143,10 +139,6 @@ def generate_key(algorithm: str, *, rsa_bits: int = _RSA_BITS) -> bytes:
 
 def signing_key_thumbprint(private: bytes, algorithm: str) -> str:
     """Return the RFC 7638 thumbprint of a signing key, which is that of its public key.
-
-    Args:
-        private: the content of the key file.
-        algorithm: the name of the algorithm.
 
     Raises:
         InvalidKey: the key is rejected.
@@ -169,8 +161,6 @@ def build_public_jwks(private: bytes, algorithm: str, key_id: str = "") -> dict[
     """Build the JWKS with the public key of a signing key.
 
     Args:
-        private: the content of the key file.
-        algorithm: the name of the algorithm.
         key_id: the `kid`; empty for the thumbprint.
 
     Raises:
@@ -185,7 +175,6 @@ def build_jwk(key: SigningKey, key_id: str = "") -> dict[str, Any]:
     """Build the entry of a key in a JWKS. The entry of a shared secret contains the secret.
 
     Args:
-        key: the signing key.
         key_id: the `kid`; empty for the thumbprint.
     """
     kid = key_id or key_thumbprint(key)

@@ -118,7 +118,6 @@ class StoredAccount:
     Times are microseconds since the epoch.
 
     Attributes:
-        scopes: the granted scopes.
         expires_at: None if it never expires.
         last_used_at: None if it was never used.
     """
@@ -160,8 +159,6 @@ class AccountTokens:
     """The look-up of service account tokens.
 
     Args:
-        accounts: the store of the accounts.
-        admin_scope: `authorization.admin_scope`.
         clock: the wall clock in seconds since the epoch, for the expiry of accounts.
         monotonic: a clock that never jumps, for the cache and the rate limit.
     """
@@ -185,9 +182,6 @@ class AccountTokens:
 
     async def identify(self, token: str) -> Principal:
         """Return the principal of a service account token.
-
-        Args:
-            token: a token with the prefix of service accounts.
 
         Raises:
             InvalidToken: no account has the token, or the account is revoked or expired.

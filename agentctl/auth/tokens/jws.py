@@ -139,7 +139,6 @@ class VerifiedToken:
     """The content of a token with a valid signature.
 
     Attributes:
-        header: the JOSE header.
         payload: the signed bytes, with claims that are not checked yet.
         key: the key that verified the signature.
     """
@@ -164,7 +163,6 @@ def verify_token(token: str, keys: KeySet) -> VerifiedToken:
 
     Args:
         token: the compact serialization, without the word Bearer.
-        keys: the keys to trust.
 
     Raises:
         InvalidToken: `check` names the failed check, `reason` describes the failure.

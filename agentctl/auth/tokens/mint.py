@@ -55,9 +55,6 @@ def mint_token(
     """Sign a token with the key of `[signing]` that the configured server accepts.
 
     Args:
-        settings: the configuration.
-        subject: `sub`; None omits it.
-        scopes: the granted scopes.
         expires_in: the lifetime, at least one second.
         audience: `aud`; None takes the configured audience if the server verifies it, else omits
             it.

@@ -87,7 +87,6 @@ def build_document(operations: Iterable[Operation], *, authorization: bool = Tru
     """Return the document without a base path, as JSON.
 
     Args:
-        operations: the operations.
         authorization: False for a server without authorization: it asks for no credential, and
             every operation may refuse a web page with 403.
     """

@@ -50,7 +50,6 @@ def open_listeners(
     A socket for requests that a service manager has bound is used instead of `settings.server`.
 
     Args:
-        settings: the configuration.
         announce_metrics: receives the URL of the metrics when both sockets are bound.
 
     Raises:

@@ -106,11 +106,7 @@ class _ReloadingSupervisor(Supervisor):
             await asyncio.gather(watching, return_exceptions=True)
 
     async def _watch(self) -> None:
-        """Reload after each change.
-
-        Raises:
-            UsageError: the system cannot watch the folder.
-        """
+        """Reload after each change."""
         from watchfiles import awatch
 
         assert self._settings.path is not None

@@ -227,11 +227,7 @@ def require_page(call: Call) -> None:
 
 
 def _read_key(call: Call) -> bytes:
-    """Return the key of the tab.
-
-    Raises:
-        BadRequest: the header is missing or malformed, or the request is of another page.
-    """
+    """Return the key of the tab."""
     require_page(call)
     try:
         key = base64.b64decode(call.headers.get(KEY_HEADER, "") + "=", b"-_", validate=True)
@@ -326,11 +322,7 @@ async def finish_console_sign_in(
 
 
 def _check_fields(redirect_uri: str, *others: str) -> None:
-    """Check the bounds of the fields.
-
-    Raises:
-        ValidationFailed: one is too long, or the URL is none of a page.
-    """
+    """Check the bounds of the fields."""
     if max(map(len, (redirect_uri, *others))) > MAXIMUM_FIELD_LENGTH:
         raise ValidationFailed(f"A field is longer than {MAXIMUM_FIELD_LENGTH} characters")
     if not _PAGE_URL.fullmatch(redirect_uri):
@@ -338,12 +330,7 @@ def _check_fields(redirect_uri: str, *others: str) -> None:
 
 
 def _require_client(call: Call) -> OidcClient:
-    """Return the client of the provider.
-
-    Raises:
-        NotFound: the configuration names no provider, or the console is switched off.
-        BadRequest: a page of another origin has made the request.
-    """
+    """Return the client of the provider."""
     require_page(call)
     client = call.caller.app_state.oidc_client
     if client is None:

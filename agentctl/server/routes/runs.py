@@ -223,11 +223,7 @@ async def _read_body(
 
 
 def _single_value(name: str, values: set[T | None]) -> T | None:
-    """Return the only value that is not None.
-
-    Raises:
-        ValidationFailed: there are several values.
-    """
+    """Return the only value that is not None."""
     first, *others = values - {None} or {None}
     if others:
         raise ValidationFailed(f"{name} is given with different values")

@@ -125,9 +125,6 @@ class RequestCycle(RequestResponseCycle):
 
         uvicorn builds the head in a loop over its fields. This method builds a usual head at once
         and leaves any other head to uvicorn.
-
-        Raises:
-            RuntimeError: a field contains a control character.
         """
         start = cast("HTTPResponseStartEvent", message)
         fields = [*self.default_headers, *start.get("headers", ())]

@@ -134,12 +134,6 @@ def head_size(target: bytes, fields: HeaderFields) -> int:
 def check_head(method: bytes, target: bytes, version: str, fields: HeaderFields) -> BodyFraming:
     """Check a head and return the framing of the body after it.
 
-    Args:
-        method: the raw method.
-        target: the raw request target.
-        version: the HTTP version.
-        fields: the header fields, names in lower case.
-
     Raises:
         BadRequest: the target is not a path with a query (RFC 9112 3.2.1: other forms are for
             proxies); there is not exactly one valid Host; a field that may occur once is repeated;
@@ -287,7 +281,6 @@ class HttpProtocol(TimedConnection):
         """Limit the bytes of an incomplete head and the overhead of a chunked body.
 
         Args:
-            length: number of parsed bytes.
             started: True if the current request started in these bytes.
         """
         if self._phase == BODY:
@@ -299,11 +292,7 @@ class HttpProtocol(TimedConnection):
             self._reject(BadRequest(NOT_HTTP) if self._phase == BODY else _header_too_large())
 
     def _check_head(self, method: bytes, version: str) -> BodyFraming:
-        """Check the parsed head and return the framing of the body after it.
-
-        Raises:
-            AgentctlError: the head is rejected.
-        """
+        """Check the parsed head and return the framing of the body after it."""
         fields, head = self.headers, self._head_bytes
         if len(fields) > MAXIMUM_FIELDS:
             raise HeaderTooLarge("The request has too many header fields")
