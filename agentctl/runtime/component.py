@@ -32,6 +32,11 @@ class Component:
     spec: Agent | Team | Workflow
 
     @property
+    def label(self) -> str:
+        """Its kind and id, as in errors: `agent writer`."""
+        return f"{self.kind} {self.id}"
+
+    @property
     def agent(self) -> Agent:
         return cast("Agent", self.spec)
 

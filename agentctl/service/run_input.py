@@ -63,7 +63,7 @@ async def read_run_input(
     if agent is None:
         if value is not None:
             raise ValidationFailed(
-                f"input is for agents in code: the {component.kind} {component.id} takes a message"
+                f"input is for agents in code: the {component.label} takes a message"
             )
         assert message is not None
         return RunInput(message, None)
@@ -106,7 +106,7 @@ async def dump_request_tools(
         names = catalog.find_tool_names(component)
     except InvalidConfiguration:  # its run reports that
         return text
-    name = f"the {component.kind} {component.id}"
+    name = f"the {component.label}"
     if names is None:
         raise ValidationFailed(
             f"client_tools are for agents and teams with a configured model and for agents of"

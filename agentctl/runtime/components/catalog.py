@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Collection, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.config.settings import Agent, Team, Workflow
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 CLOSE_SECONDS = 5.0
 """Maximum time that the end of a process waits for the runner of an agent."""
 
+T = TypeVar("T")
+
 _log = logging.getLogger("agentctl.runtime")
 
 
@@ -61,11 +63,12 @@ class Catalog:
         self._components = {"agent": {}, "team": {}, "workflow": {}}
         for component in components:
             self._components[component.kind][component.id] = component
-        self._tools: dict[tuple[ComponentKind, str], tuple[Tool, ...]] = {}
-        self._external: dict[tuple[ComponentKind, str], list[ExternalAction]] = {}
         self._unmatched: set[tuple[str, str]] = set()
+        # By the label of the component, or by the id of an agent.
+        self._tools: dict[str, tuple[Tool, ...]] = {}
+        self._external: dict[str, list[ExternalAction]] = {}
+        self._runners: dict[str, ConfiguredRunner] = {}
         self._outputs: dict[str, OutputSchema] = {}
-        self._runners: dict[tuple[ComponentKind, str], ConfiguredRunner] = {}
         self._hosted: dict[str, Runner] = {}
         self._openings: dict[str, asyncio.Task[None]] = {}
 
@@ -108,9 +111,7 @@ class Catalog:
         for member_id in team.team.members:
             # Agents have precedence over teams of the same id.
             member = self.get("agent", member_id) or self.get("team", member_id)
-            if member is None:
-                raise _unknown_reference_error(team, "member", member_id)
-            members[member_id] = member
+            members[member_id] = _require(member, team, "member", member_id)
         return members
 
     def steps(self, workflow: Component) -> list[tuple[str, Component]]:
@@ -119,18 +120,14 @@ class Catalog:
         for step in workflow.workflow.steps:
             kind: ComponentKind = "agent" if step.agent else "team"
             component_id = step.agent or step.team
-            component = self.get(kind, component_id)
-            if component is None:
-                raise _unknown_reference_error(workflow, kind, component_id)
-            steps.append((step.name, component))
+            found = self.get(kind, component_id)
+            steps.append((step.name, _require(found, workflow, kind, component_id)))
         return steps
 
     def model(self, component: Component) -> config.Model:
         """Return the configured model of an agent or of a team's leader."""
-        model = self._models.get(component.worker.model)
-        if model is None:
-            raise _unknown_reference_error(component, "model", component.worker.model)
-        return model
+        model_id = component.worker.model
+        return _require(self._models.get(model_id), component, "model", model_id)
 
     def tools(self, component: Component) -> tuple[Tool, ...]:
         """Return the functions that are tools of an agent or of a team's leader; import them.
@@ -143,26 +140,24 @@ class Catalog:
         )
         if not functions:
             return ()
-        key = (component.kind, component.id)
-        if key not in self._tools:
+        if component.label not in self._tools:
             from agentctl.runtime.tools.functions import load_tools
 
-            owner = f"{component.kind} {component.id}"
             with checking_models(self._models):
-                self._tools[key] = load_tools(owner, functions, self._folder)
-        return self._tools[key]
+                self._tools[component.label] = load_tools(component.label, functions, self._folder)
+        return self._tools[component.label]
 
     def external_tools(self, component: Component) -> list[ExternalAction]:
         """Return the tools of an agent or of a team's leader that its caller executes."""
         files = component.worker.external_tools
         if not files:
             return []
-        key = (component.kind, component.id)
-        if key not in self._external:
+        label = component.label
+        if label not in self._external:
             from agentctl.runtime.tools.external import load_external_tools
 
-            self._external[key] = load_external_tools(f"{component.kind} {component.id}", files)
-        return self._external[key]
+            self._external[label] = load_external_tools(label, files)
+        return self._external[label]
 
     @property
     def _folder(self) -> Path | None:
@@ -189,10 +184,9 @@ class Catalog:
         if agent.id not in self._hosted:
             from agentctl.runtime.runners.loading import load_runner
 
-            owner = f"agent {agent.id}"
             with checking_models(self._models):
                 self._hosted[agent.id] = load_runner(
-                    owner,
+                    agent.label,
                     agent.agent.object,
                     self._folder,
                     deps=agent.agent.deps,
@@ -268,7 +262,7 @@ class Catalog:
             return None
         if component.id not in self._outputs:
             self._outputs[component.id] = load_output_model(
-                f"agent {component.id}", component.agent.output, self._folder
+                component.label, component.agent.output, self._folder
             )
         return self._outputs[component.id]
 
@@ -328,16 +322,15 @@ class Catalog:
             ExecutionError: the API key of the model is not set.
             InvalidConfiguration: a tool or the model is not usable.
         """
-        key = (component.kind, component.id)
-        if key not in self._runners:
+        if component.label not in self._runners:
             from agentctl.runtime.components.configured import build_runner
 
             instructions, actions, rules = self._build_actions(component)
             connections = self.models.connect(self.model(component))
-            self._runners[key] = build_runner(
+            self._runners[component.label] = build_runner(
                 component, connections, instructions, actions, rules, self.models.counters
             )
-        return self._runners[key]
+        return self._runners[component.label]
 
     def _build_actions(
         self, component: Component
@@ -424,8 +417,11 @@ class Catalog:
             await _close_runner(agent_id, runner)
 
 
-def _unknown_reference_error(owner: Component, what: str, missing: str) -> InvalidConfiguration:
-    return InvalidConfiguration(f"The {owner.kind} {owner.id} names an unknown {what} {missing!r}")
+def _require(found: T | None, owner: Component, what: str, name: str) -> T:
+    """Return what a component names, or raise InvalidConfiguration if it is not configured."""
+    if found is None:
+        raise InvalidConfiguration(f"The {owner.label} names an unknown {what} {name!r}")
+    return found
 
 
 async def _contain(work: Coroutine[Any, Any, None]) -> None:

@@ -31,12 +31,10 @@ class ConfiguredRunner:
     Attributes:
         models: the model of the component and its fallbacks, in order.
         counters: counts further attempts of model calls.
-        tools: the tools that the model receives.
         actions: the tools that the model may call, by name.
         rules: the rules of those whose calls wait for a person, by name.
         system: instructions of the model; `""` for none.
         routes: True in mode route: a member answers in place of the leader.
-        memory: the memory settings of the component.
         model_calls: maximum model calls of a run. If the model then still calls tools, the run ends
             with MODEL_REJECTED.
     """
@@ -80,7 +78,7 @@ def build_actions(
         names = [action.record()["name"] for action in all_actions]
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidConfiguration(
-            f"The {component.kind} {component.id} has two tools named {twice}",
+            f"The {component.label} has two tools named {twice}",
             hint="rename one of them; memory tools and delegations are tools of agentctl",
         )
     return instructions, actions

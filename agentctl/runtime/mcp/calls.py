@@ -100,7 +100,6 @@ class McpCounters:
     Attributes:
         calls: ended calls, by their end.
         call_seconds: durations of the calls.
-        connections: opened connections.
         failures: attempts to connect that failed, and connections that were lost.
     """
 

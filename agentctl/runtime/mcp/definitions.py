@@ -53,7 +53,6 @@ class McpTool:
     """A tool of an MCP server.
 
     Attributes:
-        server: id of the server.
         listed_name: name at the server.
         name: name for models: the id of the server, `_` and the name at the server.
         description: text of the server, at most `DESCRIPTION_BYTES`, without control characters.

@@ -72,10 +72,7 @@ class Program:
     """A program to start.
 
     Attributes:
-        server: id of the server, for the log.
         line: the command and its arguments.
-        environment: all environment variables.
-        folder: the working directory.
         secrets: values that the log must not show.
         message_bytes: maximum size of a message from the program.
     """

@@ -62,7 +62,6 @@ class PreparedModel:
     """A model that is ready for the calls of a component.
 
     Attributes:
-        id: id of the model in the configuration.
         settings: settings of the model with those of the component on top.
         retries: maximum number of further attempts of a call.
     """

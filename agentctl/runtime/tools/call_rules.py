@@ -113,7 +113,7 @@ def build_component_rules(
         InvalidConfiguration: a pattern matches no tool and cannot match one of an MCP server, or
             the code of a tool asks for an approver, and there are none.
     """
-    owner, patterns = f"The {component.kind} {component.id}", component.worker.approve
+    owner, patterns = f"The {component.label}", component.worker.approve
     names = [name for name, action in actions.items() if action.has_effects]
     for pattern in list_unmatched(patterns, names):
         if not _may_match_server(pattern, component.worker.tools):
@@ -149,12 +149,14 @@ def build_mcp_rules(
     if not patterns:
         return {}
     unmatched = list_unmatched(patterns, [*known, *actions])
+    named = filter(None, map(parse_mcp_reference, component.worker.tools))
+    whole_servers = {reference.server for reference in named if not reference.tool}
     rules: dict[str, CallRule] = {}
     for name, action in actions.items():
-        prefix = build_public_name(action.tool.server, "")
-        missing = [pattern for pattern in unmatched if may_match(pattern, prefix)]
-        if not is_whole_server(component.worker.tools, action.tool.server):
-            missing = []
+        missing: list[str] = []
+        if (server := action.tool.server) in whole_servers:
+            prefix = build_public_name(server, "")
+            missing = [pattern for pattern in unmatched if may_match(pattern, prefix)]
         for pattern in missing:
             _report(component, pattern, reported)
         policies = [unmatched[pattern] for pattern in missing]
@@ -165,7 +167,7 @@ def build_mcp_rules(
 
 
 def _report(component: Component, pattern: str, reported: set[tuple[str, str]]) -> None:
-    owner = f"{component.kind} {component.id}"
+    owner = component.label
     if (owner, pattern) not in reported:
         reported.add((owner, pattern))
         _log.warning(
@@ -175,16 +177,8 @@ def _report(component: Component, pattern: str, reported: set[tuple[str, str]]) 
         )  # fmt: skip
 
 
-def is_whole_server(references: Iterable[str], server: str) -> bool:
-    """Return True if a component has all tools of an MCP server, not named ones."""
-    parsed = map(parse_mcp_reference, references)
-    return any(named is not None and named == (server, "") for named in parsed)
-
-
 def _may_match_server(pattern: str, references: Iterable[str]) -> bool:
-    for named in map(parse_mcp_reference, references):
-        if named is None:
-            continue
+    for named in filter(None, map(parse_mcp_reference, references)):
         name = build_public_name(named.server, named.tool)
         if find_policy({pattern: "user"}, name) if named.tool else may_match(pattern, name):
             return True

@@ -52,16 +52,12 @@ class Tool:
     """A function that a model may call.
 
     Attributes:
-        name: the function's name.
-        description: its docstring, `""` if it has none.
+        description: the docstring, `""` if there is none.
         parameters: JSON Schema of its arguments, an object.
-        function: the function itself.
-        is_async: True for a coroutine function.
         arguments: validator of each parameter.
         required: the parameters without a default.
         contexts: the parameters that the server fills with a `RunContext`. They are not among the
             others, and not in the schema.
-        options: the options that its code sets.
     """
 
     name: str
