@@ -82,18 +82,18 @@ def _allow_questions(request: Any) -> None:
 async def watch_calls(transport: Transport, watcher: CallWatcher) -> AsyncIterator[Streams]:
     """Connect through a transport whose messages the watcher sees."""
     async with transport as (read, write):
-        yield _WatchedRead(read, watcher), _WatchedWrite(write, watcher)
+        yield _Watched(read, watcher), _Watched(write, watcher)
 
 
 class _Watched:
-    """A stream that passes everything on to another one."""
+    """A stream of received or of sent messages; all else is that of the stream of the library."""
 
     def __init__(self, inner: Any, watcher: CallWatcher) -> None:
         self._inner = inner
         self._watcher = watcher
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     async def __aenter__(self) -> Any:
         await self._inner.__aenter__()
@@ -102,28 +102,19 @@ class _Watched:
     async def __aexit__(self, *raised: Any) -> Any:
         return await self._inner.__aexit__(*raised)
 
+    def __aiter__(self) -> _Watched:
+        return self
 
-class _WatchedWrite(_Watched):
+    async def __anext__(self) -> SessionMessage | Exception:
+        return self._note(await self._inner.__anext__())
+
+    async def receive(self) -> SessionMessage | Exception:
+        return self._note(await self._inner.receive())
+
     async def send(self, item: SessionMessage, /) -> None:
         self._watcher.note_sent(item)
         await self._inner.send(item)
 
-
-class _WatchedRead(_Watched):
-    @property
-    def last_context(self) -> Any:
-        """The context of the sender, which the library looks up by this name."""
-        return getattr(self._inner, "last_context", None)
-
-    async def receive(self) -> SessionMessage | Exception:
-        item: SessionMessage | Exception = await self._inner.receive()
-        self._watcher.note_received(item)
-        return item
-
-    def __aiter__(self) -> _WatchedRead:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        item: SessionMessage | Exception = await self._inner.__anext__()
+    def _note(self, item: SessionMessage | Exception) -> SessionMessage | Exception:
         self._watcher.note_received(item)
         return item
