@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agentctl.errors import InvalidConfiguration
-from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import new_id
 from agentctl.records.items import DELEGATIONS
 from agentctl.runtime.models.calls import (
@@ -33,18 +32,8 @@ SLOW_SECONDS = 0.3
 _CHUNKS = 4
 """Number of pieces of an answer of `echo`."""
 
-
-@dataclass(frozen=True, slots=True)
-class _ToolRequest:
-    """A tool call as a piece of an answer."""
-
-    tool_name: str
-    arguments: dict[str, Any]
-
-
-Piece = str | _ToolRequest
-Answer = AsyncIterator[Piece]
-AnswerGenerator = Callable[[ModelCall], Answer]
+Answer = AsyncIterator[str | tuple[str, dict[str, Any]]]
+"""Pieces of text, and tool calls by name and arguments."""
 
 
 async def _echo(call: ModelCall) -> Answer:
@@ -72,7 +61,7 @@ async def _leader(call: ModelCall) -> Answer:
     arguments = {"member_id": properties["member_id"]["enum"][0]}
     if "task" in properties:
         arguments["task"] = _last_text(call, "user")
-    yield _ToolRequest(delegation["name"], arguments)
+    yield delegation["name"], arguments
 
 
 async def _tool(call: ModelCall) -> Answer:
@@ -98,12 +87,10 @@ async def _tool(call: ModelCall) -> Answer:
     arguments = {
         name: values.get(properties[name].get("type")) for name in schema.get("required", ())
     }
-    yield _ToolRequest(
-        tool["name"], {name: value for name, value in arguments.items() if value is not None}
-    )
+    yield tool["name"], {name: value for name, value in arguments.items() if value is not None}
 
 
-_GENERATORS: dict[str, AnswerGenerator] = {
+_GENERATORS: dict[str, Callable[[ModelCall], Answer]] = {
     "echo": _echo,
     "slow": _slow,
     "leader": _leader,
@@ -137,8 +124,9 @@ class DemoConnection(ModelConnection):
                 text = piece
                 texts.append(text)
             else:
-                text = json.dumps(piece.arguments)
-                calls.append((new_id(), piece.tool_name, piece.arguments))
+                name, arguments = piece
+                text = json.dumps(arguments)
+                calls.append((new_id(), name, arguments))
             used["output_tokens"] += _count_words(text)
             sink.set_usage(build_usage(**used))
             if isinstance(piece, str):
