@@ -12,7 +12,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar, get_args, overload
 
-from agentctl.agents.waiting import Decision, Rejected, StepFailed, WaitingContext, WaitingHost
+from agentctl.agents.waiting import ContextHost, Decision, Rejected, StepFailed, WaitingContext
 
 __all__ = [
     "Decision",
@@ -131,26 +131,6 @@ class Memories(Protocol):
         ...
 
 
-class ContextHost(WaitingHost, Protocol):
-    """The server side of a `RunContext`. Its methods may be called in any thread."""
-
-    def is_cancelled(self) -> bool:
-        """Return True if the work has to stop."""
-        ...
-
-    def report_progress(self, text: str | None, fraction: float | None) -> None:
-        """Publish progress."""
-        ...
-
-    def report_usage(self, usage: Mapping[str, int]) -> None:
-        """Add to the token counters of the run."""
-        ...
-
-    def get_call_id(self) -> str | None:
-        """Return the id of the current call; None outside of one."""
-        ...
-
-
 class RunContext(WaitingContext):
     """The run that a function works for: its user, session, request and state.
 
@@ -180,7 +160,6 @@ class RunContext(WaitingContext):
 
     __slots__ = (
         "_call_id",
-        "_host",
         "claims",
         "component_id",
         "dependencies",
@@ -225,7 +204,6 @@ class RunContext(WaitingContext):
         self.history = history
         self.memories = memories
         self._call_id = call_id
-        self._host = host
 
     def __repr__(self) -> str:
         return f"RunContext(run_id={self.run_id!r}, user_id={self.user_id!r})"

@@ -64,18 +64,19 @@ class StepFailed(Exception):
         self.reason = reason
 
 
-class WaitingHost(Protocol):
-    """The part of the server side of a `RunContext` that waits."""
+class Replayer(Protocol):
+    """Executes `approve`, `ask` and `step` of a function that runs again in each leg."""
+
+    @property
+    def drops_reports(self) -> bool:
+        """True while reports repeat those of an earlier leg."""
+        ...
 
     def approve(
         self, tool: str, arguments: Mapping[str, Any], question: str | None, policy: str
-    ) -> Awaitable[Decision]:
-        """Ask whether a call may be made."""
-        ...
+    ) -> Awaitable[Decision]: ...
 
-    def ask(self, question: str, schema: Mapping[str, Any] | None) -> Awaitable[Any]:
-        """Ask a question."""
-        ...
+    def ask(self, question: str, schema: Mapping[str, Any] | None) -> Awaitable[Any]: ...
 
     def step(
         self,
@@ -84,23 +85,44 @@ class WaitingHost(Protocol):
         arguments: tuple[Any, ...],
         *,
         idempotent: bool,
-    ) -> Awaitable[Any]:
-        """Call a function once in the run."""
+    ) -> Awaitable[Any]: ...
+
+
+class ContextHost(Protocol):
+    """The server side of a `RunContext`. Its methods may be called in any thread."""
+
+    def is_cancelled(self) -> bool:
+        """Return True if the work has to stop."""
+        ...
+
+    def report_progress(self, text: str | None, fraction: float | None) -> None:
+        """Publish progress."""
+        ...
+
+    def report_usage(self, usage: Mapping[str, int]) -> None:
+        """Add to the token counters of the run."""
+        ...
+
+    def get_call_id(self) -> str | None:
+        """Return the id of the current call; None outside of one."""
+        ...
+
+    def find_replayer(self, method: str) -> Replayer:
+        """Return the executor of a method that waits.
+
+        Raises:
+            RuntimeError: this is not the async function of an agent.
+        """
         ...
 
 
 class WaitingContext:
-    """The methods of `RunContext` that wait for people, and `step`.
+    """The methods of `RunContext` that wait for people, and `step`; see there for the arguments."""
 
-    Args:
-        host: set by the server.
-        replies: for a test without a server, see `RunContext`.
-    """
+    __slots__ = ("_host", "_replies")
 
-    __slots__ = ("_replies", "_waiting_host")
-
-    def __init__(self, host: WaitingHost | None, replies: Iterable[Any]) -> None:
-        self._waiting_host = host
+    def __init__(self, host: ContextHost | None, replies: Iterable[Any]) -> None:
+        self._host = host
         self._replies = iter(replies)
 
     def approve(
@@ -132,8 +154,8 @@ class WaitingContext:
             raise TypeError("the arguments must be a mapping")
         if policy not in ("user", "other"):
             raise ValueError("the policy must be 'user' or 'other'")
-        if self._waiting_host is not None:
-            return self._waiting_host.approve(tool, arguments, question, policy)
+        if self._host is not None:
+            return self._host.find_replayer("approve").approve(tool, arguments, question, policy)
         return self._reply_to_approve(arguments)
 
     def ask(self, question: str, schema: Mapping[str, Any] | None = None) -> Awaitable[Any]:
@@ -150,8 +172,8 @@ class WaitingContext:
             raise TypeError("the question must be a text")
         if schema is not None and not isinstance(schema, Mapping):
             raise TypeError("the schema must be a mapping")
-        if self._waiting_host is not None:
-            return self._waiting_host.ask(question, schema)
+        if self._host is not None:
+            return self._host.find_replayer("ask").ask(question, schema)
         return self._reply_to_ask()
 
     def step(
@@ -178,8 +200,9 @@ class WaitingContext:
             raise TypeError("the name of the step must be a text")
         if not callable(function):
             raise TypeError("the step needs a function")
-        if self._waiting_host is not None:
-            return self._waiting_host.step(name, function, arguments, idempotent=idempotent)
+        if self._host is not None:
+            replayer = self._host.find_replayer("step")
+            return replayer.step(name, function, arguments, idempotent=idempotent)
         return _call_step(name, function, arguments)
 
     async def _reply_to_approve(self, arguments: Mapping[str, Any]) -> Decision:

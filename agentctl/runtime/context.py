@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Union, get_args, get_origin
 
@@ -17,7 +17,8 @@ from agentctl.runtime.transcript.events import ProgressReported
 from agentctl.work.run_scope import current_call
 
 if TYPE_CHECKING:
-    from agentctl.agents import Decision, Memories
+    from agentctl.agents import Memories
+    from agentctl.agents.waiting import Replayer
     from agentctl.config.settings import Limits
     from agentctl.records.kinds import ComponentKind
     from agentctl.records.run_spec import RunSpec
@@ -250,30 +251,6 @@ class ContextMisuse(RuntimeError):
     """A call of a method of `RunContext` that is not possible; its text is public."""
 
 
-class Replayer(Protocol):
-    """Executes `approve`, `ask` and `step` of a function that runs again in each leg."""
-
-    @property
-    def drops_reports(self) -> bool:
-        """True while reports repeat those of an earlier leg."""
-        ...
-
-    def approve(
-        self, tool: str, arguments: Mapping[str, Any], question: str | None, policy: str
-    ) -> Awaitable[Decision]: ...
-
-    def ask(self, question: str, schema: Mapping[str, Any] | None) -> Awaitable[Any]: ...
-
-    def step(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        *,
-        idempotent: bool,
-    ) -> Awaitable[Any]: ...
-
-
 class RunHost:
     """The side of a `RunContext` that belongs to the server.
 
@@ -316,26 +293,7 @@ class RunHost:
         call = current_call.get()
         return None if call is None else format_call_id(self._environment.spec.run_id, call.id)
 
-    def approve(
-        self, tool: str, arguments: Mapping[str, Any], question: str | None, policy: str
-    ) -> Awaitable[Decision]:
-        return self._find_replayer("approve").approve(tool, arguments, question, policy)
-
-    def ask(self, question: str, schema: Mapping[str, Any] | None) -> Awaitable[Any]:
-        return self._find_replayer("ask").ask(question, schema)
-
-    def step(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        *,
-        idempotent: bool,
-    ) -> Awaitable[Any]:
-        replayer = self._find_replayer("step")
-        return replayer.step(name, function, arguments, idempotent=idempotent)
-
-    def _find_replayer(self, method: str) -> Replayer:
+    def find_replayer(self, method: str) -> Replayer:
         if self.replayer is None:
             raise ContextMisuse(f"context.{method} is for async functions that are agents")
         if not self._is_in_loop():
