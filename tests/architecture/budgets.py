@@ -23,7 +23,6 @@ MAXIMUM_CASTS = 113
 
 SAME_NAMES = {
     "Database": "an entry of `[[databases]]`, and an open database",
-    "DecidedCalls": "the decided calls of agno and of openai-agents",
     "Memory": "a table of the configuration; the public record of a memory",
     "Model": "an entry of `[[models]]`; the public model of each library",
 }

@@ -173,11 +173,11 @@ def test_one_module_converts_values_by_their_annotations() -> None:
     assert {module.name for module in modules() if "get_origin" in module.text} == {
         "agentctl.records.value_types",
         "agentctl.auth.keys.remote",  # the origin of a URL
-        "agentctl.runtime.runners.pydantic_ai_output",  # the types of a union of pydantic-ai
+        "agentctl.runtime.runners.pydantic_ai",  # the types of a union of pydantic-ai
         "agentctl.interface.declarations",  # documents and streams
         "agentctl.remote.client",  # lists are JSON arrays
         "agentctl.runtime.context",  # annotations of code of users
-        "agentctl.runtime.runners.input_types",  # annotations of code of users
+        "agentctl.runtime.runners.declared_types",  # annotations of code of users
         "agentctl.server.openapi.document",  # declarations for FastAPI
     }
 

@@ -71,8 +71,7 @@ USES: dict[str, tuple[str, ...]] = {
         "cli.show.transcript.pages", "runtime.schema_checks",
     ),
     "bytes in JSON as base64": (
-        "cli.show.tokens", "runtime.runners.langgraph_journal",
-        "runtime.runners.langgraph_saver", "service.paging",
+        "cli.show.tokens", "runtime.runners.langgraph_journal", "service.paging",
     ),
     "the names and texts of a standard in messages, explanations and fields": (
         "auth.explain.checks", "config.settings", "errors", "interop.agui.events",

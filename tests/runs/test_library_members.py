@@ -301,14 +301,14 @@ async def test_failure_cancels_several_open_members(deployment: Deployment, host
 
 async def test_member_pauses_and_goes_on_with_its_run(deployment: Deployment, host: Any) -> None:
     async def script(run: HostedRun, members: LibraryMembers) -> None:
-        if run.leg is None:
+        if run.environment.leg is None:
             member = members.start("1", "payer", "pay bob")
             below = members.start("2", "bank", "transfer", parent="1")
             below.run.add_text("Before. ")
             member.run.add_usage({"input_tokens": 5})
             ask = Ask("approval", "call-1", "pay", {"amount": 10})
             raise Paused([ask], {"members": members.to_json()})
-        await members.restore(run.leg.state["members"])
+        await members.restore(run.environment.leg.state["members"])
         found = members.find("2")
         assert found is not None
         found.run.add_text("After.")

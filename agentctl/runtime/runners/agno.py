@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -17,51 +17,39 @@ from agno.run.team import TeamRunOutput
 from agno.team import Team
 
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.input_schema import InputSchema
 from agentctl.runtime.models.access import current_access
 from agentctl.runtime.pauses import Paused
-from agentctl.runtime.runners.agno_failures import keep_failures
 from agentctl.runtime.runners.agno_pauses import (
-    DecidedCalls,
+    CallId,
     apply_decisions,
     list_asks,
     list_waiting,
     walk_members,
 )
-from agentctl.runtime.runners.agno_report import AgnoReport, read_result, watch_inputs
+from agentctl.runtime.runners.agno_report import (
+    AgnoReport,
+    keep_failures,
+    read_result,
+    watch_inputs,
+)
+from agentctl.runtime.runners.declared_types import build_input_schema
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.input_types import build_input_schema
+from agentctl.runtime.runners.library_runner import UNSTORABLE, DecidedCalls, LibraryRunner
 from agentctl.runtime.transcript.history import complete_history
-from agentctl.work.unstopped import install_executor
 
 
-class AgnoBase:
+class AgnoBase(LibraryRunner):
     """The common part of the runners of agno."""
 
     kind = "agno"
 
     def __init__(self, target: Any) -> None:
-        schema = target.input_schema
-        self.input_schema: InputSchema | None = (
-            None if schema is None else build_input_schema(schema, is_required=True)
-        )
+        super().__init__()
+        if (schema := target.input_schema) is not None:
+            self.input_schema = build_input_schema(schema, is_required=True)
         self._target = target
         # The library reports every run to its vendor unless this variable forbids it.
         os.environ.setdefault("AGNO_TELEMETRY", "false")
-
-    async def open(self) -> None:
-        install_executor()
-
-    async def close(self) -> None:
-        """Do nothing: an agent has nothing to close."""
-
-    async def read_input(self, message: str, run: HostedRun) -> Any:
-        """Return the input of a run: the message, or the object that the agent takes.
-
-        Raises:
-            ExecutionError: the task of a member or step is no such object.
-        """
-        return message if self.input_schema is None else await self.input_schema.read(run.spec)
 
 
 class AgnoRunner(AgnoBase):
@@ -81,8 +69,8 @@ class AgnoRunner(AgnoBase):
 
         A tool that ignores its cancellation keeps this call from returning; the engine limits that.
         """
-        context, target, calls = run.context, self._copy(run), DecidedCalls()
-        given = build_options(target, run)
+        context, leg, target = run.context, run.environment.leg, self._copy(run)
+        calls, given = DecidedCalls(run), build_options(target, run)
         names = {
             "run_id": context.run_id,
             "session_id": context.session_id,
@@ -94,17 +82,17 @@ class AgnoRunner(AgnoBase):
 
         with keep_failures() as failed:
             inputs = watch_inputs([target])
-            if run.leg is None and (access := current_access.get()) is not None:
+            if leg is None and (access := current_access.get()) is not None:
                 # A member has its entry before its model is called.
                 access.seen_runs = ChainMap({context.run_id: ""}, inputs)
             report = AgnoReport(run, failed, inputs)
-            if run.leg is None:
-                given_input = await self.read_input(message, run)
-                events = target.arun(given_input, session_state=state, **names, **given, **stream)
+            if leg is None:
+                asked = await run.read_input(self.input_schema)
+                events = target.arun(asked, session_state=state, **names, **given, **stream)
             else:
-                output = self._output_type.from_dict(run.leg.state["output"])
-                calls = apply_decisions(output, run.leg)
-                await report.restore(run.leg.state.get("members", ()))
+                output = self._output_type.from_dict(leg.state["output"])
+                apply_decisions(output, leg, calls)
+                await report.restore(leg.state.get("members", ()))
                 report.settle(output, calls)
                 for member in walk_members(target):
                     # A continued member gets no state from its team.
@@ -125,7 +113,8 @@ class AgnoRunner(AgnoBase):
             _pause(report, output, target)
 
     def _copy(self, run: HostedRun) -> Any:
-        earlier = to_agno_messages(run.request_history if self._has_history else run.history)
+        history = run.request_history if self._has_history else run.environment.history
+        earlier = [*map(_to_agno_message, complete_history(history))]
         if not earlier:
             return self._target.deep_copy()
         configured = self._target.additional_input or []
@@ -161,28 +150,15 @@ async def add_event(
     """
     name = event.event.removeprefix("Team")
     if name == "ToolCallStarted":
-        await _begin_call(report, event, calls)
+        await calls.begin(_find_key(event), event.tool.tool_args or {})
     await report.add(event, call_id=call_id)
     if name == "ToolCallCompleted":
-        decision = calls.approved.pop((event.run_id, event.tool.tool_call_id or ""), None)
-        if decision is not None:
-            text, failed = read_result(event.tool)
-            await report.root.run.end_approved(decision.approval_id, text, failed=failed)
+        text, failed = read_result(event.tool)
+        await calls.end(_find_key(event), text, failed=failed)
 
 
-async def _begin_call(report: AgnoReport, event: Any, calls: DecidedCalls) -> None:
-    tool, run = event.tool, report.root.run
-    decision = calls.approved.get((event.run_id, tool.tool_call_id or ""))
-    if decision is None:
-        await run.begin_effect()
-        return
-    if tool.tool_args != decision.arguments:
-        raise ExecutionError(
-            "AGENT_FAILED",
-            f"The tool {tool.tool_name} was called with other arguments than the approved ones: it"
-            " was not executed",
-        )
-    await run.begin_approved(decision.approval_id)
+def _find_key(event: Any) -> CallId:
+    return event.run_id, event.tool.tool_call_id or ""
 
 
 def _pause(report: AgnoReport, output: Any, target: Any) -> None:
@@ -199,37 +175,25 @@ def _pause(report: AgnoReport, output: Any, target: Any) -> None:
     try:
         stored = output.to_json(indent=None)
     except (TypeError, ValueError) as error:
-        raise ExecutionError(
-            "AGENT_FAILED", "The run cannot wait: it has a value that cannot be stored"
-        ) from error
+        raise ExecutionError("AGENT_FAILED", UNSTORABLE) from error
     run.reserve(len(stored))
     report.start_waiting(waiting)
     report.keep_state(output.session_state)
     raise Paused(asks, {"output": orjson.loads(stored), "members": report.to_json()})
 
 
-def to_agno_messages(messages: Iterable[Mapping[str, Any]]) -> list[Message]:
-    """Convert neutral messages of earlier runs."""
-    converted: list[Message] = []
-    for message in complete_history(messages):
-        role, content = message["role"], message["content"]
-        if role == "tool":
-            converted.append(
-                Message(
-                    role=role,
-                    content=content,
-                    tool_call_id=message["tool_call_id"],
-                    tool_name=message["tool_name"],
-                )
-            )
-            continue
-        calls = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {"name": call["name"], "arguments": json.dumps(call["arguments"])},
-            }
-            for call in message.get("tool_calls", ())
-        ]
-        converted.append(Message(role=role, content=content, tool_calls=calls or None))
-    return converted
+def _to_agno_message(message: Mapping[str, Any]) -> Message:
+    """Convert a neutral message of an earlier run."""
+    role, content = message["role"], message["content"]
+    if role == "tool":
+        call_id, name = message["tool_call_id"], message["tool_name"]
+        return Message(role=role, content=content, tool_call_id=call_id, tool_name=name)
+    calls = [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {"name": call["name"], "arguments": json.dumps(call["arguments"])},
+        }
+        for call in message.get("tool_calls", ())
+    ]
+    return Message(role=role, content=content, tool_calls=calls or None)

@@ -1,4 +1,5 @@
-"""Pauses of agents and teams of agno as approvals, and the calls with which a paused run goes on.
+"""Pauses of agno as approvals, and the decisions with which a paused run goes on: of the calls of
+agents and teams, and of the steps of workflows.
 
 The texts of `get_user_input` and `ask_user` are those that the library gives to the model.
 """
@@ -7,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agno.run.base import RunStatus
@@ -16,19 +16,26 @@ from agno.tools import Function, Toolkit
 from agno.utils.team import get_member_id
 
 from agentctl.light_dataclass import dataclass
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import to_json_value
 from agentctl.runtime.pauses import Ask, Decided, Leg, to_text
+from agentctl.runtime.runners.library_runner import DecidedCalls
 
 _ASK_USER, _GET_INPUT = "ask_user", "get_user_input"
 
 _JSON_TYPES = {
-    str: "string",
-    int: "integer",
-    float: "number",
-    bool: "boolean",
-    list: "array",
-    dict: "object",
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "list": "array",
+    "dict": "object",
 }
+"""The types of JSON by the names of types of Python."""
+
+_MAXIMUM_BYTES = 2**31
+
+_OUTPUT, _CHOICES = "output", "choices"
 
 CallId = tuple[str, str]
 """The id of a run of agno, and that of its call."""
@@ -101,7 +108,7 @@ def is_waiting(tool: Any) -> bool:
 
 def _build_ask(call: AgnoCall, owner: Any) -> Ask:
     tool, name = call.tool, call.tool.tool_name or ""
-    arguments = to_json_value(tool.tool_args or {}, 2**31)
+    arguments = to_json_value(tool.tool_args or {}, _MAXIMUM_BYTES)
     policy: Any = "other" if tool.approval_type == "required" else "user"
     if tool.requires_confirmation:
         schema = _find_schema(owner, name)
@@ -114,17 +121,25 @@ def _build_ask(call: AgnoCall, owner: Any) -> Ask:
     return Ask("input", call.key, name, arguments, policy, "\n".join(texts) or None, schema)
 
 
-def _build_fields(fields: Any) -> dict[str, Any]:
-    """Return the schema of an answer: an object with a value for each field."""
-    properties = {}
+def _build_fields(fields: Iterable[Any]) -> dict[str, Any]:
+    """Return the schema of an answer: an object with a value for each field of a call or step."""
+    properties: dict[str, dict[str, Any]] = {}
+    required = []
     for each in fields:
-        kind = _JSON_TYPES.get(each.field_type)
-        described = {"description": each.description} if each.description else {}
-        properties[each.name] = ({"type": kind} if kind else {}) | described
-    return build_object(properties, [each.name for each in fields if each.value is None])
+        named = each.field_type
+        kind = _JSON_TYPES.get(named.__name__ if isinstance(named, type) else named)
+        values = getattr(each, "allowed_values", None)
+        properties[each.name] = (
+            ({"type": kind} if kind else {})
+            | ({"enum": list(values)} if values else {})
+            | ({"description": each.description} if each.description else {})
+        )
+        if getattr(each, "required", each.value is None):
+            required.append(each.name)
+    return _build_object(properties, required)
 
 
-def build_object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+def _build_object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     """Return the schema of an object with these properties, and no others."""
     return {
         "type": "object",
@@ -168,25 +183,14 @@ def _list_functions(target: Any) -> Iterator[Any]:
             yield tool
 
 
-@dataclass(slots=True)
-class DecidedCalls:
-    """The decided calls of a pause.
-
-    Attributes:
-        approved: the calls that are to be made.
-        ended: the text of the calls that are not to be made, and whether they failed.
-    """
-
-    approved: dict[CallId, Decided] = field(default_factory=dict)
-    ended: dict[CallId, tuple[str, bool]] = field(default_factory=dict)
-
-
-def apply_decisions(output: Any, leg: Leg) -> DecidedCalls:
+def apply_decisions(output: Any, leg: Leg, calls: DecidedCalls) -> None:
     """Set the decisions on the calls of a stored run, with the arguments that we stored.
 
     A call with a result is never made again: it becomes one that was executed elsewhere.
+
+    Args:
+        calls: gets the decided calls, by `CallId`.
     """
-    calls = DecidedCalls()
     for call in list_waiting(output):
         decision = leg.find(call.key)
         if decision is None:
@@ -194,14 +198,13 @@ def apply_decisions(output: Any, leg: Leg) -> DecidedCalls:
         call_id = call.run_id, call.tool.tool_call_id or ""
         ended = _apply(call.tool, decision)
         if ended is not None:
-            calls.ended[call_id] = ended
+            calls.settled[call_id] = ended
         elif decision.kind == "approval":
             calls.approved[call_id] = decision
         for requirement in _find_requirements(output, call_id):
             # The library has other objects here, and reads those of members only.
             if _apply(requirement.tool_execution, decision) is not None:
                 requirement.external_execution_result = requirement.tool_execution.result
-    return calls
 
 
 def _find_requirements(output: Any, call_id: CallId) -> Iterator[Any]:
@@ -249,3 +252,126 @@ def _set_result(tool: Any, text: str, *, failed: bool) -> tuple[str, bool]:
 
 def _read(answer: Any, name: str) -> Any:
     return answer.get(name) if isinstance(answer, Mapping) else None
+
+
+@dataclass(frozen=True, slots=True)
+class StepPause:
+    """The reason why a workflow waits.
+
+    Attributes:
+        asks: the approvals.
+        requirement: that of the library for the step.
+        output: the run of the workflow.
+        executor: the paused run of the agent or team in the step; None if the step itself waits.
+        calls: the calls of that run which wait.
+    """
+
+    asks: Sequence[Ask]
+    requirement: Any
+    output: Any
+    executor: Any = None
+    calls: Sequence[AgnoCall] = ()
+
+
+def find_step_pause(output: Any, owners: Iterable[Any]) -> StepPause | None:
+    """Return what a paused workflow waits for; None if the server cannot give that.
+
+    Args:
+        owners: the agents and teams of the workflow, whose tools have schemas.
+    """
+    if output.error_requirements or not output.step_requirements:
+        return None
+    # The earlier ones are those of earlier pauses.
+    requirement = output.step_requirements[-1]
+    if not requirement.requires_executor_input:
+        ask = _build_step_ask(requirement, f"step-pause-{len(output.step_requirements)}")
+        return None if ask is None else StepPause([ask], requirement, output)
+    runs = [run for run in output.step_executor_runs or () if run.status == RunStatus.paused]
+    executor = next((run for run in runs if run.run_id == requirement.executor_run_id), None)
+    calls = [] if executor is None else list_waiting(executor)
+    if not calls:
+        return None
+    return StepPause(list_asks(calls, owners), requirement, output, executor, calls)
+
+
+def _build_step_ask(requirement: Any, key: str) -> Ask | None:
+    """Return the question of a step; None if it asks for nothing.
+
+    The result of a step is an argument that can be edited.
+    """
+    name = requirement.step_name or ""
+    if requirement.requires_output_review:
+        content = getattr(requirement.step_output, "content", None)
+        arguments = to_json_value({_OUTPUT: content}, _MAXIMUM_BYTES)
+        kind = {"type": "string"} if isinstance(content, str) else {}
+        schema, question = (
+            _build_object({_OUTPUT: kind}, [_OUTPUT]),
+            requirement.output_review_message,
+        )
+        return Ask("approval", key, name, arguments, question=question, schema=schema)
+    if requirement.requires_confirmation:
+        schema, question = _build_object({}, []), requirement.confirmation_message
+        return Ask("approval", key, name, question=question, schema=schema)
+    if requirement.requires_route_selection:
+        items = {"enum": list(requirement.available_choices or ())}
+        limit = {} if requirement.allow_multiple_selections else {"maxItems": 1}
+        chosen = {"type": "array", "items": items, "minItems": 1, **limit}
+        return _build_question(key, requirement, _build_object({_CHOICES: chosen}, [_CHOICES]))
+    if requirement.requires_user_input:
+        fields = requirement.user_input_schema
+        schema = _build_fields(fields) if fields else {"type": "object"}
+        return _build_question(key, requirement, schema)
+    return None
+
+
+def _build_question(key: str, requirement: Any, schema: dict[str, Any]) -> Ask:
+    name, question = requirement.step_name or "", requirement.user_input_message
+    return Ask("input", key, name, question=question, schema=schema)
+
+
+def decide_step(pause: StepPause, leg: Leg, calls: DecidedCalls) -> None:
+    """Set the decisions on what a workflow waits for.
+
+    Args:
+        calls: gets the decided calls of the agent or team in the step.
+
+    Raises:
+        ExecutionError: a question was rejected.
+    """
+    requirement = pause.requirement
+    if pause.executor is not None:
+        apply_decisions(pause.executor, leg, calls)
+        requirement.executor_requirements = pause.executor.requirements
+        return
+    (asked,) = pause.asks
+    decision = leg.find(asked.tool_call_id)
+    if decision is None:
+        raise ExecutionError("INTERRUPTED")
+    if asked.kind == "approval":
+        _decide_approval(pause, decision)
+    elif decision.status != "answered":
+        raise ExecutionError(
+            "AGENT_FAILED", f"The question of the step {asked.tool_name} was not answered"
+        )
+    elif requirement.requires_route_selection:
+        requirement.selected_choices = list(decision.answer[_CHOICES])
+    else:
+        requirement.set_user_input(validate=False, **decision.answer)
+
+
+def _decide_approval(pause: StepPause, decision: Decided) -> None:
+    requirement = pause.requirement
+    if not decision.is_approved:
+        requirement.reject(decision.note)
+        return
+    requirement.confirm()
+    if not requirement.requires_output_review:
+        return
+    edited = decision.arguments.get(_OUTPUT)
+    if edited != getattr(requirement.step_output, "content", None):
+        requirement.edit(edited)
+        # The content of a workflow is that of the innermost step.
+        result = pause.output.step_results[-1]
+        while result.steps:
+            result = result.steps[-1]
+        result.content = edited

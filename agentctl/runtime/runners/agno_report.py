@@ -1,22 +1,32 @@
-"""Reports of the events of agno: of a run, and of the runs of its members as runs of members."""
+"""Reports of the events of agno: of a run, and of the runs of its members as runs of members.
+
+Its events have the text of an exception, but not the status of the provider, so the exceptions of
+model calls are kept while a run is executed.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from agno.agent import Agent
+from agno.exceptions import ContextWindowExceededError
 from agno.metrics import RunMetrics
+from agno.models.base import Model
 from agno.run.team import BaseTeamRunEvent
 from agno.team import Team
 
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.runners.agno_failures import find_cause, to_failure
-from agentctl.runtime.runners.agno_pauses import AgnoCall, DecidedCalls, walk_members, walk_paused
-from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
+from agentctl.runtime.runners.agno_pauses import AgnoCall, walk_members, walk_paused
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.library_failures import find_failure, find_failure_code, read_status
 from agentctl.runtime.runners.library_members import LibraryMembers
+from agentctl.runtime.runners.library_runner import DecidedCalls
+from agentctl.runtime.transcript.spans import Span
 
 _SERVER_STATE = frozenset(
     {
@@ -40,7 +50,6 @@ _COUNTERS = (
     "reasoning_tokens",
 )
 
-
 _DELEGATIONS = frozenset(
     {
         "delegate_task_to_member",
@@ -50,6 +59,11 @@ _DELEGATIONS = frozenset(
     }
 )
 """Tools with which the leader of a team starts members."""
+
+_PROVIDER = frozenset({"model_provider_error", "model_authentication_error"})
+"""The types of the errors of model calls."""
+
+_failed: ContextVar[dict[str, BaseException] | None] = ContextVar("agno_failures", default=None)
 
 
 class RunReport:
@@ -70,7 +84,7 @@ class RunReport:
         self._resumed: list[Any] = []
         self._usage: Counter[str] = Counter()
         self._earlier: Counter[str] = Counter()
-        self._model_call: ModelSpan | None = None
+        self._model_call: Span | None = None
 
     def add(self, name: str, event: Any) -> None:
         """Report one event about the work of the run."""
@@ -100,7 +114,7 @@ class RunReport:
             self._usage.update(counts)
             self.run.set_usage(self._usage)
         if self._model_call is not None:
-            self._model_call.end(counts)
+            self._model_call.end_call(counts)
 
     def count_rest(self, metrics: RunMetrics | None) -> None:
         """Count the tokens of parser models and others, whose calls have no events.
@@ -117,7 +131,7 @@ class RunReport:
         """Report the start of a call, unless the leg before this one has reported it."""
         if name in _DELEGATIONS:
             self._delegated[call_id] = arguments
-        if call_id not in self.run.open_calls:
+        if call_id not in self.run.transcript.open_calls:
             self.run.start_call(call_id, name, arguments)
 
     def end_call(self, tool: Any) -> None:
@@ -138,7 +152,7 @@ class RunReport:
         tools = {tool.tool_call_id: tool for tool in output.tools or ()}
         self._resumed = [
             tools[call_id]
-            for call_id, name in self.run.open_calls.items()
+            for call_id, name in self.run.transcript.open_calls.items()
             if name in _DELEGATIONS and call_id in tools
         ]
 
@@ -147,16 +161,14 @@ class RunReport:
         calls = self._delegated.items()
         named = [each for each in calls if each[1].get("member_id") == member]
         for call_id, arguments in named or calls:
-            return call_id, str(arguments.get("task") or self.run.spec.input)
-        return None, self.run.spec.input
+            return call_id, str(arguments.get("task") or self.run.environment.spec.input)
+        return None, self.run.environment.spec.input
 
     async def set_result(self, content: Any) -> None:
         """Report the content of the whole run, as far as it was not streamed."""
-        if content is not None and not isinstance(content, str):
-            await self.run.set_output(content)
-            content = self.run.output_text
-        if content and not self.run.content:
-            self.run.add_text(content)
+        text = await self.run.set_result(content)
+        if text and not self.run.transcript.content:
+            self.run.add_text(text)
 
 
 class AgnoReport:
@@ -204,8 +216,10 @@ class AgnoReport:
                 self.keep_state(event.session_state)
             self._end(event.run_id)
         elif name == "RunError":
-            failure = to_failure(event, self._failed)
-            report.run.environment.keep_cause(find_cause(event, self._failed))
+            failure = _to_failure(event, self._failed)
+            # Without the exception only its text is known.
+            cause = self._failed.get(event.run_id) or AgnoError(event.content)
+            report.run.environment.keep_cause(cause)
             # The library gives this text to the next step of a workflow.
             event.content = failure.detail
             self._end(event.run_id, failure)
@@ -273,7 +287,7 @@ class AgnoReport:
         Args:
             output: the run with which agno goes on; it fills in the results of delegations.
         """
-        for (run_id, call_id), (text, failed) in calls.ended.items():
+        for (run_id, call_id), (text, failed) in calls.settled.items():
             self._reports.get(run_id, self.root).run.end_call(call_id, text, failed=failed)
         for run in walk_paused(output):
             if run.run_id in self._reports:
@@ -302,13 +316,10 @@ def watch_inputs(owners: Iterable[Any]) -> dict[str, str]:
     """
     inputs: dict[str, str] = {}
     for owner in owners:
-        for each in filter(_is_local, walk_members(owner)):
-            each.arun = partial(_start_watched, each.arun, inputs)
+        for each in walk_members(owner):
+            if isinstance(each, Agent | Team):
+                each.arun = functools.partial(_start_watched, each.arun, inputs)
     return inputs
-
-
-def _is_local(owner: Any) -> bool:
-    return isinstance(owner, Agent | Team)
 
 
 def _start_watched(
@@ -334,3 +345,72 @@ def read_result(tool: Any) -> tuple[str, bool]:
         # The text of a failed call is that of an exception.
         return f"The tool {tool.tool_name} failed", True
     return tool.result or "", False
+
+
+class AgnoError(Exception):
+    """The text of an exception that agno has caught."""
+
+
+@contextmanager
+def keep_failures() -> Iterator[dict[str, BaseException]]:
+    """Keep the exceptions of model calls in this context, by the id of their run of agno."""
+    _watch_models()
+    kept: dict[str, BaseException] = {}
+    token = _failed.set(kept)
+    try:
+        yield kept
+    finally:
+        _failed.reset(token)
+
+
+def _to_failure(event: Any, failed: dict[str, BaseException]) -> ExecutionError:
+    """Return the failure that an event of agno reports, without the text of its exception."""
+    error = failed.get(event.run_id)
+    if error is not None and (failure := find_failure(error)):
+        return failure
+    if isinstance(error, ContextWindowExceededError):
+        return ExecutionError("CONTEXT_EXCEEDED")
+    if event.error_type not in _PROVIDER:
+        return ExecutionError("AGENT_FAILED")
+    if error is None:
+        return ExecutionError("MODEL_UNAVAILABLE")
+    # The code of the client's exception, or else that of the status agno found.
+    code = find_failure_code(error, in_model=True) or read_status(
+        getattr(error, "status_code", 502)
+    )
+    return ExecutionError(code)
+
+
+def _watch_models() -> None:
+    """Let the calls of all models keep their exceptions; other contexts are not affected."""
+    if hasattr(Model.aresponse_stream, "is_watched"):
+        return
+    stream, response = Model.aresponse_stream, Model.aresponse
+
+    @functools.wraps(stream)
+    async def watched_stream(self: Model, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        try:
+            async with aclosing(stream(self, *args, **options)) as parts:
+                async for part in parts:
+                    yield part
+        except Exception as error:
+            _keep(error, options)
+            raise
+
+    @functools.wraps(response)
+    async def watched_response(self: Model, *args: Any, **options: Any) -> Any:
+        try:
+            return await response(self, *args, **options)
+        except Exception as error:
+            _keep(error, options)
+            raise
+
+    watched_stream.is_watched = True  # type: ignore[attr-defined]
+    Model.aresponse_stream = watched_stream
+    Model.aresponse = watched_response
+
+
+def _keep(error: BaseException, options: dict[str, Any]) -> None:
+    kept, run = _failed.get(), options.get("run_response")
+    if kept is not None and run is not None:
+        kept[run.run_id] = error

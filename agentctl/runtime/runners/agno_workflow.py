@@ -20,11 +20,10 @@ from agentctl.records.times import now, whole_seconds
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.runners.agno import AgnoBase, add_event, build_options
-from agentctl.runtime.runners.agno_failures import keep_failures
-from agentctl.runtime.runners.agno_pauses import DecidedCalls
-from agentctl.runtime.runners.agno_report import AgnoReport, watch_inputs
-from agentctl.runtime.runners.agno_step_pauses import StepPause, decide_step, find_step_pause
+from agentctl.runtime.runners.agno_pauses import StepPause, decide_step, find_step_pause
+from agentctl.runtime.runners.agno_report import AgnoReport, keep_failures, watch_inputs
 from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.library_runner import UNSTORABLE, DecidedCalls
 from agentctl.runtime.transcript.events import StepCompleted, StepStarted
 from agentctl.runtime.transcript.spans import Span
 
@@ -57,16 +56,16 @@ class AgnoWorkflowRunner(AgnoBase):
         workflow: Workflow = self._target.deep_copy(update={"db": InMemoryDb()})
         session = _build_session(workflow, run)
         _replace_storage(workflow, session)
-        given, calls = build_options(workflow, run), DecidedCalls()
-        stream = {"stream": True, "stream_events": True}
+        given, calls = build_options(workflow, run), DecidedCalls(run)
+        stream, leg = {"stream": True, "stream_events": True}, run.environment.leg
 
         with keep_failures() as failed:
             inputs = watch_inputs(walk_executors(workflow.steps))
             report = WorkflowReport(run, failed, workflow, inputs)
 
-            if run.leg is None:
+            if leg is None:
                 events: Any = workflow.arun(
-                    await self.read_input(message, run),
+                    await run.read_input(self.input_schema),
                     run_id=context.run_id,
                     session_id=context.session_id,
                     user_id=context.user_id,
@@ -75,12 +74,12 @@ class AgnoWorkflowRunner(AgnoBase):
                     **stream,
                 )
             else:
-                output = WorkflowRunOutput.from_dict(run.leg.state["output"])
+                output = WorkflowRunOutput.from_dict(leg.state["output"])
                 pause = find_step_pause(output, walk_executors(workflow.steps))
                 if pause is None:
                     raise ExecutionError("INTERRUPTED")
-                calls = decide_step(pause, run.leg)
-                await report.restore(run.leg.state, pause, calls)
+                decide_step(pause, leg, calls)
+                await report.restore(leg.state, pause, calls)
                 session.upsert_run(output)
                 _give_options(workflow, given, run)
                 events = await workflow.acontinue_run(output, **stream)
@@ -108,7 +107,7 @@ def _build_session(workflow: Workflow, run: HostedRun) -> WorkflowSession:
     )
     session.session_data = {"session_state": dict(run.context.state)}
     session.runs = []
-    for number, earlier in enumerate(run.earlier_runs):
+    for number, earlier in enumerate(run.environment.earlier_runs):
         texts = {message["role"]: message["content"] for message in earlier.messages}
         session.runs.append(
             WorkflowRunOutput(
@@ -158,6 +157,7 @@ class WorkflowReport:
     """Reports the events of a workflow: its steps, and the runs of agents in them as members.
 
     Attributes:
+        members: the reports of these runs.
         is_paused: True if the workflow waits.
     """
 
@@ -169,8 +169,8 @@ class WorkflowReport:
         inputs: Mapping[str, str],
     ) -> None:
         self.is_paused = False
-        self._run = run
-        self._members = AgnoReport(run, failed, inputs)
+        self.run = run
+        self.members = AgnoReport(run, failed, inputs)
         self._workflow = workflow
         self._open: dict[str, tuple[int, Any, Span]] = {}
         self._number = 0
@@ -190,7 +190,7 @@ class WorkflowReport:
         if event.nested_depth:
             return
         if name == "StepStarted":
-            await self._run.begin_effect()
+            await self.run.environment.begin_effect()
             self._start_step(event)
         elif name == "StepCompleted":
             self._end_step(event)
@@ -207,11 +207,11 @@ class WorkflowReport:
 
     async def _add_member_event(self, event: Any, calls: DecidedCalls) -> None:
         number, span = self._find_step(event)
-        await add_event(event, self._members, calls, span.id if span is not None else None)
+        await add_event(event, self.members, calls, span.id if span is not None else None)
         is_text = event.event in ("RunContent", "TeamRunContent") and isinstance(event.content, str)
         is_of_step = getattr(event, "parent_run_id", None) is None
         if is_text and is_of_step and number is not None and event.step_index == self._last:
-            self._run.add_text(event.content)
+            self.run.add_text(event.content)
 
     def _find_step(self, event: Any) -> tuple[int | None, Span | None]:
         """Return the open step of an event; that of a workflow in a step is the only open one."""
@@ -226,7 +226,7 @@ class WorkflowReport:
                 # The library does not report the end of a step that failed and was left out.
                 span.end("failed")
                 del self._open[key]
-        environment, number = self._run.environment, self._number
+        environment, number = self.run.environment, self._number
         self._number += 1
         environment.emit(StepStarted(event.step_name or "", number))
         span = environment.transcript.spans.start_step(number, event.step_name or "")
@@ -240,8 +240,8 @@ class WorkflowReport:
         span.end("completed" if is_success else "failed")
         if is_success:
             text = _to_text(event.content)
-            self._run.reserve(len(text.encode()))
-            self._run.environment.emit(StepCompleted(event.step_name or "", number, text))
+            self.run.reserve(len(text.encode()))
+            self.run.environment.emit(StepCompleted(event.step_name or "", number, text))
 
     def _report_progress(self, name: str, event: Any) -> None:
         step = getattr(event, "step_name", None)
@@ -253,63 +253,55 @@ class WorkflowReport:
             "StepProgress": f"{step}: {_to_text(event.content)}" if name == "StepProgress" else "",
         }
         if name in texts:
-            self._run.context.progress(texts[name])
+            self.run.context.progress(texts[name])
 
     async def _complete(self, event: Any) -> None:
         failed = _find_failed(event.run_output)
         if failed is not None:
             raise self.fail(failed)
-        content = event.content
-        if content is not None and not isinstance(content, str):
-            await self._run.set_output(content)
-            content = self._run.output_text
-        if not self._run.content:
-            self._run.begin_answer()
-            self._run.add_text(content or "")
-        elif self._run.content != content:
+        content = await self.run.set_result(event.content)
+        if not self.run.transcript.content:
+            self.run.begin_answer()
+            self.run.add_text(content)
+        elif self.run.transcript.content != content:
             answer: dict[str, Any] = {
                 "role": "assistant",
-                "content": content or "",
+                "content": content,
                 "tool_calls": [],
                 "created_at": whole_seconds(now()),
             }
-            self._run.replace_answers([answer])
+            self.run.replace_answers([answer])
         self.keep_state(self._workflow.read_or_create_session())
 
     def keep_state(self, session: WorkflowSession) -> None:
         """Take over the state of the session as the steps have changed it."""
-        self._members.keep_state((session.session_data or {}).get("session_state"))
+        self.members.keep_state((session.session_data or {}).get("session_state"))
 
     def fail(self, step: str | None = None) -> ExecutionError:
         """Return the failure of the workflow: that of the last member that failed, if one did."""
         name = step or next((span.name for _, _, span in self._open.values()), None)
         for _, _, span in self._open.values():
             span.end("failed")
-        cause = self._members.failure or ExecutionError("AGENT_FAILED")
+        cause = self.members.failure or ExecutionError("AGENT_FAILED")
         if name is None:
             return cause
         return ExecutionError(cause.code, f"The step {name} failed: {cause.detail}")
 
-    def start_waiting(self, pause: StepPause, size: int) -> None:
-        """Report the calls of a pause, and the size of its stored run."""
-        self._run.reserve(size)
-        self._members.start_waiting(pause.calls)
-
     def to_json(self) -> dict[str, Any]:
         """Return the open members and steps, for the state of a pause."""
         steps = [[key, number, index] for key, (number, index, _) in self._open.items()]
-        return {"members": self._members.to_json(), "steps": steps, "number": self._number}
+        return {"members": self.members.to_json(), "steps": steps, "number": self._number}
 
     async def restore(
         self, state: Mapping[str, Any], pause: StepPause, calls: DecidedCalls
     ) -> None:
         """Go on with the members and steps of a pause."""
-        await self._members.restore(state["members"])
+        await self.members.restore(state["members"])
         if pause.executor is not None:
-            self._members.settle(pause.executor, calls)
+            self.members.settle(pause.executor, calls)
         self._number = state["number"]
         for key, number, index in state["steps"]:
-            span = self._run.environment.transcript.spans.find_open(f"step-{number}")
+            span = self.run.transcript.spans.find_open(f"step-{number}")
             if span is not None:
                 self._open[key] = number, index, span
 
@@ -329,10 +321,9 @@ def _pause(report: WorkflowReport, session: WorkflowSession, workflow: Any) -> N
         output.events = None
         stored = orjson.dumps(output.to_dict(), default=str)
     except (TypeError, ValueError) as error:
-        raise ExecutionError(
-            "AGENT_FAILED", "The run cannot wait: it has a value that cannot be stored"
-        ) from error
-    report.start_waiting(pause, len(stored))
+        raise ExecutionError("AGENT_FAILED", UNSTORABLE) from error
+    report.run.reserve(len(stored))
+    report.members.start_waiting(pause.calls)
     report.keep_state(session)
     raise Paused(pause.asks, {"output": orjson.loads(stored), **report.to_json()})
 

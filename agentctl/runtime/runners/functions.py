@@ -20,8 +20,8 @@ from agentctl.runtime.context import is_run_context
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.input_schema import InputSchema
+from agentctl.runtime.runners.declared_types import read_input_schema
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.input_types import read_input_schema
 from agentctl.runtime.runners.replay import Replay, ReplayedOutput
 from agentctl.runtime.runners.runner import Runner
 from agentctl.work.event_loop import TooManyAbandonedThreads
@@ -92,9 +92,8 @@ class _PythonRunner:
     async def close(self) -> None:
         """Do nothing."""
 
-    async def _bind(self, message: str, run: HostedRun) -> Callable[[], Any]:
-        value = None if self.input_schema is None else await self.input_schema.read(run.spec)
-        arguments: dict[str, Any] = {self._message: message if value is None else value}
+    async def _bind(self, run: HostedRun) -> Callable[[], Any]:
+        arguments = {self._message: await run.read_input(self.input_schema)}
         if self._context is not None:
             arguments[self._context] = run.context
         return partial(self._function, **arguments)
@@ -117,7 +116,7 @@ class FunctionRunner(_PythonRunner):
         self._is_async = is_async
 
     async def run(self, message: str, run: HostedRun) -> None:
-        call = await self._bind(message, run)
+        call = await self._bind(run)
         if self._is_async:
             result = await start_replay(run).execute(call(), list)
         else:
@@ -127,11 +126,7 @@ class FunctionRunner(_PythonRunner):
                 raise ExecutionError(
                     "AGENT_FAILED", "The agent was not called: too many earlier calls never ended"
                 ) from None
-        if isinstance(result, str):
-            run.add_text(str.__str__(result))
-        elif result is not None:
-            await run.set_output(result)
-            run.add_text(run.output_text)
+        run.add_text(await run.set_result(result))
 
 
 class GeneratorRunner(_PythonRunner):
@@ -146,13 +141,11 @@ class GeneratorRunner(_PythonRunner):
         it again, and the generator is closed.
         """
         replay = start_replay(run)
-        output = ReplayedOutput(run.content, _read_state(run, "output"))
-        await replay.execute(self._iterate(message, run, replay, output), output.finish)
+        output = ReplayedOutput(run.transcript.content, _read_state(run, "output"))
+        await replay.execute(self._iterate(run, replay, output), output.finish)
 
-    async def _iterate(
-        self, message: str, run: HostedRun, replay: Replay, output: ReplayedOutput
-    ) -> None:
-        generator: AsyncIterator[Any] = (await self._bind(message, run))()
+    async def _iterate(self, run: HostedRun, replay: Replay, output: ReplayedOutput) -> None:
+        generator: AsyncIterator[Any] = (await self._bind(run))()
         async with aclosing(generator):  # type: ignore[type-var]  # an async generator function
             async for item in generator:
                 if replay.paused is not None:
@@ -171,7 +164,7 @@ def start_replay(run: HostedRun) -> Replay:
 
 
 def _read_state(run: HostedRun, name: str) -> Sequence[Any]:
-    return run.leg.state.get(name, ()) if run.leg is not None else ()
+    return run.environment.leg.state.get(name, ()) if run.environment.leg is not None else ()
 
 
 async def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bool) -> None:  # noqa: C901

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,17 +28,12 @@ from agentctl.runtime.transcript.events import (
     ToolCallCompleted,
     ToolCallStarted,
 )
-from agentctl.runtime.transcript.transcript import TranscriptMark
 from agentctl.work.unstopped import RUNNER, run_in_thread
 
 if TYPE_CHECKING:
-    from agentctl.config.settings import Limits
     from agentctl.runtime.context import RunEnvironment
-    from agentctl.runtime.journal import Journal
-    from agentctl.runtime.pauses import Leg
-    from agentctl.runtime.transcript.spans import Span, Spans, SpanStatus
-    from agentctl.runtime.transcript.transcript import Transcript
-
+    from agentctl.runtime.input_schema import InputSchema
+    from agentctl.runtime.transcript.spans import Span
 
 T = TypeVar("T")
 
@@ -55,42 +51,8 @@ ARGUMENT_CHARACTERS = STEP_BYTES
 _SEPARATOR = "\n\n"
 """Separates the texts of two answers in the content."""
 
-
 _STOP_SECONDS = 10.0
 """Maximum time until a process learns that it has lost a run."""
-
-
-class ModelSpan:
-    """A call of a model that a library makes, with its times and tokens."""
-
-    __slots__ = ("_span",)
-
-    def __init__(self, span: Span) -> None:
-        self._span = span
-
-    def mark_first_token(self) -> None:
-        self._span.mark_first_token()
-
-    @property
-    def model(self) -> str:
-        """The name of the model."""
-        return self._span.name
-
-    def rename(self, model: str | None) -> None:
-        """Name the call after the model that answers, such as a fallback; None changes nothing."""
-        self._span.name = model or self._span.name
-
-    def end(self, usage: Mapping[str, int] | None = None, status: SpanStatus = "completed") -> None:
-        """Record the end.
-
-        Args:
-            usage: the counters of this call; None, or all zeros, if the library reports none.
-        """
-        if usage is not None and any(usage.values()):
-            self._span.input_tokens = usage["input_tokens"]
-            self._span.output_tokens = usage["output_tokens"]
-            self._span.answer = {"metrics": usage}
-        self._span.end(status)
 
 
 class LateReport(asyncio.CancelledError):
@@ -109,109 +71,63 @@ class HostedRun:
         kind: the kind of runner.
 
     Attributes:
-        spec: its specification.
-        earlier_runs: the earlier runs, each with its native messages if this kind of runner
-            executed it.
-        history: their neutral messages (`runtime.transcript.transcript`), oldest first.
-        leg: the state and the decisions with which the run goes on; None in its first leg.
-        limits: size limits in bytes.
+        transcript: the results of the run so far.
         context_host: the side of `context` that belongs to the server.
         silent_calls: ids of the calls whose events an earlier process has published.
+        counted: the sums of `set_usage` that the run has already.
     """
 
     def __init__(self, environment: RunEnvironment, kind: str) -> None:
-        self.spec = environment.spec
-        self.earlier_runs = environment.earlier_runs
-        self.history = environment.history
-        self.leg: Leg | None = environment.leg
-        self.limits: Limits = environment.limits
+        self.environment = environment
+        self.kind = kind
+        self.transcript = environment.transcript
         self.context_host = RunHost(environment)
         self.silent_calls: Collection[str] = ()
-        self._environment = environment
-        self._kind = kind
         self._kept_bytes = 0
-        self._counted: dict[str, int] = {}
+        self.counted: dict[str, int] = {}
         self._needs_separator = False
         self._output = b"null"
         self._turns = Turns()
-        self._mark = TranscriptMark() if self.leg is None else self._transcript.mark()
-
-    @property
-    def environment(self) -> RunEnvironment:
-        return self._environment
-
-    @property
-    def kind(self) -> str:
-        return self._kind
 
     @cached_property
     def context(self) -> RunContext:
-        return build_run_context(self._environment, self.context_host)
+        return build_run_context(self.environment, self.context_host)
+
+    async def read_input(self, schema: InputSchema | None) -> Any:
+        """Return the object of the run as its agent takes it; the message if there is none.
+
+        Raises:
+            ExecutionError: the task of a member or step is no such object.
+        """
+        value = None if schema is None else await schema.read(self.environment.spec)
+        return self.environment.spec.input if value is None else value
+
+    async def build_deps(self, build: Callable[[RunContext], Any] | None) -> Any:
+        """Return what the function of the key `deps` makes; without one, the `RunContext`."""
+        deps = self.context if build is None else build(self.context)
+        return await deps if inspect.isawaitable(deps) else deps
 
     @property
     def request_history(self) -> Sequence[Mapping[str, Any]]:
         """The earlier messages of the request, for a runner with its own memory."""
-        requested = (run for run in self.earlier_runs if run.from_request)
+        requested = (run for run in self.environment.earlier_runs if run.from_request)
         return [message for run in requested for message in run.messages]
-
-    async def is_first_of_session(self) -> bool:
-        return await self._environment.is_first_of_session()
-
-    @property
-    def content(self) -> str:
-        return self._transcript.content
-
-    @property
-    def open_calls(self) -> dict[str, str]:
-        """The names of the calls without a result so far, by their ids."""
-        return self._transcript.open_calls
-
-    @property
-    def spans(self) -> Spans:
-        """The times of the parts of the run."""
-        return self._transcript.spans
-
-    @property
-    def _transcript(self) -> Transcript:
-        return self._environment.transcript
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._environment.is_stopping
 
     async def begin_approved(self, approval_id: str) -> None:
         """Store that an approved call begins; see `RunEnvironment.begin_call`."""
         try:
-            await self._environment.begin_call(approval_id)
+            await self.environment.begin_call(approval_id)
         except asyncio.CancelledError:
-            if not self.is_stopping:
+            if not self.environment.is_stopping:
                 # A cancel is recorded, or another process has the run: the stop arrives soon.
                 await asyncio.sleep(_STOP_SECONDS)
             raise
 
-    async def end_approved(self, approval_id: str, result: str, *, failed: bool) -> None:
-        """Store the result of an approved call that has ended."""
-        await self._environment.end_call(approval_id, result, failed=failed)
-
-    async def begin_effect(self) -> None:
-        """Store, once in a later leg, that a call without an approval begins."""
-        await self._environment.begin_effect()
-
-    @property
-    def journal(self) -> Journal | None:
-        """The journal of a durable run; None for every other run."""
-        return self._environment.journal
-
-    def discard_state_changes(self) -> None:
-        """Undo the changes of the session's state; those of a member remain, for its parent."""
-        if self.spec.parent_run_id is None:
-            self._environment.state.discard_changes()
-
     def checkpoint(self) -> None:
         """Raise asyncio.CancelledError if the run has to stop."""
-        if self._environment.has_ended:
+        if self.environment.has_ended:
             raise LateReport
-        self._environment.checkpoint()
+        self.environment.checkpoint()
 
     def add_text(self, delta: str, origin: Mapping[str, str] | None = None) -> None:
         """Add text to the answer, and publish it.
@@ -224,15 +140,15 @@ class HostedRun:
         """
         if not (delta := self._accept_text(delta)):
             return
-        if not self._transcript.is_answering:
-            self._transcript.begin_answer()
-        self._transcript.extend_answer(delta)
+        if not self.transcript.is_answering:
+            self.transcript.begin_answer()
+        self.transcript.extend_answer(delta)
         if self._needs_separator:
             self._needs_separator, delta = False, _SEPARATOR + delta
-        self._transcript.add_content(delta)
-        self._environment.emit(Content(delta, origin or None))
+        self.transcript.add_content(delta)
+        self.environment.emit(Content(delta, origin or None))
 
-    def start_model_call(self, model: object, at: int | None = None) -> ModelSpan:
+    def start_model_call(self, model: object, at: int | None = None) -> Span:
         """Report the start of a call of a model, now or at a time in microseconds UTC.
 
         Args:
@@ -240,13 +156,13 @@ class HostedRun:
         """
         self.checkpoint()
         name = replace_unstorable(model) if isinstance(model, str) and model else "model"
-        return ModelSpan(self._transcript.spans.start_model_call(name, at))
+        return self.transcript.spans.start_model_call(name, at)
 
     def begin_answer(self) -> None:
         """Start a new answer of a model. An empty line separates its text from earlier text."""
         self.checkpoint()
-        self._transcript.begin_answer()
-        self._needs_separator = bool(self._transcript.content)
+        self.transcript.begin_answer()
+        self._needs_separator = bool(self.transcript.content)
 
     def add_thinking(self, delta: str) -> None:
         """Add text to the thinking of the run, which is not part of its answer, and publish it.
@@ -255,8 +171,8 @@ class HostedRun:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
         if delta := self._accept_text(delta):
-            self._transcript.add_reasoning(delta)
-            self._environment.emit(ThinkingDelta(delta))
+            self.transcript.add_reasoning(delta)
+            self.environment.emit(ThinkingDelta(delta))
 
     def replace_answers(self, messages: Sequence[Mapping[str, Any]]) -> None:
         """Replace the answers and results so far, for a library that has their order at the end.
@@ -268,18 +184,18 @@ class HostedRun:
                 has is taken from there.
         """
         self.checkpoint()
-        results = {entry["tool_call_id"]: entry["result"] for entry in self._transcript.tools}
+        results = {entry["tool_call_id"]: entry["result"] for entry in self.transcript.tools}
         replaced: list[Mapping[str, Any]] = []
         for message in messages:
             text = replace_unstorable(message["content"])
             if message["role"] == "tool":
                 text = results.get(message["tool_call_id"]) or text
             replaced.append({**message, "content": text})
-        self._transcript.replace_answers(replaced)
+        self.transcript.replace_answers(replaced)
         texts = [message["content"] for message in replaced if message["role"] == "assistant"]
         content = _SEPARATOR.join(text for text in texts if text)
-        if content != self._transcript.content:
-            self._transcript.replace_content(content)
+        if content != self.transcript.content:
+            self.transcript.replace_content(content)
 
     def start_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         """Report the start of a tool call.
@@ -297,14 +213,14 @@ class HostedRun:
         call_id, name = replace_unstorable(str(call_id)), replace_unstorable(str(name))
         if len(arguments) > MAXIMUM_ARGUMENTS:
             raise ExecutionError("AGENT_FAILED", "A tool call has too many arguments")
-        if len(self._transcript.tools) == MAXIMUM_CALLS:
+        if len(self.transcript.tools) == MAXIMUM_CALLS:
             raise ExecutionError("AGENT_FAILED", "The run has too many tool calls")
         call = self._build_call(call_id, name, arguments)
         self.reserve(len(orjson.dumps(call)))
-        self._transcript.request_call(call)
-        opened = self._transcript.open_call(call_id, name, call["arguments"])
+        self.transcript.request_call(call)
+        opened = self.transcript.open_call(call_id, name, call["arguments"])
         if call_id not in self.silent_calls:
-            self._environment.emit(ToolCallStarted(opened))
+            self.environment.emit(ToolCallStarted(opened))
 
     def _build_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         values = {
@@ -320,42 +236,36 @@ class HostedRun:
             calls: the id, the name and the arguments of each, as for `start_call`.
         """
         self.checkpoint()
-        self._transcript.request_calls(
+        self.transcript.request_calls(
             [
                 self._build_call(replace_unstorable(call_id), replace_unstorable(name), arguments)
                 for call_id, name, arguments in calls
             ]
         )
 
-    def keep_transcript(self) -> dict[str, Any]:
-        """Return all that the run has reported, as JSON for its journal."""
-        return self._transcript.to_json()
-
-    def take_added(self) -> dict[str, Any]:
-        """Return what the run has reported since the last call, as JSON for its journal."""
-        added = self._transcript.since(self._mark, results=True)
-        self._mark = self._transcript.mark()
-        return added
-
     def end_call(self, call_id: str, result: object = "", *, failed: bool = False) -> None:
         """Report the end of a tool call that was started; an unknown id is ignored.
 
         Args:
-            result: text, or a value with a JSON form; cut at `limits.tool_result_bytes`.
+            result: text, or a value with a JSON form; see `format_result`.
             failed: True if the call failed.
 
         Raises:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
         self.checkpoint()
-        try:
-            text = result_to_text(result, self._environment.limits.tool_result_bytes)
-        except NotSerializable:
-            text = "The result has no JSON form"
+        text = self.format_result(result)
         self.reserve(len(text.encode()))
-        closed = self._transcript.close_call(replace_unstorable(call_id), text, error=failed)
+        closed = self.transcript.close_call(replace_unstorable(call_id), text, error=failed)
         if closed is not None and call_id not in self.silent_calls:
-            self._environment.emit(ToolCallCompleted(closed))
+            self.environment.emit(ToolCallCompleted(closed))
+
+    def format_result(self, result: object) -> str:
+        """Return the text of a result of a tool, cut at `limits.tool_result_bytes`."""
+        try:
+            return result_to_text(result, self.environment.limits.tool_result_bytes)
+        except NotSerializable:
+            return "The result has no JSON form"
 
     def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
         """Add to the token counters of the run. Counters that no one reports stay unknown.
@@ -364,22 +274,18 @@ class HostedRun:
             usage: numbers by the names of the nine counters (docs/contract.md "Session records").
             model: the model that used the tokens; None for the one that was called last.
         """
-        if not self._environment.has_ended:
-            self._transcript.add_usage(usage, model)
-            self._environment.watch_budgets()
+        if not self.environment.has_ended:
+            self.transcript.add_usage(usage, model)
+            self.environment.watch_budgets()
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
         """Set the counters of this runner to their current sums, for libraries that report these.
 
         Tokens that functions report through the context are added to them.
         """
-        increase = {name: count - self._counted.get(name, 0) for name, count in usage.items()}
-        self._counted |= usage
+        increase = {name: count - self.counted.get(name, 0) for name, count in usage.items()}
+        self.counted |= usage
         self.add_usage(increase)
-
-    def restore_usage(self, usage: Mapping[str, int]) -> None:
-        """Continue the sums of an earlier leg, whose tokens the run has already."""
-        self._counted |= usage
 
     async def set_output(self, value: object) -> None:
         """Set the structured result of the run.
@@ -388,7 +294,7 @@ class HostedRun:
             ExecutionError: the value has no JSON form, or the run would exceed `limits.run_bytes`.
         """
         self.checkpoint()
-        steps = convert_in_steps(value, self._environment.limits.run_bytes - self._kept_bytes)
+        steps = convert_in_steps(value, self.environment.limits.run_bytes - self._kept_bytes)
         try:
             while True:
                 next(steps)
@@ -403,7 +309,20 @@ class HostedRun:
             ) from error
         self._output = orjson.dumps(output)
         self.reserve(len(self._output))
-        self._transcript.output = output
+        self.transcript.output = output
+
+    async def set_result(self, value: object) -> str:
+        """Return the text of a result; set it as the structured result if it is no text.
+
+        Raises:
+            ExecutionError: as `set_output`.
+        """
+        if value is None:
+            return ""
+        if isinstance(value, str):
+            return str.__str__(value)
+        await self.set_output(value)
+        return self.output_text
 
     @property
     def output_text(self) -> str:
@@ -424,7 +343,10 @@ class HostedRun:
             TooManyAbandonedThreads: too many abandoned threads still run; nothing was called.
         """
         return await run_in_thread(
-            function, self.spec.component_id, self._transcript.unstopped, unstopped_name=RUNNER
+            function,
+            self.environment.spec.component_id,
+            self.transcript.unstopped,
+            unstopped_name=RUNNER,
         )
 
     def set_native_history(self, messages: str) -> None:
@@ -434,11 +356,11 @@ class HostedRun:
         Messages that are larger than `limits.run_bytes` are not kept: later runs then get the
         neutral messages.
         """
-        if self._environment.has_ended:
+        if self.environment.has_ended:
             return
-        fits = len(messages.encode()) <= self._environment.limits.run_bytes
-        self._transcript.native_kind = self._kind if fits else None
-        self._transcript.native_history = messages if fits else None
+        fits = len(messages.encode()) <= self.environment.limits.run_bytes
+        self.transcript.native_kind = self.kind if fits else None
+        self.transcript.native_history = messages if fits else None
 
     def add_unstopped(self, work: asyncio.Future[Any]) -> None:
         """Add work of the run that was cancelled and has not ended; nothing waits for it.
@@ -448,7 +370,7 @@ class HostedRun:
         Args:
             work: a task, or a future that is done when its thread has ended.
         """
-        self._transcript.unstopped.add(work, RUNNER)
+        self.transcript.unstopped.add(work, RUNNER)
 
     def _convert_argument(self, value: object) -> Any:
         if isinstance(value, str):
@@ -474,7 +396,7 @@ class HostedRun:
         Raises:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
-        if self._kept_bytes + characters > self._environment.limits.run_bytes:
+        if self._kept_bytes + characters > self.environment.limits.run_bytes:
             raise ExecutionError("AGENT_FAILED", _TOO_LARGE)
 
     def reserve(self, size: int) -> None:
@@ -484,6 +406,6 @@ class HostedRun:
             ExecutionError: the run would exceed `limits.run_bytes`.
         """
         self._kept_bytes += size
-        self._transcript.size = self._kept_bytes
-        if self._kept_bytes > self._environment.limits.run_bytes:
+        self.transcript.size = self._kept_bytes
+        if self._kept_bytes > self.environment.limits.run_bytes:
             raise ExecutionError("AGENT_FAILED", _TOO_LARGE)

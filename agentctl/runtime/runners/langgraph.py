@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import field
-from functools import cached_property
 from typing import Any
 
 import orjson
@@ -25,19 +23,20 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.journal import Parked
 from agentctl.runtime.pauses import Decided, Paused
-from agentctl.runtime.runners.default_values import find_default
+from agentctl.runtime.runners.declared_types import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
 from agentctl.runtime.runners.langgraph_input import MESSAGES, read_graph_input
 from agentctl.runtime.runners.langgraph_journal import (
+    THREAD,
     DurableSaver,
     GraphJournal,
+    RunSaver,
     find_undone,
     is_idempotent,
 )
 from agentctl.runtime.runners.langgraph_messages import find_open_calls, to_langchain_messages
 from agentctl.runtime.runners.langgraph_pauses import (
-    Answers,
     OpenInterrupt,
     build_answers,
     list_tools,
@@ -45,16 +44,15 @@ from agentctl.runtime.runners.langgraph_pauses import (
     read_tool_schemas,
 )
 from agentctl.runtime.runners.langgraph_report import GraphReport
-from agentctl.runtime.runners.langgraph_saver import THREAD, RunSaver
+from agentctl.runtime.runners.library_runner import BuildDeps, DecidedCalls, LibraryRunner
 from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.work.event_loop import retrieve_exception, wait_until_done
-from agentctl.work.unstopped import install_executor
 
 _GRACE_SECONDS = 0.03
 """Time that the tasks of a cancelled graph have to end; the engine waits for longer."""
 
 
-class LangGraphRunner:
+class LangGraphRunner(LibraryRunner):
     """The runner of a graph.
 
     The object `input` of a run is checked by the input schema of the graph. The message of the run
@@ -67,7 +65,7 @@ class LangGraphRunner:
     without options.
 
     Args:
-        build_context: function of `deps`, called with the `RunContext`; it may be asynchronous.
+        build_context: function of `deps`, called with the `RunContext`.
         durable: True if another process goes on with a run whose process has ended.
 
     Raises:
@@ -78,14 +76,16 @@ class LangGraphRunner:
     kind = "langgraph"
 
     def __init__(
-        self,
-        graph: Any,
-        build_context: Callable[[RunContext], Any] | None,
-        *,
-        durable: bool = False,
+        self, graph: Any, build_context: BuildDeps | None, *, durable: bool = False
     ) -> None:
+        super().__init__()
         if isinstance(graph, StateGraph):
-            graph = _compile(graph)
+            try:
+                graph = graph.compile()
+            except ValueError as error:
+                problem = "the graph cannot be compiled"
+                hint = "call its method compile() to see the reason"
+                raise UnusableObject(problem, hint) from error
         if durable and graph.checkpointer:
             raise UnusableObject(
                 "durable has no effect for a graph with its own checkpointer",
@@ -102,14 +102,8 @@ class LangGraphRunner:
         self._build_context = build_context
         self._graph = graph
         self._has_checkpointer = bool(graph.checkpointer)
-        self.input_schema = read_graph_input(graph)
-        self._takes_messages = MESSAGES in self.input_schema.schema["properties"]
-
-    async def open(self) -> None:
-        install_executor()
-
-    async def close(self) -> None:
-        """Do nothing: a graph has nothing to close."""
+        self._schema = self.input_schema = read_graph_input(graph)
+        self._takes_messages = MESSAGES in self._schema.schema["properties"]
 
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in a separate task.
@@ -152,36 +146,29 @@ class LangGraphRunner:
     async def _drive(  # noqa: C901
         self, message: str, run: HostedRun, control: RunControl, model_calls: ModelCalls
     ) -> None:
+        leg, decided = run.environment.leg, DecidedCalls(run)
+        approved, stored = decided.approved, None
         saved = await self._open_thread(message, run)
-        if (leg := run.leg) is not None:
+        if leg is not None:
             # Before the calls are begun: nothing is called if the graph cannot take a decision.
             interrupts = [OpenInterrupt.from_json(stored) for stored in leg.state["interrupts"]]
-            answers = build_answers(interrupts, leg, takes_results=saved.saver is not None)
+            takes_results = saved.saver is not None
+            resume = build_answers(interrupts, leg, decided, takes_results=takes_results)
             # A leg after a death goes on from its newest superstep.
-            saved.input = Command(resume=answers.resume) if interrupts else None
-            answers.approved |= find_undone(leg)
+            saved.input = Command(resume=resume) if interrupts else None
+            approved |= find_undone(leg)
             stored = leg.state["report"]
-        else:
-            answers, stored = Answers(), None
 
-        approved = answers.approved
-        arguments = {call_id: decision.arguments for call_id, decision in approved.items()}
-        report = GraphReport(
-            run, model_calls, answers.refusals, approved.__contains__, self._is_public, stored
-        )
+        report = GraphReport(run, model_calls, decided, self._is_public, stored)
         await report.restore()
         journal = self._open_journal(run, saved, control, report, approved)
         saved.config["callbacks"] = [model_calls, Effects(run, approved)]
-        if arguments:
+        if approved:
             # Before the effect: a tool with other arguments than the approved ones has none.
-            saved.config["callbacks"].insert(1, ApprovedCalls(arguments))
+            saved.config["callbacks"].insert(1, ApprovedCalls(approved))
 
         # Code of the user: it may fail, so it runs before a call is stored as begun.
-        runtime_context: Any = run.context
-        if self._build_context is not None:
-            runtime_context = self._build_context(run.context)
-            if inspect.isawaitable(runtime_context):
-                runtime_context = await runtime_context
+        runtime_context = await run.build_deps(self._build_context)
 
         # The begin of an approved call is on the disk before the graph can make it: if the process
         # dies, the call is doubtful, and is not made a second time without a decision.
@@ -204,18 +191,18 @@ class LangGraphRunner:
             async with aclosing(events):
                 async for event in events:
                     await report.add(event)
-                    for call in report.take_ended():
-                        unfinished.discard(call.call_id)
-                        if journal is None or not journal.has_made(call.call_id):
-                            approval_id = approved[call.call_id].approval_id
-                            await run.end_approved(approval_id, call.text, failed=call.failed)
+                    for call_id, text, failed in report.take_ended():
+                        unfinished.discard(call_id)
+                        if journal is None or call_id not in journal.made:
+                            approval_id = approved[call_id].approval_id
+                            await run.environment.end_call(approval_id, text, failed=failed)
                     await run.take_turn()
         except GraphRecursionError as error:
             raise ExecutionError(
                 "AGENT_FAILED", "The graph did not finish within its maximum number of steps"
             ) from error
         except GraphDrained as error:
-            if journal is None or run.is_stopping:
+            if journal is None or run.environment.is_stopping:
                 raise report.classify(error) from error
             # Again, with the reports of the events that came after the end of the superstep.
             await journal.store()
@@ -236,7 +223,7 @@ class LangGraphRunner:
         Raises:
             ExecutionError: the checkpointer does not have the thread any more.
         """
-        context, leg = run.context, run.leg
+        context, leg = run.context, run.environment.leg
         configurable: dict[str, Any] = {"run_context": context}
         # Tracers of LangChain look for the session there.
         config: dict[str, Any] = {
@@ -247,14 +234,14 @@ class LangGraphRunner:
         given, new = await self._read_input(message, run)
         # A member has no earlier runs: its graph stores nothing, so that two members at the same
         # time do not share a thread.
-        if not self._has_checkpointer or run.spec.is_member:
+        if not self._has_checkpointer or run.environment.spec.is_member:
             configurable["thread_id"] = THREAD
-            kind = RunSaver if run.journal is None else DurableSaver
+            kind = RunSaver if run.environment.journal is None else DurableSaver
             saver = kind() if leg is None else kind.from_json(leg.state["saver"])
             graph = self._graph.copy({"checkpointer": saver})
-            earlier = to_langchain_messages(run.history) if self._takes_messages else []
+            earlier = to_langchain_messages(run.environment.history) if self._takes_messages else []
             values = _add_messages(given, earlier, new)
-            durability = "exit" if run.journal is None else "sync"
+            durability = "exit" if run.environment.journal is None else "sync"
             return _Thread(graph, config, values, saver, {"durability": durability})
 
         if leg is not None:
@@ -282,10 +269,12 @@ class LangGraphRunner:
         approved: Mapping[str, Decided],
     ) -> GraphJournal | None:
         """Return the journal of a durable run, which stores the calls of its task; else None."""
-        if run.journal is None or not isinstance(thread.saver, DurableSaver):
+        if run.environment.journal is None or not isinstance(thread.saver, DurableSaver):
             return None
-        state = None if run.leg is None else run.leg.state
-        journal = GraphJournal(run, run.journal, control, state, approved, thread.saver, report)
+        state = None if run.environment.leg is None else run.environment.leg.state
+        journal = GraphJournal(
+            run, run.environment.journal, control, state, approved, thread.saver, report
+        )
         thread.saver.journal = journal
         journal.use()
         return journal
@@ -299,7 +288,7 @@ class LangGraphRunner:
         Raises:
             ExecutionError: the task of a member is not the object that the graph needs.
         """
-        schema, spec = self.input_schema, run.spec
+        schema, spec = self._schema, run.environment.spec
         given = (await schema.read(spec)) or {}
         if spec.input_object is None:
             is_object = schema.is_required
@@ -319,12 +308,12 @@ class LangGraphRunner:
         Raises:
             ExecutionError: the state is too large, or cannot be stored.
         """
-        leg, schemas = run.leg, self._tool_schemas
+        leg, schemas = run.environment.leg, dict(read_tool_schemas(self._graph))
         idempotent = {tool.name for tool in list_tools(self._graph) if is_idempotent(tool)}
         known = {decision.tool_call_id for decision in leg.decisions} if leg is not None else ()
         interrupts = [
-            read_interrupt(found.value, found.calls, schemas, known)
-            for found in report.interrupts.values()
+            read_interrupt(interrupt, calls, schemas, known)
+            for interrupt, calls in report.interrupts.values()
         ]
         state: dict[str, Any] = {
             "interrupts": [interrupt.to_json() for interrupt in interrupts],
@@ -342,10 +331,6 @@ class LangGraphRunner:
         asks = [ask for interrupt in interrupts for ask in interrupt.asks]
         raise Paused([ask.to_approval(idempotent=ask.name in idempotent) for ask in asks], state)
 
-    @cached_property
-    def _tool_schemas(self) -> dict[str, dict[str, Any]]:
-        return dict(read_tool_schemas(self._graph))
-
     async def _prepare_thread(self, config: dict[str, Any], run: HostedRun) -> list[Any]:
         """Make the stored state of the thread ready for a new message.
 
@@ -354,7 +339,7 @@ class LangGraphRunner:
         models reject a history with an open call.
         """
         state = await self._graph.aget_state(config)
-        if state.values and await run.is_first_of_session():
+        if state.values and await run.environment.is_first_of_session():
             await self._graph.checkpointer.adelete_thread(config["configurable"]["thread_id"])
             return to_langchain_messages(run.request_history)
         messages = state.values.get("messages", []) if state.values else []
@@ -369,15 +354,6 @@ def _add_messages(given: dict[str, Any], earlier: list[Any], new: list[Any]) -> 
     """Return the input of a graph: its object, with the messages of the session and of the run."""
     messages = [*earlier, *given.get(MESSAGES, ()), *new]
     return {**given, MESSAGES: messages} if messages else given
-
-
-def _compile(graph: Any) -> Any:
-    try:
-        return graph.compile()
-    except ValueError as error:
-        raise UnusableObject(
-            "the graph cannot be compiled", "call its method compile() to see the reason"
-        ) from error
 
 
 @dataclass(slots=True)

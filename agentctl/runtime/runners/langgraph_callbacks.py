@@ -13,13 +13,14 @@ import orjson
 from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 
 from agentctl.records.times import now
-from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.models.access import is_known_call
-from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
+from agentctl.runtime.pauses import Decided
+from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_messages import read_model, read_text, read_usage
 from agentctl.runtime.runners.library_failures import list_causes
-from agentctl.runtime.transcript.spans import SpanStatus
+from agentctl.runtime.runners.library_runner import build_refusal
+from agentctl.runtime.transcript.spans import Span, SpanStatus
 
 _HIDDEN_TAG = "nostream"
 
@@ -50,10 +51,10 @@ class _Call:
         self._lock = lock
         self._model = model
         self._started_at = now()
-        self._span: ModelSpan | None = None
+        self._span: Span | None = None
         self._run: HostedRun | None = None
         self._has_token = False
-        self._reports: list[Callable[[HostedRun, ModelSpan], None]] = []
+        self._reports: list[Callable[[HostedRun, Span], None]] = []
 
     def adopt(self, run: HostedRun) -> None:
         """Report the call so far to its run."""
@@ -68,7 +69,7 @@ class _Call:
             self._has_token = True
             self.report(lambda run, span: span.mark_first_token())
 
-    def report(self, report: Callable[[HostedRun, ModelSpan], None]) -> None:
+    def report(self, report: Callable[[HostedRun, Span], None]) -> None:
         with self._lock:
             if self._run is None or self._span is None:
                 self._reports.append(report)
@@ -225,11 +226,11 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
 
         answered = next(filter(None, map(read_model, messages)), None)
 
-        def report(run: HostedRun, span: ModelSpan) -> None:
-            span.rename(answered)
-            span.end(usage)
+        def report(run: HostedRun, span: Span) -> None:
+            span.name = answered or span.name
+            span.end_call(usage)
             if usage is not None:
-                run.add_usage(usage, span.model)
+                run.add_usage(usage, span.name)
             for text in texts:
                 run.context.progress(text)
 
@@ -244,7 +245,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
             # Code that reads no further closes the generator of the answer.
             is_cancelled = isinstance(error, asyncio.CancelledError | GeneratorExit)
             status: SpanStatus = "cancelled" if is_cancelled else "failed"
-            call.report(lambda run, span: span.end(status=status))
+            call.report(lambda run, span: span.end(status))
 
     def on_custom_event(self, name: str, data: Any, *, run_id: UUID, **more: Any) -> None:
         key, _, _ = (more.get("metadata") or {}).get("langgraph_checkpoint_ns", "").rpartition("|")
@@ -263,28 +264,23 @@ class ApprovedCalls(BaseCallbackHandler):  # type: ignore[misc]
     """Stops a tool whose arguments are not those that were approved, before it is executed.
 
     Args:
-        arguments: the approved arguments by the ids of the calls.
+        approved: the approved calls by their ids.
     """
 
     ignore_chain = ignore_chat_model = ignore_llm = ignore_retriever = True
     run_inline = True
     raise_error = True
 
-    def __init__(self, arguments: Mapping[str, Mapping[str, Any]]) -> None:
-        self._arguments = arguments
+    def __init__(self, approved: Mapping[str, Decided]) -> None:
+        self._approved = approved
 
     def on_tool_start(self, serialized: Any, input_str: str, **more: Any) -> None:
-        approved = self._arguments.get(more.get("tool_call_id") or "")
-        inputs = more.get("inputs")
-        if approved is None or not isinstance(inputs, Mapping):
+        decision, inputs = self._approved.get(more.get("tool_call_id") or ""), more.get("inputs")
+        if decision is None or not isinstance(inputs, Mapping):
             return
         # Arguments that the graph injects are not part of the inputs.
-        if any(name not in approved or approved[name] != inputs[name] for name in inputs):
-            raise ExecutionError(
-                "AGENT_FAILED",
-                f"The tool {serialized['name']} was called with other arguments than the approved"
-                " ones: it was not executed",
-            )
+        if not inputs.items() <= decision.arguments.items():
+            raise build_refusal(serialized["name"])
 
 
 class Effects(AsyncCallbackHandler):  # type: ignore[misc]
@@ -308,10 +304,10 @@ class Effects(AsyncCallbackHandler):  # type: ignore[misc]
         if more.get("tool_call_id") in self._approved:
             return
         if asyncio.get_running_loop() is self._loop:
-            await self._run.begin_effect()
+            await self._run.environment.begin_effect()
         else:
             # A synchronous tool in a node that may block the loop of the run: do not wait for it.
-            asyncio.run_coroutine_threadsafe(self._run.begin_effect(), self._loop)
+            asyncio.run_coroutine_threadsafe(self._run.environment.begin_effect(), self._loop)
 
 
 def publish_progress(run: HostedRun, data: Any, name: str = "") -> None:

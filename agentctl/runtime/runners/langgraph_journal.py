@@ -1,6 +1,7 @@
-"""The journal of a durable graph: its newest superstep, and the calls of tools after it.
+"""The checkpointer of one run, for graphs without their own, and the journal of a durable graph.
 
-The checkpointer of the run stores each finished superstep. The nodes of an unfinished one run again
+The content of the checkpointer is stored at a pause; in a durable run, after each finished
+superstep, and the journal has the calls of tools after it. The nodes of an unfinished one run again
 in the next process, and each call of a tool that has ended gets its stored result. Tools are called
 by nodes, so the methods of LangChain that execute a tool are replaced (docs/decisions/0084).
 """
@@ -19,6 +20,7 @@ from typing import Any
 import orjson
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, ToolException
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import RunControl
@@ -31,14 +33,121 @@ from agentctl.runtime.pauses import CallOutcome, CallPause, Decided, Leg
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_messages import read_text
 from agentctl.runtime.runners.langgraph_report import GraphReport
-from agentctl.runtime.runners.langgraph_saver import RunSaver
 from agentctl.work.run_scope import CurrentCall, current_call
+
+THREAD = "run"
+"""The thread of the run: its saver has no other one."""
 
 _STATE_FACTOR = 2
 """The state of a graph has its messages, and so has its report: together at most this multiple of
 `limits.run_bytes`."""
 
 _current: ContextVar[GraphJournal | None] = ContextVar("agentctl_graph_journal", default=None)
+
+
+class _LazySerializer:
+    """Serializes values when they are stored, not when the graph keeps them.
+
+    Most runs do not pause: they serialize nothing.
+    """
+
+    def __init__(self) -> None:
+        # The values come from the database of this service.
+        self._serializer = JsonPlusSerializer(allowed_msgpack_modules=True)
+
+    def dumps_typed(self, value: Any) -> tuple[str, Any]:
+        return "object", value
+
+    def loads_typed(self, data: tuple[str, Any]) -> Any:
+        return self._serializer.loads_typed(self.encode(data))
+
+    def encode(self, data: tuple[str, Any]) -> tuple[str, bytes]:
+        kind, value = data
+        return self._serializer.dumps_typed(value) if kind == "object" else (kind, value)
+
+
+class RunSaver(InMemorySaver):  # type: ignore[misc]
+    """A checkpointer in memory for one leg of one run."""
+
+    def __init__(self) -> None:
+        self._lazy = _LazySerializer()
+        super().__init__(serde=self._lazy)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the newest checkpoint of the graph and of its subgraphs as a JSON object.
+
+        Raises:
+            ExecutionError: the state of the graph cannot be serialized.
+        """
+        try:
+            return self._dump()
+        except Exception as error:
+            raise ExecutionError(
+                "AGENT_FAILED",
+                "The run cannot wait: the state of the graph has a value that cannot be stored",
+            ) from error
+
+    def prune(self) -> None:
+        """Forget all checkpoints but the newest one of each graph."""
+        kept = set()
+        for space, stored in self.storage[THREAD].items():
+            newest = max(stored, default="")
+            for checkpoint_id in [each for each in stored if each != newest]:
+                del stored[checkpoint_id]
+                self.writes.pop((THREAD, space, checkpoint_id), None)
+            if newest:
+                versions = self._lazy.loads_typed(stored[newest][0])["channel_versions"]
+                kept |= {(THREAD, space, *item) for item in versions.items()}
+        for key in [each for each in self.blobs if each not in kept]:
+            del self.blobs[key]
+
+    def _dump(self) -> dict[str, Any]:
+        checkpoints, writes, blobs = [], [], []
+        for space, stored in self.storage[THREAD].items():
+            if not stored:
+                continue
+            checkpoint_id = max(stored)
+            checkpoint, metadata, _ = stored[checkpoint_id]
+            checkpoints.append(
+                [space, checkpoint_id, self._to_text(checkpoint), self._to_text(metadata)]
+            )
+            pending = self.writes.get((THREAD, space, checkpoint_id), {})
+            for (task_id, index), (_, channel, value, path) in pending.items():
+                writes.append(
+                    [space, checkpoint_id, task_id, index, channel, self._to_text(value), path]
+                )
+            versions = self._lazy.loads_typed(checkpoint)["channel_versions"]
+            for channel, version in versions.items():
+                value = self.blobs.get((THREAD, space, channel, version))
+                if value is not None:
+                    blobs.append([space, channel, version, self._to_text(value)])
+        return {"checkpoints": checkpoints, "writes": writes, "blobs": blobs}
+
+    def _to_text(self, data: tuple[str, Any]) -> list[str]:
+        kind, value = self._lazy.encode(data)
+        return [kind, base64.b64encode(value).decode()]
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> RunSaver:
+        """Return the checkpointer of a pause."""
+        saver = cls()
+        for space, checkpoint_id, checkpoint, metadata in stored["checkpoints"]:
+            values = _from_text(checkpoint), _from_text(metadata), None
+            saver.storage[THREAD][space][checkpoint_id] = values
+        for space, checkpoint_id, task_id, index, channel, value, path in stored["writes"]:
+            saver.writes[THREAD, space, checkpoint_id][task_id, index] = (
+                task_id,
+                channel,
+                _from_text(value),
+                path,
+            )
+        for space, channel, version, value in stored["blobs"]:
+            saver.blobs[THREAD, space, channel, version] = _from_text(value)
+        return saver
+
+
+def _from_text(stored: list[str]) -> tuple[str, bytes]:
+    return stored[0], base64.b64decode(stored[1])
 
 
 class GraphJournal:
@@ -48,6 +157,9 @@ class GraphJournal:
         state: the state of the earlier legs; None in the first one.
         approved: the calls that a person has approved, by their ids; the run stores that these
             begin.
+
+    Attributes:
+        made: the approved calls whose ends this journal stores.
     """
 
     def __init__(
@@ -66,16 +178,12 @@ class GraphJournal:
         self._journal = journal
         self._control = control
         self._approved = approved
-        self._decided = _list_approved_results(run.leg)
+        self._decided = _list_approved_results(run.environment.leg)
         self._known = {**self._decided, **(state or {}).get("known", {})}
-        self._made = set[str]()
+        self.made = set[str]()
         self._numbers = Counter[str]()
         self._loop = asyncio.get_running_loop()
         self._serializer = JsonPlusSerializer(allowed_msgpack_modules=True)
-
-    def has_made(self, call_id: str) -> bool:
-        """Return True for an approved call whose end this journal stores."""
-        return call_id in self._made
 
     def use(self) -> None:
         """Store the calls of tools in the present context, and in the tasks that it starts."""
@@ -96,11 +204,11 @@ class GraphJournal:
                 "saver": self._saver.to_json(),
                 "report": report,
                 # A person has decided about these; the graph has not called them so far.
-                "approved": sorted({*self._approved, *self._decided} - self._made),
+                "approved": sorted({*self._approved, *self._decided} - self.made),
             },
-            "whole": self._run.keep_transcript(),
+            "whole": self._run.transcript.to_json(),
         }
-        if len(orjson.dumps(body)) > _STATE_FACTOR * self._run.limits.run_bytes:
+        if len(orjson.dumps(body)) > _STATE_FACTOR * self._run.environment.limits.run_bytes:
             raise ExecutionError("STATE_REJECTED", "The state of the graph is too large")
         await self._journal.replace_answer(body)
         self._known, self._numbers = {**self._decided}, Counter()
@@ -148,7 +256,7 @@ class GraphJournal:
     async def _begin(self, call: JournaledCall) -> None:
         if call.call_id in self._approved:
             # The run has stored that it begins.
-            self._made.add(call.call_id)
+            self.made.add(call.call_id)
         else:
             await self._journal.begin_call(call, {})
 
@@ -196,7 +304,7 @@ class GraphJournal:
 
     def _load(self, call: JournaledCall, tool_call_id: str | None) -> Any:
         known = self._known[call.call_id]
-        self._made.add(call.call_id)
+        self.made.add(call.call_id)
         self._decided.pop(call.call_id, None)
         if (returned := known.get("returned")) is not None:
             kind, data = returned

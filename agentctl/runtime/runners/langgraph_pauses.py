@@ -19,6 +19,7 @@ from agentctl.records.text import replace_unstorable
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.pauses import Ask, Decided, Leg, to_text
+from agentctl.runtime.runners.library_runner import DecidedCalls
 
 ALL_DECISIONS = ("approve", "edit", "reject", "respond")
 
@@ -235,48 +236,39 @@ def _format_question(value: object) -> str:
     return replace_unstorable(value[:MAXIMUM_QUESTION_LENGTH])
 
 
-@dataclass(slots=True)
-class Answers:
-    """The answers to the interrupts of a pause.
-
-    Attributes:
-        resume: the answers by the ids of the interrupts.
-        approved: the approved calls that are to be made, by their ids.
-        refusals: the texts of the calls that were rejected, by their ids.
-    """
-
-    resume: dict[str, Any] = field(default_factory=dict)
-    approved: dict[str, Decided] = field(default_factory=dict)
-    refusals: dict[str, str] = field(default_factory=dict)
-
-
-def build_answers(interrupts: Iterable[OpenInterrupt], leg: Leg, *, takes_results: bool) -> Answers:
-    """Return the answers with which a graph goes on.
+def build_answers(
+    interrupts: Iterable[OpenInterrupt], leg: Leg, calls: DecidedCalls, *, takes_results: bool
+) -> dict[str, Any]:
+    """Return the answers with which a graph goes on, by the ids of the interrupts.
 
     Args:
+        calls: gets the approved and the rejected calls, by their ids.
         takes_results: False if the graph keeps the answer of an earlier attempt, so that a call
             that was made then cannot be answered with its result.
 
     Raises:
         ExecutionError: the graph cannot take a decision. Nothing is called then.
     """
-    answers = Answers()
+    answers: dict[str, Any] = {}
     for interrupt in interrupts:
-        values = [_answer(ask, leg, answers, takes_results) for ask in interrupt.asks]
-        answers.resume[interrupt.id] = {"decisions": values} if interrupt.is_list else values[0]
+        values = [_answer(ask, leg, calls, takes_results) for ask in interrupt.asks]
+        answers[interrupt.id] = {"decisions": values} if interrupt.is_list else values[0]
     return answers
 
 
-def _answer(ask: GraphAsk, leg: Leg, answers: Answers, takes_results: bool) -> Any:
+def _answer(ask: GraphAsk, leg: Leg, calls: DecidedCalls, takes_results: bool) -> Any:
     decision = leg.find(ask.key)
     if decision is None or decision.execution in ("executing", "unknown"):
         raise ExecutionError("AGENT_FAILED", f"The call of {ask.name} has no known outcome")
     if not ask.is_call:
+        if decision.status == "answered" and not ask.allowed:
+            return decision.answer
         if decision.status == "answered":
-            return _answer_question(ask, decision)
+            return {"type": "respond", "message": to_text(decision.answer)}
         if "reject" in ask.allowed:
-            return _reject(ask, decision, answers)
-        raise ExecutionError("AGENT_FAILED", _format_refused_question(decision))
+            return _reject(ask, decision, calls)
+        outcome = "not answered in time" if decision.status == "expired" else "rejected"
+        raise ExecutionError("AGENT_FAILED", f"The question of the graph was {outcome}")
     if decision.execution is not None:
         if not takes_results or "respond" not in ask.allowed:
             raise ExecutionError(
@@ -286,31 +278,19 @@ def _answer(ask: GraphAsk, leg: Leg, answers: Answers, takes_results: bool) -> A
             )
         return {"type": "respond", "message": to_text(decision.result)}
     if not decision.is_approved:
-        return _reject(ask, decision, answers)
-    answers.approved[ask.key] = decision
+        return _reject(ask, decision, calls)
+    calls.approved[ask.key] = decision
     if decision.is_edited or "approve" not in ask.allowed:
         action = {"name": ask.name, "args": decision.arguments}
         return {"type": "edit", "edited_action": action}
     return {"type": "approve"}
 
 
-def _answer_question(ask: GraphAsk, decision: Decided) -> Any:
-    if not ask.allowed:
-        return decision.answer
-    return {"type": "respond", "message": to_text(decision.answer)}
-
-
-def _reject(ask: GraphAsk, decision: Decided, answers: Answers) -> Any:
+def _reject(ask: GraphAsk, decision: Decided, calls: DecidedCalls) -> Any:
     if "reject" not in ask.allowed:
         raise ExecutionError(
             "AGENT_FAILED",
             f"The call of {ask.name} was rejected, and the graph does not take a rejection",
         )
-    answers.refusals[ask.key] = decision.refusal
+    calls.settled[ask.key] = decision.refusal, True
     return {"type": "reject", "message": decision.note or decision.refusal}
-
-
-def _format_refused_question(decision: Decided) -> str:
-    if decision.status == "expired":
-        return "The question of the graph was not answered in time"
-    return "The question of the graph was rejected"

@@ -8,12 +8,10 @@ are one member.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 
-from agentctl.light_dataclass import dataclass
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import (
@@ -22,9 +20,10 @@ from agentctl.runtime.runners.langgraph_callbacks import (
     publish_progress,
 )
 from agentctl.runtime.runners.langgraph_messages import read_messages, read_text
-from agentctl.runtime.runners.langgraph_space import EndedCall, GraphFacts, GraphSpace
+from agentctl.runtime.runners.langgraph_space import GraphFacts, GraphSpace
 from agentctl.runtime.runners.library_failures import to_public_failure
 from agentctl.runtime.runners.library_members import LibraryMembers
+from agentctl.runtime.runners.library_runner import DecidedCalls
 
 _TASK_BYTES = 16_384
 """Maximum JSON of the state that is the input of a member without messages."""
@@ -33,41 +32,32 @@ SEPARATOR = "|"
 """Separates the graphs in a `checkpoint_ns`."""
 
 
-@dataclass(slots=True)
-class FoundInterrupt:
-    """An interrupt, and the calls of the newest answer of its graph."""
-
-    value: Any
-    calls: list[Any] = field(default_factory=list)
-
-
 class GraphReport:
     """Reports the parts of the stream of a graph.
 
     Args:
         model_calls: the calls of models so far.
-        refusals: the texts of the calls that were rejected, by their ids.
-        is_approved: returns True for the id of an approved call.
+        decided: the calls of the pause before this leg, by their ids.
         is_public: returns True for a graph whose messages are part of the state of the root graph.
         stored: the state of the report at the pause before this leg.
 
     Attributes:
-        interrupts: the interrupts of this leg, by their ids.
+        interrupts: the interrupts of this leg by their ids, each with the calls of the newest
+            answer of its graph.
     """
 
     def __init__(
         self,
         run: HostedRun,
         model_calls: ModelCalls,
-        refusals: Mapping[str, str],
-        is_approved: Callable[[str], bool],
+        decided: DecidedCalls,
         is_public: Callable[[tuple[str, ...]], bool],
         stored: Mapping[str, Any] | None,
     ) -> None:
-        self.interrupts: dict[str, FoundInterrupt] = {}
+        self.interrupts: dict[str, tuple[Any, list[Any]]] = {}
         self._model_calls = model_calls
         self._is_public = is_public
-        self._facts = GraphFacts(model_calls, refusals, is_approved)
+        self._facts = GraphFacts(model_calls, decided)
         self._root = GraphSpace("", run, self._facts, stored)
         self._members = LibraryMembers(run)
         self._spaces: dict[str, GraphSpace] = {"": self._root}
@@ -112,8 +102,8 @@ class GraphReport:
             for interrupt in part.get("interrupts", ()):
                 self._add_interrupt(names, interrupt, data)
 
-    def take_ended(self) -> list[EndedCall]:
-        """Return the approved calls that have ended since the last call of this method."""
+    def take_ended(self) -> list[tuple[str, str, bool]]:
+        """Return the approved calls that have ended since the last time; see `GraphFacts`."""
         ended, self._facts.ended = self._facts.ended, []
         return ended
 
@@ -203,7 +193,7 @@ class GraphReport:
 
     def _classify_in(self, space: GraphSpace, error: Exception) -> Exception:
         """Return the failure of a graph: that of a tool, a member or a model."""
-        call_id = self._model_calls.find_failed_tool(error, space.run.open_calls)
+        call_id = self._model_calls.find_failed_tool(error, space.run.transcript.open_calls)
         known = next((failure for cause, failure in self._failures if cause is error), None)
         if known is not None and call_id is None:
             return known
@@ -231,7 +221,7 @@ class GraphReport:
         calls: list[Any] = next(
             (message.tool_calls for message in answers if message.tool_calls), []
         )
-        self.interrupts[interrupt.id] = FoundInterrupt(interrupt, calls)
+        self.interrupts[interrupt.id] = interrupt, calls
 
 
 def _describe_task(state: Any) -> str:

@@ -3,11 +3,13 @@
 The state of a graph is the truth: its new messages, in their order, are the answers and results of
 its run. Text of models is published while it arrives, one answer at a time; the content of a
 completed run has the messages that reached the state, and no others.
+
+Answers that arrive at the same time wait for the one that is published, with all of their pieces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
@@ -25,7 +27,7 @@ from agentctl.runtime.runners.langgraph_messages import (
     read_text,
     read_thinking,
 )
-from agentctl.runtime.runners.langgraph_stream import AnswerStream
+from agentctl.runtime.runners.library_runner import DecidedCalls
 
 MAXIMUM_ARGUMENTS = 2**31
 
@@ -33,33 +35,23 @@ NO_RESULT = "no result"
 """The result of a call for which no node of a completed graph has made one."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndedCall:
-    """An approved call whose result has reached the state of a graph."""
-
-    call_id: str
-    text: str
-    failed: bool
-
-
 @dataclass(slots=True)
 class GraphFacts:
     """The shared facts of the graphs of a run.
 
     Attributes:
-        refusals: the texts of the calls that were rejected, by their ids.
-        is_approved: returns True for the id of an approved call.
+        decided: the calls of the pause before this leg, by their ids.
         members: the runs of the members that have made messages, by the ids of these.
         results: the published results of calls, by their ids.
-        ended: the approved calls that have ended.
+        ended: the approved calls whose results have reached a state: the id, the text, and whether
+            the call failed.
     """
 
     model_calls: ModelCalls
-    refusals: Mapping[str, str]
-    is_approved: Callable[[str], bool]
+    decided: DecidedCalls
     members: dict[str, str] = field(default_factory=dict)
     results: dict[str, str] = field(default_factory=dict)
-    ended: list[EndedCall] = field(default_factory=list)
+    ended: list[tuple[str, str, bool]] = field(default_factory=list)
 
 
 class GraphSpace:
@@ -87,7 +79,7 @@ class GraphSpace:
         self._seen: set[str] = set(stored["seen"]) if stored else set()
         self._given: set[str] = set(stored["given"]) if stored else set()
         begun = set(stored["streamed"]) if stored else set()
-        self._answers = AnswerStream(run, facts.model_calls, begun)
+        self._answers = _AnswerStream(run, facts.model_calls, begun)
         self._called: set[str] = set(stored["called"]) if stored else set()
         self._kept: dict[str, dict[str, Any]] = dict(stored["root"]) if stored else {}
 
@@ -139,7 +131,7 @@ class GraphSpace:
         elif isinstance(message, AIMessage):
             for call in message.tool_calls:
                 call_id = call["id"] or ""
-                if key not in self._called and call_id not in self.run.open_calls:
+                if key not in self._called and call_id not in self.run.transcript.open_calls:
                     self.run.start_call(call_id, call["name"], call["args"])
             self._called.add(key)
             if message.usage_metadata is not None and not self._facts.model_calls.has_usage:
@@ -187,30 +179,33 @@ class GraphSpace:
     def end_tool(self, message: ToolMessage) -> None:
         """Report the result of an open call."""
         call_id, failed = message.tool_call_id, message.status == "error"
-        if call_id not in self.run.open_calls:
+        if call_id not in self.run.transcript.open_calls:
             return
         text = read_text(message)
         if failed:
             # The text of a failed call may be that of an exception.
-            text = self._facts.refusals.get(call_id, f"The tool {message.name} failed")
+            text, _ = self._facts.decided.settled.get(
+                call_id, (f"The tool {message.name} failed", True)
+            )
             self._facts.results[call_id] = text
         self.run.end_call(call_id, text, failed=failed)
-        if self._facts.is_approved(call_id):
-            self._facts.ended.append(EndedCall(call_id, text, failed))
+        if call_id in self._facts.decided.approved:
+            self._facts.ended.append((call_id, text, failed))
 
     async def end(self) -> None:
         """Report the end of the graph: the order of its messages, and its result."""
-        for call_id in [*self.run.open_calls]:
+        for call_id in [*self.run.transcript.open_calls]:
             # The outcome of an approved call is not known: it is not stored as done.
             self.run.end_call(call_id, NO_RESULT, failed=False)
         if self._has_messages:
             self.run.replace_answers(self._list_answers())
-        result = read_field(self.state, "structured_response")
+        state, name = self.state, "structured_response"
+        result = state.get(name) if isinstance(state, Mapping) else getattr(state, name, None)
         if result is None and not self.key and not self._has_messages:
             result = self.state
         if result is not None:
             await self.run.set_output(result)
-            if not self.run.content:
+            if not self.run.transcript.content:
                 self.run.add_text(self.run.output_text)
 
     @property
@@ -240,13 +235,102 @@ class GraphSpace:
         return answers
 
 
-def read_field(state: Any, name: str) -> Any:
-    """Return a value of the state of a graph, which is a mapping or an object."""
-    return state.get(name) if isinstance(state, Mapping) else getattr(state, name, None)
-
-
 def _to_arguments(arguments: Any) -> Any:
     try:
         return to_json_value(arguments, MAXIMUM_ARGUMENTS)
     except NotSerializable:
         return {}
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The pieces of an answer that waits for another one."""
+
+    origin: Mapping[str, str]
+    texts: list[str] = field(default_factory=list)
+    thinking: list[str] = field(default_factory=list)
+    size: int = 0
+
+
+class _AnswerStream:
+    """The streamed answers of one graph.
+
+    Args:
+        begun: ids of the answers whose text was published before this leg.
+
+    Attributes:
+        begun: ids of the answers of which some text is published.
+    """
+
+    def __init__(self, run: HostedRun, model_calls: ModelCalls, begun: set[str]) -> None:
+        self.begun = begun
+        self._run = run
+        self._model_calls = model_calls
+        self._live: str | None = None
+        self._waiting: dict[str, _Waiting] = {}
+        self._waiting_size = 0
+        self._ended: set[str] = set()
+
+    def add(self, piece: Any, answer: str, origin: Mapping[str, str]) -> None:
+        """Publish a piece of an answer, or keep it while another answer is published.
+
+        Args:
+            answer: the id of the answer.
+            origin: the fields `node`, `message_id` and `member_run_id` of the event.
+
+        Raises:
+            ExecutionError: the pieces that wait exceed `limits.run_bytes`.
+        """
+        if answer in self._ended:
+            return
+        if self._live is not None and self._live in self._model_calls.failed:
+            self._end(self._live)
+        if self._live is None:
+            self._live = answer
+        text, thinking = read_text(piece), read_thinking(piece)
+        if answer == self._live:
+            self._publish(answer, text, thinking, origin)
+        else:
+            self._keep(answer, text, thinking, origin)
+        # The callback at the end of a call comes before its last pieces are read here.
+        if piece.chunk_position == "last":
+            self._end(answer)
+
+    def drop(self, answer: str) -> None:
+        """Forget an answer that is known as a whole."""
+        if (pieces := self._waiting.pop(answer, None)) is not None:
+            self._waiting_size -= pieces.size
+        self._end(answer)
+
+    def _end(self, answer: str) -> None:
+        self._ended.add(answer)
+        if answer == self._live:
+            self._live = None
+        while self._waiting and self._live is None:
+            following = next(iter(self._waiting))
+            pieces = self._waiting.pop(following)
+            self._waiting_size -= pieces.size
+            if following in self._model_calls.failed:
+                continue
+            if following not in self._ended:
+                self._live = following
+            texts, thinking = "".join(pieces.texts), "".join(pieces.thinking)
+            self._publish(following, texts, thinking, pieces.origin)
+
+    def _publish(self, answer: str, text: str, thinking: str, origin: Mapping[str, str]) -> None:
+        if thinking:
+            self._run.add_thinking(thinking)
+        if text:
+            if answer not in self.begun:
+                self.begun.add(answer)
+                self._run.begin_answer()
+            self._run.add_text(text, origin)
+
+    def _keep(self, answer: str, text: str, thinking: str, origin: Mapping[str, str]) -> None:
+        size = len(text) + len(thinking)
+        self._waiting_size += size
+        self._run.check_room(self._waiting_size)
+        waiting = self._waiting.setdefault(answer, _Waiting(origin))
+        waiting.size += size
+        waiting.texts.append(text)
+        waiting.thinking.append(thinking)

@@ -8,15 +8,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentctl.agents import RunContext
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.imports import UnusableObject, load_object
-from agentctl.runtime.runners.factory import NoAgentKind, is_factory
+from agentctl.runtime.runners.factory import NoAgentKind, build_factory_runner, is_factory
+from agentctl.runtime.runners.library_runner import BuildDeps
 from agentctl.runtime.runners.runner import Runner
-
-BuildDeps = Callable[[RunContext], Any]
-"""Makes the deps of a run; it may be asynchronous."""
 
 
 class RunnerOptions(NamedTuple):
@@ -24,7 +21,7 @@ class RunnerOptions(NamedTuple):
 
     Attributes:
         build_deps: function that makes the deps of a run; None without the key `deps`.
-        approve: the key `approve`: who approves the calls of tools, by names and patterns.
+        approve: who approves the calls of tools, by names and patterns.
     """
 
     build_deps: BuildDeps | None = None
@@ -62,6 +59,12 @@ def has_base(target: object, module: str, *names: str) -> bool:
     )
 
 
+def _is_openai_agent(target: object) -> bool:
+    """Return True for an agent of openai-agents; a user may have a module `agents`, too."""
+    library = sys.modules.get("agents")
+    return has_base(target, "agents", "Agent") and hasattr(library, "RunConfig")
+
+
 def _build_pydantic_ai_runner(target: Any, options: RunnerOptions) -> Runner:
     from agentctl.runtime.runners.pydantic_ai import PydanticAIRunner
 
@@ -80,28 +83,16 @@ def _build_agno_runner(target: Any, _: RunnerOptions) -> Runner:
     return AgnoRunner(target)
 
 
-def _is_openai_agent(target: object) -> bool:
-    """Return True for an agent of openai-agents; a user may have a module `agents`, too."""
-    library = sys.modules.get("agents")
-    return has_base(target, "agents", "Agent") and hasattr(library, "RunConfig")
-
-
-def _build_openai_agents_runner(target: Any, options: RunnerOptions) -> Runner:
-    from agentctl.runtime.runners.openai_agents import OpenAIAgentsRunner
-
-    return OpenAIAgentsRunner(target, options.build_deps)
-
-
 def _build_agno_workflow_runner(target: Any, _: RunnerOptions) -> Runner:
     from agentctl.runtime.runners.agno_workflow import AgnoWorkflowRunner
 
     return AgnoWorkflowRunner(target)
 
 
-def _build_factory_runner(target: Any, options: RunnerOptions) -> Runner:
-    from agentctl.runtime.runners.factory import build_factory_runner
+def _build_openai_agents_runner(target: Any, options: RunnerOptions) -> Runner:
+    from agentctl.runtime.runners.openai_agents import OpenAIAgentsRunner
 
-    return build_factory_runner(target, lambda built: build_runner(built, options))
+    return OpenAIAgentsRunner(target, options.build_deps)
 
 
 def _build_function_runner(target: Any, options: RunnerOptions) -> Runner:
@@ -144,7 +135,9 @@ KINDS: tuple[RunnerKind, ...] = (
     RunnerKind(
         "a function without parameters that returns one of these",
         is_factory,
-        _build_factory_runner,
+        lambda target, options: build_factory_runner(
+            target, lambda built: build_runner(built, options)
+        ),
         takes=("deps", "approve", "durable"),
     ),
     RunnerKind(
@@ -179,33 +172,18 @@ def load_runner(
     Raises:
         InvalidConfiguration: the object is not usable; one line with the owner and the reference.
     """
-    build_deps = _load_deps(owner, deps, folder) if deps else None
+    used, hint = f"deps {deps!r}", "deps is a function that is called with the RunContext"
     try:
+        build_deps: Any = load_object(deps, folder) if deps else None
+        if deps and not callable(build_deps):
+            raise UnusableObject(f"it is {_describe(build_deps)}, not a function")
+        used, hint = f"object {reference!r}", f"an object is {describe_kinds()}"
         target = load_object(reference, folder)
         return build_runner(target, RunnerOptions(build_deps, approve or {}, durable))
     except UnusableObject as error:
         raise InvalidConfiguration(
-            f"The {owner} cannot use the object {reference!r}: {error.what}",
-            hint=error.hint or f"an object is {describe_kinds()}",
+            f"The {owner} cannot use the {used}: {error.what}", hint=error.hint or hint
         ) from error.__cause__
-
-
-def _load_deps(owner: str, reference: str, folder: Path | None) -> BuildDeps:
-    """Load the function that makes the deps of a run.
-
-    Raises:
-        InvalidConfiguration: there is no such function.
-    """
-    try:
-        function = load_object(reference, folder)
-        if not callable(function):
-            raise UnusableObject(f"it is {_describe(function)}, not a function")
-    except UnusableObject as error:
-        raise InvalidConfiguration(
-            f"The {owner} cannot use the deps {reference!r}: {error.what}",
-            hint=error.hint or "deps is a function that is called with the RunContext",
-        ) from error.__cause__
-    return function
 
 
 def build_runner(target: object, options: RunnerOptions) -> Runner:

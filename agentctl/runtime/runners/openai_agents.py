@@ -3,32 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import orjson
-from agents import Agent, RunConfig, Runner, RunState
+from agents import Agent, FunctionTool, RunConfig, Runner, RunState
+from agents.items import ToolApprovalItem
 from agents.result import RunResultStreaming
 
-from agentctl.agents import RunContext
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.input_schema import InputSchema
+from agentctl.runtime.journal import ENDED
+from agentctl.runtime.json_values import clean_json_value
+from agentctl.runtime.pauses import Ask, Decided, Leg, Paused, to_text
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.openai_agents_parts import RunParts, get_tool_agent, list_agents
-from agentctl.runtime.runners.openai_agents_pauses import DecidedCalls, build_pause, restore_state
+from agentctl.runtime.runners.library_runner import (
+    UNSTORABLE,
+    BuildDeps,
+    DecidedCalls,
+    LibraryRunner,
+)
+from agentctl.runtime.runners.openai_agents_parts import (
+    RunParts,
+    get_tool_agent,
+    list_agents,
+    read_arguments,
+)
 from agentctl.runtime.runners.openai_agents_report import AgentReport, MemberHooks, current_report
 from agentctl.runtime.runners.owner import OwnerTask
 from agentctl.runtime.transcript.history import complete_history
-from agentctl.work.unstopped import install_executor
 
 _NO_TRACING = "OPENAI_AGENTS_DISABLE_TRACING"
 """The variable with which an operator can switch on the traces of the library."""
 
+_FUNCTION_CALL = "function_call"
 
-class OpenAIAgentsRunner:
+
+class OpenAIAgentsRunner(LibraryRunner):
     """The runner of an agent of openai-agents.
 
     The context of a run is the result of the configured function; without one, the `RunContext`.
@@ -36,52 +48,39 @@ class OpenAIAgentsRunner:
     the variable of the library to `0`.
 
     Args:
-        build_deps: function of `deps`, called with the `RunContext`; it may be asynchronous.
+        build_deps: function of `deps`, called with the `RunContext`.
     """
 
     kind = "openai-agents"
-    input_schema: InputSchema | None = None
 
-    def __init__(
-        self, agent: Agent[Any], build_deps: Callable[[RunContext], Any] | None = None
-    ) -> None:
+    def __init__(self, agent: Agent[Any], build_deps: BuildDeps | None = None) -> None:
+        super().__init__(OwnerTask(self._connect))
         self._agent = agent
         self._build_deps = build_deps
-        self._owner = OwnerTask(self._connect)
         called = [get_tool_agent(tool) for each in list_agents(agent) for tool in each.tools]
         for each in list_agents(*filter(None, called)):
             if not isinstance(each.hooks, MemberHooks):
                 each.hooks = MemberHooks(each.hooks)
-
-    async def open(self) -> None:
-        install_executor()
-        await self._owner.open()
-
-    async def close(self) -> None:
-        await self._owner.close()
 
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in the task of the caller; the library has a second task for it.
 
         A tool that ignores its cancellation keeps this call from returning; the engine limits that.
         """
-        context: Any = run.context
-        if self._build_deps is not None:
-            context = self._build_deps(run.context)
-            if inspect.isawaitable(context):
-                context = await context
-        decided, parts = DecidedCalls(run), RunParts(run)
-        stored = run.leg.state if run.leg is not None else None
+        context = await run.build_deps(self._build_deps)
+        decided, parts, leg = DecidedCalls(run), RunParts(run), run.environment.leg
         start: list[Any] | RunState[Any]
-        if run.leg is None:
-            start = [*to_input_items(run), {"role": "user", "content": message}]
+        if leg is None:
+            start = [*_list_earlier_items(run), {"role": "user", "content": message}]
         else:
-            start = await restore_state(self._agent, context, run.leg, decided)
-            await parts.restore(run.leg.state)
-        report = AgentReport(self._agent, parts, decided, stored)
+            start = await _restore_state(self._agent, context, leg, decided)
+            await parts.restore(leg.state)
+        report = AgentReport(self._agent, parts, decided, None if leg is None else leg.state)
+        is_off = os.environ.get(_NO_TRACING, "1").strip().lower() not in ("0", "false")
+        config = RunConfig(tracing_disabled=is_off)
         token = current_report.set(report)
         result = Runner.run_streamed(
-            self._agent, start, context=context, hooks=report.hooks, run_config=_build_config()
+            self._agent, start, context=context, hooks=report.hooks, run_config=config
         )
         current_report.reset(token)
         try:
@@ -92,7 +91,7 @@ class OpenAIAgentsRunner:
             raise report.classify(error) from error
         if result.interruptions:
             # Outside of the library: it handles no pauses.
-            raise build_pause(result, run, parts, report.to_json())
+            raise _build_pause(result, run, report)
         await report.end(result)
         _keep_items(run, message, result)
 
@@ -106,11 +105,6 @@ class OpenAIAgentsRunner:
                     stack.push_async_callback(server.cleanup)
                     await server.connect()
             yield
-
-
-def _build_config() -> RunConfig:
-    is_off = os.environ.get(_NO_TRACING, "1").strip().lower() not in ("0", "false")
-    return RunConfig(tracing_disabled=is_off)
 
 
 async def _follow(result: RunResultStreaming, run: HostedRun, report: AgentReport) -> None:
@@ -139,39 +133,33 @@ async def _settle(task: asyncio.Task[Any] | None, run: HostedRun) -> None:
         raise
 
 
-def to_input_items(run: HostedRun) -> list[Any]:
+def _list_earlier_items(run: HostedRun) -> list[Any]:
     """Return the items of earlier runs: those of the library, else the neutral messages."""
     items: list[Any] = []
-    for earlier in run.earlier_runs:
-        items += orjson.loads(earlier.native) if earlier.native else _convert(earlier.messages)
+    for earlier in run.environment.earlier_runs:
+        if earlier.native:
+            items += orjson.loads(earlier.native)
+        else:
+            for message in complete_history(earlier.messages):
+                items += _to_items(message)
     return items
 
 
-def _convert(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
-    items: list[Any] = []
-    for message in complete_history(messages):
-        if message["role"] == "tool":
-            items.append(
-                {
-                    "type": "function_call_output",
-                    "call_id": message["tool_call_id"],
-                    "output": message["content"],
-                }
-            )
-            continue
-        calls = message.get("tool_calls", ())
-        if message["content"] or not calls:
-            items.append({"role": message["role"], "content": message["content"]})
-        items += [
-            {
-                "type": "function_call",
-                "call_id": call["id"],
-                "name": call["name"],
-                "arguments": orjson.dumps(call["arguments"]).decode(),
-            }
-            for call in calls
-        ]
-    return items
+def _to_items(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the items of a neutral message."""
+    content, calls = message["content"], message.get("tool_calls", ())
+    if message["role"] == "tool":
+        call_id = message["tool_call_id"]
+        yield {"type": "function_call_output", "call_id": call_id, "output": content}
+    elif content or not calls:
+        yield {"role": message["role"], "content": content}
+    for call in calls:
+        yield {
+            "type": _FUNCTION_CALL,
+            "call_id": call["id"],
+            "name": call["name"],
+            "arguments": orjson.dumps(call["arguments"]).decode(),
+        }
 
 
 def _keep_items(run: HostedRun, message: str, result: RunResultStreaming) -> None:
@@ -187,3 +175,93 @@ def _keep_items(run: HostedRun, message: str, result: RunResultStreaming) -> Non
         # The neutral messages remain for later runs.
         return
     run.set_native_history(text)
+
+
+def _build_pause(result: RunResultStreaming, run: HostedRun, report: AgentReport) -> Paused:
+    """Return the pause that asks for the calls of an interrupted run.
+
+    Raises:
+        ExecutionError: the run cannot be stored.
+    """
+    asks = [_build_ask(item) for item in result.interruptions]
+    try:
+        stored = result.to_state().to_json(context_serializer=lambda _: {})
+        size = len(orjson.dumps(stored))
+    except Exception as error:
+        # Values of the agent's code, which have their own serializers.
+        raise ExecutionError("AGENT_FAILED", UNSTORABLE) from error
+    run.reserve(size)
+    for ask in asks:
+        part = report.parts.find_owner(ask.tool_call_id)
+        part.start_call(ask.tool_call_id, ask.tool_name, ask.arguments)
+    return Paused(asks, {"state": stored, **report.to_json()})
+
+
+def _build_ask(item: ToolApprovalItem) -> Ask:
+    name = item.name or "tool"
+    arguments = clean_json_value(read_arguments(item.raw_item))
+    tools = [tool for tool in item.agent.tools if isinstance(tool, FunctionTool)]
+    schema = next((tool.params_json_schema for tool in tools if tool.name == name), None)
+    return Ask("approval", item.call_id or "", name, arguments, schema=schema)
+
+
+async def _restore_state(
+    agent: Agent[Any], context: Any, leg: Leg, calls: DecidedCalls
+) -> RunState[Any]:
+    """Return the state of a paused run with the decisions, and with the arguments that we stored.
+
+    A call with a result is never made again: for the library it is a rejected one whose message is
+    the result.
+
+    Raises:
+        ExecutionError: this version of the library cannot read the state, or a call cannot be made
+            with the approved arguments.
+    """
+    stored = orjson.loads(orjson.dumps(leg.state["state"]))
+    edited = {each.tool_call_id: each for each in leg.decisions if each.is_edited}
+    changed = _edit_calls(stored, edited)
+
+    try:
+        state = await RunState.from_json(agent, stored, context_deserializer=lambda _: context)
+    except Exception as error:
+        detail = "The run cannot be read by this version of openai-agents or of the agent"
+        raise ExecutionError("AGENT_FAILED", detail) from error
+
+    for item in state.get_interruptions():
+        call_id = item.call_id or ""
+        decision = leg.find(call_id)
+        if decision is None:
+            raise ExecutionError("INTERNAL", "A decision of the run is missing")
+        if decision.execution in ENDED:
+            calls.settled[call_id] = to_text(decision.result), decision.execution == "failed"
+        elif not decision.is_approved:
+            calls.settled[call_id] = decision.refusal, True
+        elif decision.is_edited and call_id not in changed:
+            detail = f"The call of {decision.tool_name} cannot be made with other arguments"
+            raise ExecutionError("AGENT_FAILED", detail)
+        else:
+            calls.approved[call_id] = decision
+            state.approve(item)
+            continue
+        state.reject(item, rejection_message=calls.settled[call_id][0])
+    return state
+
+
+def _edit_calls(value: Any, edited: Mapping[str, Decided]) -> set[str]:
+    """Replace the arguments of calls in a state, and return the ids of these calls."""
+    changed: set[str] = set()
+    if isinstance(value, list):
+        for each in value:
+            changed |= _edit_calls(each, edited)
+    elif isinstance(value, dict):
+        decision = edited.get(str(value.get("call_id")))
+        if decision is not None and value.get("type") == _FUNCTION_CALL:
+            value["arguments"] = orjson.dumps(decision.arguments).decode()
+            changed.add(decision.tool_call_id)
+        if isinstance(value.get("tool_invocations"), dict):
+            # The library checks that a call has not changed. It takes over one that it lacks.
+            for call_id in edited:
+                value["tool_invocations"].pop(call_id, None)
+        for each in value.values():
+            changed |= _edit_calls(each, edited)
+    return changed

@@ -17,10 +17,15 @@ from agents.models import get_default_model
 
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.access import current_access
-from agentctl.runtime.runners.hosted_run import HostedRun, ModelSpan
+from agentctl.runtime.models.calls import parse_arguments
+from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_members import LibraryMember, LibraryMembers
+from agentctl.runtime.transcript.spans import Span
 
 _HANDOFF = "handoff-"
+
+_FIELDS = frozenset({"action", "actions", "code", "input", "operation", "queries", "query"})
+"""The fields of calls that are not calls of functions, as the record has them."""
 
 
 class Part:
@@ -33,8 +38,8 @@ class Part:
     def __init__(self, run: HostedRun, key: str | None = None) -> None:
         self.run = run
         self.key = key
-        self._started: set[str] = set(run.open_calls)
-        self._span: ModelSpan | None = None
+        self._started: set[str] = set(run.transcript.open_calls)
+        self._span: Span | None = None
         self._known: tuple[Counter[int], int] | None = None
 
     @property
@@ -53,7 +58,11 @@ class Part:
 
     def start_model_call(self, agent: Agent[Any]) -> None:
         model = get_default_model() if agent.model is None else agent.model
-        self._begin_known_call(model)
+        self._end_known_call()
+        if (access := current_access.get()) is not None:
+            # A model of the configuration leaves the report of its call to this runner.
+            self._known = access.open_calls, id(model)
+            access.open_calls[id(model)] += 1
         self._span = self.run.start_model_call(getattr(model, "model", model))
 
     def mark_first_token(self) -> None:
@@ -64,22 +73,15 @@ class Part:
         span, self._span = self._span, None
         self._end_known_call()
         if span is not None:
-            span.end(usage)
+            span.end_call(usage)
 
     def fail_model_call(self) -> bool:
         """Report that the open call of a model has failed; return True if there was one."""
         self._end_known_call()
         if self._span is None:
             return False
-        self._span.end(status="failed")
+        self._span.end("failed")
         return True
-
-    def _begin_known_call(self, model: object) -> None:
-        """Let a model of the configuration leave the report of its call to this runner."""
-        self._end_known_call()
-        if (access := current_access.get()) is not None:
-            self._known = access.open_calls, id(model)
-            access.open_calls[id(model)] += 1
 
     def _end_known_call(self) -> None:
         if self._known is not None:
@@ -110,7 +112,7 @@ class RunParts:
         await self._members.restore(stored["members"])
         for member in self._members.list_open():
             part = self._add(member)
-            self._owners |= dict.fromkeys(part.run.open_calls, part)
+            self._owners |= dict.fromkeys(part.run.transcript.open_calls, part)
         self.current = self._parts.get(stored["current"], self.root)
 
     def to_json(self) -> dict[str, Any]:
@@ -137,7 +139,7 @@ class RunParts:
 
     def hand_off(self, name: str, call_id: str, result: str) -> None:
         """Start the member that goes on, then end the call and the member that has made it."""
-        before, task = self.current, self.root.run.spec.input
+        before, task = self.current, self.root.run.environment.spec.input
         call = call_id if before is self.root else None
         self._handoffs += 1
         key = f"{_HANDOFF}{self._handoffs}"
@@ -161,7 +163,7 @@ class RunParts:
         part = self._parts.pop(call_id, None)
         if part is None:
             return
-        if not failed and not part.run.content:
+        if not failed and not part.run.transcript.content:
             part.run.add_text(result)
         part.fail_model_call()
         self._members.end(call_id, ExecutionError("AGENT_FAILED") if failed else None)
@@ -211,6 +213,14 @@ def read_text(response: Any) -> str:
     """Return the text of an answer."""
     messages = [item for item in response.output if item.type == "message"]
     return "".join(ItemHelpers.extract_text(message) or "" for message in messages)
+
+
+def read_arguments(raw: Any) -> dict[str, Any]:
+    """Return the arguments of a call: those of a function, else the fields of another kind."""
+    values = raw if isinstance(raw, Mapping) else raw.model_dump(mode="json", exclude_none=True)
+    if isinstance(values.get("arguments"), str):
+        return parse_arguments(values["arguments"])
+    return {name: values[name] for name in values if name in _FIELDS}
 
 
 def get_tool_agent(tool: Any) -> Agent[Any] | None:

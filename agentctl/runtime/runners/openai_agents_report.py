@@ -36,14 +36,15 @@ from agents.tool_context import ToolContext
 from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.runners.library_failures import to_public_failure
+from agentctl.runtime.runners.library_runner import DecidedCalls
 from agentctl.runtime.runners.openai_agents_parts import (
     Part,
     RunParts,
     get_tool_agent,
     has_calls,
+    read_arguments,
     read_text,
 )
-from agentctl.runtime.runners.openai_agents_pauses import DecidedCalls, read_arguments
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -207,14 +208,15 @@ class AgentReport:
 
     def _add_result(self, raw: Any) -> None:
         call_id, output = _read(raw, "call_id") or "", _read(raw, "output")
-        refusal, part = self._decided.refusals.get(call_id), self.parts.find_owner(call_id)
+        part = self.parts.find_owner(call_id)
+        text, failed = self._decided.settled.get(call_id, (None, True))
         if call_id in self._requested and not part.has_started(call_id):
             # The library has refused the call: no tool has begun.
             part.start_call(call_id, *self._requested[call_id])
-            refusal = refusal or "The call was not made"
-        if call_id in part.run.open_calls:
-            failed = refusal is not None and call_id not in self._decided.done
-            part.run.end_call(call_id, output if refusal is None else refusal, failed=failed)
+            text = text or "The call was not made"
+        if call_id in part.run.transcript.open_calls:
+            is_made = text is None
+            part.run.end_call(call_id, output if is_made else text, failed=failed and not is_made)
 
     async def begin_answer(self, agent: Agent[Any]) -> None:
         """Report that a model is called for the agent that answers."""
@@ -250,7 +252,7 @@ class AgentReport:
     async def begin_tool(self, part: Part, context: Any, tool: Any) -> None:
         """Report that a tool of the run or of a member begins; it waits until this returns."""
         if not isinstance(context, ToolContext):
-            await self._run.begin_effect()
+            await self._run.environment.begin_effect()
             return
         arguments = parse_arguments(context.tool_arguments)
         part.start_call(context.tool_call_id, context.tool_name, arguments)
@@ -280,10 +282,7 @@ class AgentReport:
         if output is None:
             return
         for run in self.parts.list_answering():
-            text = output
-            if not isinstance(output, str):
-                await run.set_output(output)
-                text = run.output_text
+            text = await run.set_result(output)
             if text and (self._answer_calls or not self._answer_text):
                 # The result of a tool, or of a model that wrote no text.
                 run.begin_answer()
@@ -305,7 +304,7 @@ class AgentReport:
                 return ExecutionError(code, detail)
         if isinstance(error, UserError) and isinstance(cause, Exception):
             # What a tool has raised; with several open calls it is not known which one.
-            calls = [*part.run.open_calls]
+            calls = [*part.run.transcript.open_calls]
             call_id = calls[0] if len(calls) == 1 else None
             failure = to_public_failure(cause, part.run, call_id)
             return error if failure is cause else failure

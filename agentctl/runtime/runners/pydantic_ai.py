@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
+import functools
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from copy import copy
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
-from pydantic_ai import Agent, DeferredToolRequests
+from pydantic_ai import Agent, DeferredToolRequests, ToolOutput
 from pydantic_ai.exceptions import AgentRunError
 from pydantic_ai.messages import (
+    FinalResultEvent,
     FunctionToolCallEvent,
     FunctionToolResultEvent,
     ModelMessage,
@@ -21,6 +26,8 @@ from pydantic_ai.messages import (
     TextPartDelta,
     ThinkingPart,
     ThinkingPartDelta,
+    ToolCallPart,
+    ToolCallPartDelta,
     ToolReturnPart,
 )
 from pydantic_ai.usage import RunUsage
@@ -30,20 +37,18 @@ from agentctl.agents import RunContext
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.input_schema import InputSchema
 from agentctl.runtime.journal import Parked
 from agentctl.runtime.models.answering import PROVIDER
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.models.conversion import extract_usage, to_model_messages
 from agentctl.runtime.models.library_model import to_model_failure
 from agentctl.runtime.models.provider import classify_failure
-from agentctl.runtime.runners.default_values import find_default
+from agentctl.runtime.runners.declared_types import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_failures import to_public_failure
+from agentctl.runtime.runners.library_runner import BuildDeps, LibraryRunner
 from agentctl.runtime.runners.owner import OwnerTask
-from agentctl.runtime.runners.pydantic_ai_nested import NestedUsage
-from agentctl.runtime.runners.pydantic_ai_output import OutputStream, streams_json
-from agentctl.runtime.runners.pydantic_ai_pauses import (
+from agentctl.runtime.runners.pydantic_ai_calls import (
     DeferredCalls,
     allow_deferred_calls,
     check_patterns,
@@ -51,17 +56,19 @@ from agentctl.runtime.runners.pydantic_ai_pauses import (
 )
 from agentctl.work.unstopped import install_executor
 
+_current: ContextVar[_NestedUsage | None] = ContextVar("agentctl_nested_usage", default=None)
+
 _log = logging.getLogger("agentctl.runtime")
 
 
-class PydanticAIRunner:
+class PydanticAIRunner(LibraryRunner):
     """The runner of an agent of pydantic-ai.
 
     The deps of a run are the result of the configured function; without one, the `RunContext`, or
     a value of the agent's `deps_type` if all of its fields have defaults.
 
     Args:
-        build_deps: function of `deps`, called with the `RunContext`; it may be asynchronous.
+        build_deps: function of `deps`, called with the `RunContext`.
         approve: who approves the calls of tools, by names and patterns.
 
     Raises:
@@ -70,14 +77,14 @@ class PydanticAIRunner:
     """
 
     kind = "pydantic-ai"
-    input_schema: InputSchema | None = None
 
     def __init__(
         self,
         agent: Agent[Any, Any],
-        build_deps: Callable[[RunContext], Any] | None,
+        build_deps: BuildDeps | None,
         approve: Mapping[str, ApprovalPolicy],
     ) -> None:
+        super().__init__(OwnerTask(lambda: agent))
         if build_deps is None and agent.deps_type not in (type(None), object, Any, RunContext):
             build_deps = find_default(agent.deps_type)
             if build_deps is None:
@@ -89,31 +96,20 @@ class PydanticAIRunner:
         check_patterns(agent, approve)
         self._agent = agent
         self._approve = approve
-        self._streams_json = streams_json(agent.output_type)
+        self._streams_json = _streams_json(agent.output_type)
         self._build_deps = build_deps
-        self._owner = OwnerTask(lambda: agent)
 
     @property
     def tool_names(self) -> list[str]:
         """The names of the tools that are functions; those of other toolsets depend on the run."""
         return list_function_tools(self._agent)
 
-    async def open(self) -> None:
-        await self._owner.open()
-
-    async def close(self) -> None:
-        await self._owner.close()
-
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in the task of the caller.
 
         A tool that ignores its cancellation keeps this call from returning; the engine limits that.
         """
-        deps: Any = run.context
-        if self._build_deps is not None:
-            deps = self._build_deps(run.context)
-            if inspect.isawaitable(deps):
-                deps = await deps
+        deps = await run.build_deps(self._build_deps)
         execution = _Execution(run, self._approve, self._streams_json)
         try:
             with Agent.using_thread_executor(install_executor()):
@@ -139,16 +135,17 @@ class _Execution:
         self._deferred = DeferredCalls(run, approve)
         self._streams_json = streams_json
         self._texts, self._has_json = list[str](), False
-        self._nested: NestedUsage
+        self._nested: _NestedUsage
 
     async def drive(self, agent: Agent[Any, Any], message: str, deps: Any) -> None:
         deferred = self._deferred
-        journal, end = deferred.journal, cast("BaseException | None", None)
+        journal = deferred.journal
+        end: BaseException | None = None
         if deferred.state is None:
-            prompt, history = message, load_history(self._run) or None
+            prompt, history = message, _load_history(self._run) or None
         else:
             prompt, history = None, deferred.load_messages()
-            self._run.restore_usage(extract_usage(deferred.usage))
+            self._run.counted |= extract_usage(deferred.usage)
 
         async with agent.iter(
             prompt,
@@ -158,10 +155,10 @@ class _Execution:
             deps=deps,
             capabilities=[deferred.hooks],
             toolsets=deferred.client_toolsets,
-            conversation_id=self._run.spec.session_id,
+            conversation_id=self._run.environment.spec.session_id,
         ) as steps:
             allow_deferred_calls(steps)
-            self._nested = NestedUsage(steps.usage)
+            self._nested = _NestedUsage(steps.usage)
             with self._nested.counting():
                 async for node in steps:
                     is_request = Agent.is_model_request_node(node)
@@ -204,7 +201,7 @@ class _Execution:
     async def _stream_answer(self, node: Any, steps: Any) -> None:
         self._run.begin_answer()
         self._texts, self._has_json = list[str](), False
-        output = OutputStream()
+        output = _OutputStream()
         before = extract_usage(steps.usage)
         span = self._run.start_model_call(steps.ctx.deps.model.model_name)
         try:
@@ -221,14 +218,14 @@ class _Execution:
                 finally:
                     response = stream.response
                     if response.provider_name == PROVIDER:
-                        span.rename(response.model_name)
+                        span.name = response.model_name or span.name
                     self._set_usage(stream.usage)
         except Exception:
             self._in_model = True
-            span.end(status="failed")
+            span.end("failed")
             raise
         after = extract_usage(steps.usage)
-        span.end({name: count - before[name] for name, count in after.items()})
+        span.end_call({name: count - before[name] for name, count in after.items()})
         self._set_usage(steps.usage)
 
     def _add_piece(self, event: object) -> None:
@@ -256,7 +253,7 @@ class _Execution:
     def _report_call(self, event: object) -> None:
         if isinstance(event, FunctionToolCallEvent):
             part = event.part
-            if part.tool_call_id not in self._run.open_calls:
+            if part.tool_call_id not in self._run.transcript.open_calls:
                 self._run.start_call(part.tool_call_id, part.tool_name, parse_arguments(part.args))
         elif isinstance(event, FunctionToolResultEvent):
             result = event.part
@@ -300,10 +297,10 @@ def _count_earlier(steps: Any) -> int:
     return len(steps.all_messages()) - len(steps.new_messages())
 
 
-def load_history(run: HostedRun) -> list[ModelMessage]:
+def _load_history(run: HostedRun) -> list[ModelMessage]:
     """Return the messages of earlier runs: those of the library, else the neutral ones."""
     messages: list[ModelMessage] = []
-    for earlier in run.earlier_runs:
+    for earlier in run.environment.earlier_runs:
         native: list[ModelMessage] = []
         if earlier.native is not None:
             try:
@@ -312,3 +309,125 @@ def load_history(run: HostedRun) -> list[ModelMessage]:
                 _log.warning("the stored messages of an earlier run are not readable")
         messages += native or to_model_messages(earlier.messages)
     return messages
+
+
+def _streams_json(output_type: Any) -> bool:
+    """Return True if the arguments of each output tool of an agent are its output.
+
+    Those of an output function are not, and the library wraps outputs that are no objects, which
+    `_OutputStream` sees at their tool.
+    """
+    outputs = output_type if isinstance(output_type, list | tuple) else [output_type]
+    types = [part for each in outputs for part in _list_types(each)]
+    return all(isinstance(each, type) for each in types if each is not DeferredToolRequests)
+
+
+def _list_types(output: Any) -> tuple[Any, ...]:
+    if isinstance(output, ToolOutput):
+        return (output.output,)
+    # The library creates an output tool for each type of a union.
+    return get_args(output) if get_origin(output) in (Union, UnionType) else (output,)
+
+
+class _OutputStream:
+    """The JSON of a structured output in one answer of a model, while the model writes it.
+
+    A model writes an output that is an object as the arguments of an output tool.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[int, ToolCallPart] = {}
+        self._index: int | None = None
+
+    def read(self, event: object, tools: Any) -> str:
+        """Return the JSON that an event adds to the output; empty if it adds none.
+
+        Args:
+            tools: the tool manager of the run.
+        """
+        if isinstance(event, PartStartEvent) and isinstance(event.part, ToolCallPart):
+            self._parts[event.index] = event.part
+        elif isinstance(event, FinalResultEvent) and event.tool_name is not None:
+            return self._begin(event, tools)
+        elif isinstance(event, PartDeltaEvent) and event.index == self._index:
+            delta = event.delta
+            if isinstance(delta, ToolCallPartDelta) and isinstance(delta.args_delta, str):
+                return delta.args_delta
+        return ""
+
+    def _begin(self, event: FinalResultEvent, tools: Any) -> str:
+        tool = tools.get_tool_def(event.tool_name)
+        if tool is None or tool.outer_typed_dict_key is not None:
+            return ""
+        for index, part in self._parts.items():
+            is_named = part.tool_name == event.tool_name
+            if is_named and event.tool_call_id in (None, part.tool_call_id):
+                # Some models send their arguments as a whole and not as text.
+                if isinstance(part.args, dict):
+                    return ""
+                self._index = index
+                return part.args or ""
+        return ""
+
+
+class _NestedUsage:
+    """The tokens of a run with those of the agents that its tools call, each counted once.
+
+    A tool may hand the usage of its run on (`usage=ctx.usage`): then the library adds the tokens of
+    the nested agent to it. Otherwise only the nested agent knows its tokens. The library has no
+    hook for the runs of all agents, so `Agent.iter`, through which each of them goes, is replaced.
+
+    Args:
+        usage: the usage of the run, to which the library adds.
+    """
+
+    def __init__(self, usage: RunUsage) -> None:
+        self._usage = usage
+        self._nested: list[tuple[RunUsage, dict[str, int]]] = []
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count the agents that are called in the block, and in its tasks and threads."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def add(self, usage: RunUsage) -> None:
+        """Count the usage of a nested run that begins, unless it is counted already."""
+        known = [self._usage, *(nested for nested, _ in self._nested)]
+        if not any(usage is other for other in known):
+            self._nested.append((usage, extract_usage(copy(usage))))
+
+    def sum_counters(self, usage: RunUsage) -> dict[str, int]:
+        """Return the sums of the token counters.
+
+        Args:
+            usage: the usage of the run so far, without the nested ones that have their own.
+        """
+        sums = extract_usage(usage)
+        for nested, before in tuple(self._nested):
+            for name, count in extract_usage(nested).items():
+                sums[name] += count - before[name]
+        return sums
+
+
+def _count_runs() -> None:
+    original: Any = Agent.iter
+    if getattr(original, "counts_runs", False):
+        return
+
+    @functools.wraps(original)
+    @asynccontextmanager
+    async def iterate(self: Any, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        async with original(self, *args, **options) as steps:
+            if (nested := _current.get()) is not None:
+                nested.add(steps.usage)
+            yield steps
+
+    iterate.counts_runs = True  # type: ignore[attr-defined]
+    setattr(Agent, "iter", iterate)  # noqa: B010
+
+
+_count_runs()

@@ -96,7 +96,7 @@ class _Lane:
 
 
 class Replay:
-    """The calls of one function in one leg; the `runtime.context.Replayer` of its context.
+    """The calls of one function in one leg; the `agents.waiting.Replayer` of its context.
 
     Args:
         calls: the log of the earlier legs.
@@ -143,7 +143,7 @@ class Replay:
             result = await work
         except BaseException:
             self._check_mismatch()
-            if self.paused is None or self._run.is_stopping:
+            if self.paused is None or self._run.environment.is_stopping:
                 raise
         else:
             self._check_mismatch()
@@ -154,7 +154,10 @@ class Replay:
                 return result
         finally:
             self._close()
-        self._run.discard_state_changes()
+        environment = self._run.environment
+        if environment.spec.parent_run_id is None:
+            # The changes of a member remain, for its parent.
+            environment.state.discard_changes()
         calls = [asdict(call) for call in self._calls]
         raise Paused(self.paused, {"calls": calls, "output": state()})
 
@@ -181,7 +184,7 @@ class Replay:
             arguments=decision.arguments,
             note=EXPIRED if decision.status == "expired" else decision.note,
             decided_by=decision.decided_by,
-            call_id=format_call_id(self._run.spec.run_id, call.call_id),
+            call_id=format_call_id(self._run.environment.spec.run_id, call.call_id),
             executed=decision.execution is not None,
         )
 
@@ -228,11 +231,11 @@ class Replay:
         made: JournaledCall,
         function: Callable[[], Any],
     ) -> None:
-        name, journal = made.name, self._run.journal
+        name, journal = made.name, self._run.environment.journal
         self._running += 1
         try:
             if approved is None and journal is None:
-                await self._run.begin_effect()
+                await self._run.environment.begin_effect()
             elif approved is None and journal is not None:
                 await journal.begin_call(made, {"call": asdict(call)})
             await self._make(call, approved, name, function)
@@ -249,7 +252,7 @@ class Replay:
     ) -> None:
         inside = _is_in_step.set(True)
         try:
-            with enter_call(self._run.spans, CurrentCall(call.call_id, name)):
+            with enter_call(self._run.transcript.spans, CurrentCall(call.call_id, name)):
                 result = await self._call(function)
             call.result = self._to_json(result, f"the result of the step {name} has")
         except Exception as error:
@@ -257,10 +260,10 @@ class Replay:
                 raise
             call.is_done, call.reason = True, type(error).__name__
             if approved is not None:
-                await self._run.end_approved(approved.approval_id, call.reason, failed=True)
+                await self._run.environment.end_call(approved.approval_id, call.reason, failed=True)
             raise agents.StepFailed(name, call.reason) from error
         except BaseException as error:
-            if self._run.journal is None or not self._run.is_stopping:
+            if self._run.environment.journal is None or not self._run.environment.is_stopping:
                 # It may have had its effect: it is not executed again.
                 call.is_done, call.reason = True, type(error).__name__
             raise
@@ -268,13 +271,13 @@ class Replay:
             call.is_done = True
             if approved is not None:
                 text = orjson.dumps(call.result).decode()
-                await self._run.end_approved(approved.approval_id, text, failed=False)
+                await self._run.environment.end_call(approved.approval_id, text, failed=False)
         finally:
             _is_in_step.reset(inside)
 
     async def _park(self) -> None:
         """Hand a durable run over before a step, when no other one is executed."""
-        journal = self._run.journal
+        journal = self._run.environment.journal
         if journal is None or not journal.is_parking:
             return
         while self._running:
@@ -294,8 +297,8 @@ class Replay:
             for approved in lane.approved:
                 if approved.execution not in _ENDED:
                     # The function must not run again between this and the end of the run.
-                    await self._run.begin_effect()
-                    await self._run.end_approved(approved.approval_id, "", failed=False)
+                    await self._run.environment.begin_effect()
+                    await self._run.environment.end_call(approved.approval_id, "", failed=False)
 
     def _begin(self, kind: CallKind, name: str, values: Any) -> tuple[_Lane, LoggedCall]:
         """Return the call of the log that this one repeats, or log a new one."""
@@ -340,7 +343,7 @@ class Replay:
         return self._lane_of[task]
 
     async def _wait_for_decision(self, asked: Ask) -> Decided:
-        leg = self._run.leg
+        leg = self._run.environment.leg
         decision = leg.find(asked.tool_call_id, asked.kind) if leg is not None else None
         if decision is not None:
             return decision
@@ -386,7 +389,7 @@ class Replay:
         missing = expected.title if expected is not None else "calls of earlier legs"
         _log.warning(
             "run %s: the function made %s, not %s, when it ran again",
-            self._run.spec.run_id,
+            self._run.environment.spec.run_id,
             made,
             missing,
         )
@@ -399,7 +402,7 @@ class Replay:
 
     def _to_json(self, value: Any, subject: str) -> Any:
         try:
-            return to_json_value(value, self._run.limits.run_bytes)
+            return to_json_value(value, self._run.environment.limits.run_bytes)
         except NotSerializable as error:
             raise ContextMisuse(f"{subject} no JSON form, or a size above the limit") from error
 

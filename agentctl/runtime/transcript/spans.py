@@ -69,6 +69,17 @@ class Span:
             self.finished_at = max(now() if at is None else at, self.started_at)
             self.status = status
 
+    def end_call(self, usage: Mapping[str, int] | None) -> None:
+        """Set the end of a call of a model that a library has made.
+
+        Args:
+            usage: the counters of this call; None, or all zeros, if the library reports none.
+        """
+        if usage is not None and any(usage.values()):
+            self.input_tokens, self.output_tokens = usage["input_tokens"], usage["output_tokens"]
+            self.answer = {"metrics": usage}
+        self.end("completed")
+
     def record(self) -> dict[str, Any]:
         return {
             "kind": self.kind,

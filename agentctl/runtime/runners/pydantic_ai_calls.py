@@ -1,7 +1,12 @@
-"""Deferred tool calls of pydantic-ai: pauses, and the calls that were decided about.
+"""The tool calls of pydantic-ai: pauses, decided calls, and the journal of a durable run.
 
 pydantic-ai ends a run with `DeferredToolRequests` if a call needs an approval or a result from
 outside. The next leg goes on from its messages, with the results of these calls.
+
+In a durable run (docs/decisions/0099) an answer of the model with calls is a step, with the
+messages of the library that are new, and each executed call is another one. The next process goes
+on with these messages: the library executes the calls of the last answer again, and those that have
+ended get their stored result.
 """
 
 from __future__ import annotations
@@ -26,33 +31,35 @@ from pydantic_ai.capabilities import Hooks
 from pydantic_ai.exceptions import (
     ApprovalRequired,
     CallDeferred,
+    ModelRetry,
     ToolFailed,
     ToolFailedError,
     ToolRetryError,
 )
-from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ToolCallPart, ToolReturn
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelResponse,
+    ToolCallPart,
+    ToolReturn,
+)
 from pydantic_ai.toolsets import AbstractToolset
 from pydantic_ai.usage import RunUsage
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from agentctl.records.approvals import ApprovalKind, ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.json_values import NotSerializable, clean_json_value
+from agentctl.runtime.journal import ENDED, IDEMPOTENT, Journal, JournaledCall
+from agentctl.runtime.json_values import clean_json_value
 from agentctl.runtime.models.calls import parse_arguments
-from agentctl.runtime.pauses import Ask, Decided, Paused, to_text
+from agentctl.runtime.pauses import Ask, CallOutcome, CallPause, Decided, Paused, to_text
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_failures import list_causes
-from agentctl.runtime.runners.pydantic_ai_journal import (
-    StepJournal,
-    dump_result,
-    load_result,
-    to_jsonable,
-    usage_adapter,
-)
+from agentctl.runtime.runners.library_runner import DecidedCalls
 from agentctl.runtime.tools.call_rules import choose_strictest, find_policy, list_unmatched
 from agentctl.runtime.tools.external import read_client_tools
-from agentctl.runtime.tools.functions import result_to_text
+from agentctl.runtime.transcript.transcript import TranscriptMark
 from agentctl.work.run_scope import CurrentCall, current_call
 
 DEFERRED = "The call was deferred"
@@ -62,6 +69,9 @@ _KINDS: dict[str, ApprovalKind] = {
     "question": "input",
     "external": "external",
 }
+
+_usage_adapter = TypeAdapter(RunUsage)
+_return_adapter = TypeAdapter(ToolReturn[Any])
 
 
 def allow_deferred_calls(steps: Any) -> None:
@@ -114,22 +124,21 @@ class DeferredCalls:
     """
 
     def __init__(self, run: HostedRun, approve: Mapping[str, ApprovalPolicy]) -> None:
-        self.state: Mapping[str, Any] | None = run.leg.state if run.leg is not None else None
+        leg, journal = run.environment.leg, run.environment.journal
+        self.state: Mapping[str, Any] | None = None if leg is None else leg.state
         self.usage = RunUsage()
         self._run = run
         self._approve = approve
         self._decisions: dict[str, Decided] = {}
-        self._begun: set[str] = set()
+        self._decided = DecidedCalls(run)
         self._failed: tuple[Exception | None, str] = None, ""
-        self._client_tools = read_client_tools(run.spec)
-        self.journal: StepJournal | None = None
-        if run.journal is not None:
-            self.journal = StepJournal(run, run.journal, self.state)
-        if self.state is None or run.leg is None:
+        self._client_tools = read_client_tools(run.environment.spec)
+        self.journal = None if journal is None else StepJournal(run, journal, self.state)
+        if self.state is None or leg is None:
             return
-        self.usage = usage_adapter.validate_python(self.state["usage"])
+        self.usage = _usage_adapter.validate_python(self.state["usage"])
         for call_id, kind in self.state["calls"].items():
-            decision = run.leg.find(call_id, kind)
+            decision = leg.find(call_id, kind)
             if decision is None:
                 raise ExecutionError("INTERNAL", "A decision of the run is missing")
             self._decisions[call_id] = decision
@@ -170,7 +179,7 @@ class DeferredCalls:
             return None
         results = DeferredToolResults(metadata=dict(self.state["metadata"]))
         for call_id, decision in self._decisions.items():
-            if decision.execution in ("done", "failed"):
+            if decision.execution in ENDED:
                 # Also a call that an earlier leg has made, which was lost afterwards.
                 failed = decision.execution == "failed"
                 results.calls[call_id] = _to_result(decision.result, failed=failed)
@@ -181,6 +190,7 @@ class DeferredCalls:
             elif not decision.is_approved:
                 results.approvals[call_id] = ToolDenied(decision.refusal)
             else:
+                self._decided.approved[call_id] = decision
                 edited = decision.arguments if decision.is_edited else None
                 results.approvals[call_id] = ToolApproved(override_args=edited)
         return results
@@ -202,9 +212,10 @@ class DeferredCalls:
         Raises:
             ExecutionError: the messages have no JSON form.
         """
-        asks = [self._build_approval(requests, call, steps) for call in _list_calls(requests)]
+        calls = [*requests.approvals, *requests.calls]
+        asks = [self._build_approval(requests, call, steps) for call in calls]
         try:
-            stored = to_jsonable(messages)
+            stored = _to_jsonable(messages)
             metadata = TypeAdapter(dict[str, Any]).dump_python(requests.metadata, mode="json")
         except (PydanticSerializationError, UnicodeError) as error:
             detail = "The run cannot wait: its messages have no JSON form"
@@ -212,7 +223,7 @@ class DeferredCalls:
         state = {
             "messages": stored,
             "first_message": first,
-            "usage": usage_adapter.dump_python(steps.usage, mode="json"),
+            "usage": _usage_adapter.dump_python(steps.usage, mode="json"),
             "metadata": metadata,
             "calls": {asked.tool_call_id: asked.kind for asked in asks},
         }
@@ -257,25 +268,20 @@ class DeferredCalls:
     async def _begin_call(
         self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: dict[str, Any]
     ) -> dict[str, Any]:
-        decision = self._decisions.get(call.tool_call_id)
         if self.journal is not None and self.journal.find_result(call) is not None:
             return args
         if not ctx.tool_call_approved and self._find_policy(call.tool_name, ctx.tool_manager):
             raise ApprovalRequired
-        if decision is None or not ctx.tool_call_approved:
-            await self._run.begin_effect()
-            if self.journal is not None:
-                await self.journal.begin_call(call, tool_def)
-        else:
-            await self._run.begin_approved(decision.approval_id)
-            self._begun.add(decision.approval_id)
+        await self._decided.begin(call.tool_call_id)
+        if self.journal is not None and call.tool_call_id not in self._decided.approved:
+            await self.journal.begin_call(call, tool_def)
         return args
 
     async def _execute_call(
         self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: dict[str, Any], handler: Any
     ) -> Any:
         if self.journal is not None and (known := self.journal.find_result(call)) is not None:
-            return load_result(known)
+            return _load_result(known)
         end = partial(self._end_call, call, tool_def)
         token = current_call.set(CurrentCall(call.tool_call_id, call.tool_name))
         try:
@@ -297,12 +303,8 @@ class DeferredCalls:
         finally:
             current_call.reset(token)
         value = result.return_value if isinstance(result, ToolReturn) else result
-        try:
-            text = result_to_text(value, self._run.limits.tool_result_bytes)
-        except NotSerializable:
-            text = "The result has no JSON form"
-        more = dump_result(result) if self.journal is not None else None
-        await end(text, more=more)
+        more = _dump_result(result) if self.journal is not None else None
+        await end(self._run.format_result(value), more=more)
         return result
 
     async def _end_call(
@@ -315,19 +317,154 @@ class DeferredCalls:
         waits: bool = False,
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        decision = self._decisions.get(call.tool_call_id)
-        if decision is not None and decision.approval_id in self._begun:
-            self._begun.discard(decision.approval_id)
-            await self._run.end_approved(decision.approval_id, text, failed=failed)
+        if call.tool_call_id in self._decided.approved:
+            await self._decided.end(call.tool_call_id, text, failed=failed)
         elif self.journal is not None:
             await self.journal.end_call(call, tool_def, text, failed=failed, waits=waits, more=more)
-
-
-def _list_calls(requests: DeferredToolRequests) -> list[ToolCallPart]:
-    return [*requests.approvals, *requests.calls]
 
 
 def _to_result(value: Any, *, failed: bool = False) -> ToolReturn[Any] | ToolFailed:
     if failed:
         return ToolFailed(to_text(value))
     return ToolReturn(value)
+
+
+class StepJournal:
+    """The steps of one leg of a durable run.
+
+    Args:
+        state: the state of the earlier legs; None in the first one.
+    """
+
+    def __init__(self, run: HostedRun, journal: Journal, state: Mapping[str, Any] | None) -> None:
+        self._run = run
+        self._journal = journal
+        self._known: Mapping[str, Mapping[str, Any]] = (state or {}).get("known", {})
+        self._kept: list[ModelMessage] = []
+        self._mark = TranscriptMark() if state is None else run.transcript.mark()
+        # A later leg begins with the calls of an answer that is stored.
+        self._has_answer = state is not None
+        if state is not None and not state.get("announces", True):
+            run.silent_calls = frozenset(self._known)
+
+    @property
+    def is_parking(self) -> bool:
+        """True once the run is to be handed over before its next step."""
+        return self._journal.is_parking
+
+    async def add_answer(self, response: ModelResponse, first: int, steps: Any) -> None:
+        """Store an answer of the model, unless it has no calls that are executed or is stored.
+
+        Args:
+            first: number of the messages of earlier runs.
+            steps: the run of the library.
+
+        Raises:
+            ExecutionError: the messages have no JSON form.
+        """
+        tools, messages = steps.ctx.deps.tool_manager, steps.all_messages()
+        if self._has_answer:
+            self._has_answer, self._kept = False, [*messages]
+            return
+
+        calls = [call for call in response.tool_calls if not _is_output(tools, call)]
+        if not calls:
+            return
+        count = len(self._kept)
+        is_longer = all(a is b for a, b in zip(self._kept, messages, strict=False))
+        if count > len(messages) or not is_longer:
+            # The library, or a processor of the history, has changed earlier messages.
+            count = 0
+
+        try:
+            new = _to_jsonable(messages[count:])
+        except (PydanticSerializationError, UnicodeError) as error:
+            detail = "The run cannot be durable: its messages have no JSON form"
+            raise ExecutionError("STATE_REJECTED", detail) from error
+
+        self._run.request_calls(
+            [(call.tool_call_id, call.tool_name, parse_arguments(call.args)) for call in calls]
+        )
+        native = {
+            "messages": new,
+            "replaced": count == 0,
+            "first_message": first,
+            "usage": _usage_adapter.dump_python(steps.usage, mode="json"),
+        }
+        transcript = self._run.transcript
+        added, self._mark = transcript.since(self._mark, results=True), transcript.mark()
+        await self._journal.add_answer({"native": native, "transcript": added})
+        self._kept = [*messages]
+
+    def find_result(self, call: ToolCallPart) -> Mapping[str, Any] | None:
+        """Return what an earlier process has stored for a call; None if it has to be made."""
+        return self._known.get(call.tool_call_id)
+
+    async def begin_call(self, call: ToolCallPart, tool_def: Any) -> None:
+        """Store that a call begins."""
+        await self._journal.begin_call(_describe(call, tool_def), {})
+
+    async def end_call(
+        self,
+        call: ToolCallPart,
+        tool_def: Any,
+        text: str,
+        *,
+        failed: bool = False,
+        waits: bool = False,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Store the end of a call.
+
+        Args:
+            waits: True if it waits for a person instead.
+            more: the value for the model.
+        """
+        outcome = CallOutcome(text, failed=failed, pause=CallPause([], None) if waits else None)
+        await self._journal.end_call(_describe(call, tool_def), outcome, more or {})
+
+
+def _to_jsonable(messages: Sequence[ModelMessage]) -> list[Any]:
+    """Return messages as JSON values.
+
+    Raises:
+        PydanticSerializationError: a value has no JSON form.
+    """
+    stored: list[Any] = ModelMessagesTypeAdapter.dump_python([*messages], mode="json")
+    return stored
+
+
+def _dump_result(result: Any) -> dict[str, Any]:
+    """Return the JSON form of what a tool has returned, see `_load_result`."""
+    try:
+        if isinstance(result, ToolReturn):
+            return {"returned": _return_adapter.dump_python(result, mode="json")}
+        return {"value": to_jsonable_python(result, serialize_unknown=True)}
+    except (PydanticSerializationError, UnicodeError):
+        return {}
+
+
+def _load_result(stored: Mapping[str, Any]) -> Any:
+    """Return what a tool has returned in an earlier process.
+
+    Raises:
+        ToolFailed, ModelRetry: it has failed.
+    """
+    if stored.get("retry"):
+        raise ModelRetry(stored["text"])
+    if stored["failed"]:
+        raise ToolFailed(stored["text"])
+    if "returned" in stored:
+        return _return_adapter.validate_python(stored["returned"])
+    return stored.get("value", stored["text"])
+
+
+def _describe(call: ToolCallPart, tool_def: Any) -> JournaledCall:
+    arguments = clean_json_value(parse_arguments(call.args))
+    idempotent = (tool_def.metadata or {}).get(IDEMPOTENT) is True
+    return JournaledCall(call.tool_call_id, call.tool_name, arguments, idempotent)
+
+
+def _is_output(tools: Any, call: ToolCallPart) -> bool:
+    definition = tools.get_tool_def(call.tool_name)
+    return definition is not None and definition.kind == "output"

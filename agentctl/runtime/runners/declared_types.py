@@ -1,21 +1,20 @@
-"""Input schemas from the annotations of Python."""
+"""The types that agents declare: schemas of their input, and values for their deps or context."""
 
 from __future__ import annotations
 
-import collections.abc
 import dataclasses
+from collections.abc import Callable, Mapping, MutableMapping
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
+from agentctl.agents import RunContext
 from agentctl.runtime.imports import UnusableObject
 from agentctl.runtime.input_schema import InputSchema, WrongInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pydantic import TypeAdapter
 
-_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_MAPPINGS = (dict, Mapping, MutableMapping)
 
 _RAISED_BY_CODE = ("value_error", "assertion_error")
 """Errors of pydantic with the text of an exception, which may contain a secret."""
@@ -88,3 +87,25 @@ def _build_converter(adapter: TypeAdapter[Any]) -> Callable[[dict[str, Any]], An
         raise WrongInput(text, place)
 
     return convert
+
+
+def find_default(declared: Any) -> Callable[[RunContext], Any] | None:
+    """Return a function that creates a value for each run; None if the class needs values.
+
+    Args:
+        declared: a dataclass, a pydantic model, a typed dictionary or another class.
+    """
+    if getattr(declared, "__required_keys__", None) or not _can_make(declared):
+        return None
+    return lambda _: declared()
+
+
+def _can_make(declared: Any) -> bool:
+    if getattr(declared, "__module__", "builtins") == "builtins" and declared is not dict:
+        # Such as `str`, whose value without arguments has no meaning.
+        return False
+    try:
+        declared()
+    except Exception:
+        return False
+    return True
