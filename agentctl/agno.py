@@ -14,10 +14,9 @@ from agno.models.message import Message
 from agno.models.response import ModelResponse
 from agno.utils.models.schema_utils import get_response_schema_for_provider
 
-from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.models.access import check_model, get_access
 from agentctl.runtime.models.answering import (
-    NATIVE,
     Answered,
     AnswerRequest,
     AnswerSchema,
@@ -31,7 +30,8 @@ from agentctl.runtime.models.answering import (
     stream_to_thread,
     write_arguments,
 )
-from agentctl.runtime.models.calls import build_answer, build_result, parse_arguments
+from agentctl.runtime.models.calls import parse_arguments
+from agentctl.runtime.models.neutral_messages import NATIVE, NeutralMessages, check_model_failure
 
 
 @dataclass
@@ -68,40 +68,32 @@ class Model(BaseModel):  # type: ignore[misc]
     async def ainvoke(
         self, messages: list[Message], assistant_message: Message, **options: Any
     ) -> ModelResponse:
-        assistant_message.metrics.start_timer()
-        with _as_library_errors(self):
+        with _calling(self, assistant_message):
             thinking, answered = await fetch_answer(self._build_request(messages, options))
-        assistant_message.metrics.stop_timer()
-        return _build_whole(thinking, answered)
+        return _build_end(answered, thinking)
 
     async def ainvoke_stream(
         self, messages: list[Message], assistant_message: Message, **options: Any
     ) -> AsyncIterator[ModelResponse]:
-        assistant_message.metrics.start_timer()
-        with _as_library_errors(self):
+        with _calling(self, assistant_message):
             async with aclosing(stream_answer(self._build_request(messages, options))) as pieces:
                 async for piece in pieces:
                     yield _build_response(piece)
-        assistant_message.metrics.stop_timer()
 
     def invoke(
         self, messages: list[Message], assistant_message: Message, **options: Any
     ) -> ModelResponse:
-        assistant_message.metrics.start_timer()
-        with _as_library_errors(self):
+        with _calling(self, assistant_message):
             thinking, answered = fetch_to_thread(self._build_request(messages, options))
-        assistant_message.metrics.stop_timer()
-        return _build_whole(thinking, answered)
+        return _build_end(answered, thinking)
 
     def invoke_stream(
         self, messages: list[Message], assistant_message: Message, **options: Any
     ) -> Iterator[ModelResponse]:
-        assistant_message.metrics.start_timer()
         request = self._build_request(messages, options)
-        with _as_library_errors(self), closing(stream_to_thread(request)) as pieces:
+        with _calling(self, assistant_message), closing(stream_to_thread(request)) as pieces:
             for piece in pieces:
                 yield _build_response(piece)
-        assistant_message.metrics.stop_timer()
 
     def _parse_provider_response(self, response: Any, **options: Any) -> ModelResponse:
         """Not used: `ainvoke` returns the response of agno."""
@@ -121,33 +113,26 @@ class Model(BaseModel):  # type: ignore[misc]
             "temperature": self.temperature,
             "max_tokens": self.max_tokens,
             "top_p": self.top_p,
-            "stop": tuple(stop) if stop else None,
+            "stop": tuple(stop or ()) or None,
             "seed": self.seed,
             "reasoning_effort": self.reasoning_effort,
             "timeout_seconds": self.timeout,
         }
-        instructions, converted = _convert_messages(messages)
+        converted, access = _convert_messages(messages), get_access()
+        # The runner of agno does not see the runs that the code of a tool starts.
+        run: Any = options.get("run_response")
+        is_seen = run is None or access.seen_runs is None or run.run_id in access.seen_runs
         return AnswerRequest(
             self.id,
-            instructions,
-            converted,
+            converted.instructions,
+            converted.messages,
             tools,
             settings,
             choice,
             _read_format(options.get("response_format")),
             select_options(options),
-            is_reported=_is_reported(options.get("run_response")),
+            is_reported=access.reports("agno") and is_seen,
         )
-
-
-def _is_reported(run: Any) -> bool:
-    """Return True if the runner of agno sees the run that calls a model.
-
-    It does not see the runs that the code of a tool starts.
-    """
-    access = get_access()
-    is_seen = run is None or access.seen_runs is None or run.run_id in access.seen_runs
-    return access.reports("agno") and is_seen
 
 
 def _read_format(asked: Any) -> AnswerSchema | None:
@@ -159,47 +144,37 @@ def _read_format(asked: Any) -> AnswerSchema | None:
 
 
 @contextmanager
-def _as_library_errors(model: Model) -> Iterator[None]:
-    """Raise the failure of a model as agno does, which its retries and fallbacks catch."""
+def _calling(model: Model, answer: Message) -> Iterator[None]:
+    """Measure a call, and raise the failure of a model as agno does, for retries and fallbacks."""
+    answer.metrics.start_timer()
     try:
         yield
     except ExecutionError as failure:
-        if failure.code not in MODEL_FAILURES:
-            raise
+        check_model_failure(failure)
         status = 400 if failure.code in ("CONTEXT_EXCEEDED", "MODEL_REJECTED") else 503
         raise ModelProviderError(failure.detail, status, model.name, model.id) from failure
+    answer.metrics.stop_timer()
 
 
-def _convert_messages(messages: Sequence[Message]) -> tuple[str, list[dict[str, Any]]]:
-    """Return the texts of system messages as instructions, and the other messages."""
-    instructions: list[str] = []
-    converted: list[dict[str, Any]] = []
+def _convert_messages(messages: Sequence[Message]) -> NeutralMessages:
+    converted = NeutralMessages()
     for message in messages:
         if message.images or message.audio or message.videos or message.files:
             raise ModelProviderError("agentctl.agno.Model takes text only", status_code=400)
         text = message.get_content_string() if message.content is not None else ""
         if message.role in ("system", "developer"):
-            instructions.append(text)
+            converted.add_system(text)
         elif message.role == "assistant":
-            converted.append(_convert_answer(message, text))
+            functions = [(call["id"], call["function"]) for call in message.tool_calls or ()]
+            calls = [
+                (key, each["name"], parse_arguments(each["arguments"])) for key, each in functions
+            ]
+            converted.add_answer(text, calls, message.provider_data)
         elif message.role == "tool":
-            called = message.tool_call_id or "", message.tool_name or ""
-            converted.append(build_result(*called, text))
+            converted.add_result(message.tool_call_id or "", text, message.tool_name or "")
         else:
-            converted.append({"role": "user", "content": text})
-    return "\n\n".join(filter(None, instructions)), converted
-
-
-def _convert_answer(message: Message, text: str) -> dict[str, Any]:
-    calls = [
-        {
-            "id": call["id"],
-            "name": call["function"]["name"],
-            "arguments": parse_arguments(call["function"]["arguments"]),
-        }
-        for call in message.tool_calls or ()
-    ]
-    return build_answer(text, calls, (message.provider_data or {}).get(NATIVE))
+            converted.add_user(text)
+    return converted
 
 
 def _build_response(piece: Delta | Answered) -> ModelResponse:
@@ -210,16 +185,12 @@ def _build_response(piece: Delta | Answered) -> ModelResponse:
     return ModelResponse(content=piece.text)
 
 
-def _build_whole(thinking: str, answered: Answered) -> ModelResponse:
-    response = _build_end(answered)
-    response.role = "assistant"
-    response.content = answered.answer.text
-    response.reasoning_content = thinking or None
-    return response
+def _build_end(answered: Answered, thinking: str | None = None) -> ModelResponse:
+    """Build the response with the calls and the usage of an answer.
 
-
-def _build_end(answered: Answered) -> ModelResponse:
-    """Build the response with the calls and the usage of an answer."""
+    Args:
+        thinking: that of an answer that arrives as a whole, with its text.
+    """
     calls = [
         {
             "id": call["id"],
@@ -229,6 +200,9 @@ def _build_end(answered: Answered) -> ModelResponse:
         for call in answered.answer.calls
     ]
     response = ModelResponse(tool_calls=calls)
+    if thinking is not None:
+        response.role, response.content = "assistant", answered.answer.text
+        response.reasoning_content = thinking or None
     if answered.native is not None:
         response.provider_data = {NATIVE: answered.native}
     if (usage := answered.usage) is not None:

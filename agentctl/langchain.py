@@ -32,7 +32,6 @@ from pydantic import BaseModel, ConfigDict
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import check_model, is_known_call
 from agentctl.runtime.models.answering import (
-    NATIVE,
     PROVIDER,
     Answered,
     AnswerRequest,
@@ -46,7 +45,7 @@ from agentctl.runtime.models.answering import (
     stream_answer,
     stream_to_thread,
 )
-from agentctl.runtime.models.calls import build_answer, build_result
+from agentctl.runtime.models.neutral_messages import NATIVE, NeutralMessages
 
 _SYSTEM_ROLES = ("system", "developer")
 _ROLES = ("user", "assistant", *_SYSTEM_ROLES)
@@ -224,11 +223,11 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
             "timeout_seconds": self.timeout,
         }
         own |= {name: options[name] for name in own if options.get(name) is not None}
-        instructions, converted = _convert_messages(messages)
+        converted = _convert_messages(messages)
         return AnswerRequest(
             self.model,
-            instructions,
-            converted,
+            converted.instructions,
+            converted.messages,
             tools,
             own,
             choice,
@@ -258,35 +257,27 @@ def _read_format(asked: object) -> AnswerSchema | None:
     return read_format(asked)
 
 
-def _convert_messages(messages: Sequence[BaseMessage]) -> tuple[str, list[dict[str, Any]]]:
-    """Return the texts of the system messages as instructions, and the other messages."""
-    instructions: list[str] = []
-    converted: list[dict[str, Any]] = []
-    names: dict[str, str] = {}
+def _convert_messages(messages: Sequence[BaseMessage]) -> NeutralMessages:
+    converted = NeutralMessages()
     for message in messages:
         text = _read_text(message)
         role = message.role if isinstance(message, ChatMessage) else "user"
         if role not in _ROLES:
             raise ValueError(f"agentctl.langchain.ChatModel takes no message of the role {role!r}")
         if isinstance(message, SystemMessage) or role in _SYSTEM_ROLES:
-            instructions.append(text)
+            converted.add_system(text)
         elif isinstance(message, AIMessage):
-            calls = [
-                {"id": call["id"] or "", "name": call["name"], "arguments": call["args"]}
-                for call in message.tool_calls
-            ]
-            names |= {call["id"]: call["name"] for call in calls}
-            native = message.additional_kwargs.get(NATIVE)
-            converted.append(build_answer(text, calls, native))
+            calls = [(call["id"] or "", call["name"], call["args"]) for call in message.tool_calls]
+            converted.add_answer(text, calls, message.additional_kwargs)
         elif isinstance(message, ToolMessage):
-            call_id = message.tool_call_id
-            name = message.name or names.get(call_id, "")
-            converted.append(build_result(call_id, name, text))
+            converted.add_result(message.tool_call_id, text, message.name or None)
+        elif role == "assistant":
+            converted.add_answer(text, (), None)
         elif isinstance(message, HumanMessage | ChatMessage):
-            converted.append({"role": role, "content": text})
+            converted.add_user(text)
         else:
             raise ValueError(f"agentctl.langchain.ChatModel takes no {type(message).__name__}")
-    return "\n\n".join(filter(None, instructions)), converted
+    return converted
 
 
 def _read_text(message: BaseMessage) -> str:
@@ -309,7 +300,21 @@ def _read_text(message: BaseMessage) -> str:
 
 def _build_chunk(piece: Delta | Answered) -> ChatGenerationChunk:
     if isinstance(piece, Answered):
-        message = _build_last_chunk(piece)
+        # LangChain completes arguments that are not JSON, such as those of an answer that was cut:
+        # it would call the tool with half a text. So they stay the value of `INVALID_JSON`.
+        calls = [
+            tool_call_chunk(
+                name=call["name"],
+                args=orjson.dumps(call["arguments"]).decode(),
+                id=call["id"],
+                index=index,
+            )
+            for index, call in enumerate(piece.answer.calls)
+        ]
+        details = _build_details(piece, {})
+        message = AIMessageChunk(
+            content="", tool_call_chunks=calls, chunk_position="last", **details
+        )
     elif piece.is_thinking:
         thinking = {"reasoning_content": piece.text}
         message = AIMessageChunk(content="", additional_kwargs=thinking)
@@ -318,25 +323,16 @@ def _build_chunk(piece: Delta | Answered) -> ChatGenerationChunk:
     return ChatGenerationChunk(message=message)
 
 
-def _build_last_chunk(answered: Answered) -> AIMessageChunk:
-    # LangChain completes arguments that are not JSON, such as those of an answer that was cut: it
-    # would call the tool with half a text. So they stay the value of `INVALID_JSON`.
-    pieces = [
-        tool_call_chunk(
-            name=call["name"],
-            args=orjson.dumps(call["arguments"]).decode(),
-            id=call["id"],
-            index=index,
-        )
-        for index, call in enumerate(answered.answer.calls)
-    ]
-    return AIMessageChunk(
-        content="", tool_call_chunks=pieces, chunk_position="last", **_build_details(answered, {})
-    )
-
-
 def _build_result(thinking: str, answered: Answered) -> ChatResult:
-    calls, malformed = _split_calls(answered)
+    calls: list[dict[str, Any]] = []
+    malformed: list[dict[str, Any]] = []
+    for call in answered.answer.calls:
+        named, arguments = {"id": call["id"], "name": call["name"]}, call["arguments"]
+        if NOT_AN_OBJECT in arguments:
+            raw = arguments[NOT_AN_OBJECT]
+            malformed.append({**named, "args": raw, "error": "not a JSON object"})
+        else:
+            calls.append({**named, "args": arguments})
     extra = {"reasoning_content": thinking} if thinking else {}
     message = AIMessage(
         content=answered.answer.text,
@@ -345,20 +341,6 @@ def _build_result(thinking: str, answered: Answered) -> ChatResult:
         **_build_details(answered, extra),
     )
     return ChatResult(generations=[ChatGeneration(message=message)])
-
-
-def _split_calls(answered: Answered) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the calls of an answer, and those whose arguments are not a JSON object."""
-    calls: list[dict[str, Any]] = []
-    malformed: list[dict[str, Any]] = []
-    for call in answered.answer.calls:
-        named = {"id": call["id"], "name": call["name"]}
-        if NOT_AN_OBJECT in call["arguments"]:
-            raw = call["arguments"][NOT_AN_OBJECT]
-            malformed.append({**named, "args": raw, "error": "not a JSON object"})
-        else:
-            calls.append({**named, "args": call["arguments"]})
-    return calls, malformed
 
 
 def _build_details(answered: Answered, extra: dict[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from openai.types.responses.response_usage import InputTokensDetails, OutputToke
 
 from agentctl.runtime.models.access import check_model, get_access
 from agentctl.runtime.models.answering import (
-    NATIVE,
     Answered,
     AnswerRequest,
     AnswerSchema,
@@ -39,7 +38,8 @@ from agentctl.runtime.models.answering import (
     stream_answer,
     write_arguments,
 )
-from agentctl.runtime.models.calls import build_result, parse_arguments
+from agentctl.runtime.models.calls import parse_arguments
+from agentctl.runtime.models.neutral_messages import NATIVE, NeutralMessages
 
 
 class Model(BaseModel):  # type: ignore[misc]
@@ -165,9 +165,9 @@ class Model(BaseModel):  # type: ignore[misc]
         output_schema: AgentOutputSchemaBase | None,
         handoffs: Iterable[Handoff[Any, Any]],
     ) -> AnswerRequest:
-        converted = [Converter.tool_to_openai(tool) for tool in tools]
-        converted += [Converter.convert_handoff_tool(handoff) for handoff in handoffs]
-        functions: list[Any] = [tool["function"] for tool in converted if "function" in tool]
+        forms = [Converter.tool_to_openai(tool) for tool in tools]
+        forms += [Converter.convert_handoff_tool(handoff) for handoff in handoffs]
+        functions: list[Any] = [tool["function"] for tool in forms if "function" in tool]
         selected, choice = select_tools(functions, settings.tool_choice)
         output = None
         if output_schema is not None and not output_schema.is_plain_text():
@@ -187,13 +187,11 @@ class Model(BaseModel):  # type: ignore[misc]
         more = dict(settings.extra_args or {})
         chosen["seed"], stop = more.pop("seed", None), more.pop("stop", None)
         chosen["stop"] = (stop,) if isinstance(stop, str) else tuple(stop or ()) or None
-        texts, messages = _convert_items(items)
-        system = "\n\n".join(filter(None, [instructions or "", *texts]))
-        access = get_access()
+        converted, access = _convert_items(instructions or "", items), get_access()
         return AnswerRequest(
             self.model,
-            system,
-            messages,
+            converted.instructions,
+            converted.messages,
             selected,
             chosen,
             choice,
@@ -203,51 +201,33 @@ class Model(BaseModel):  # type: ignore[misc]
         )
 
 
-def _convert_items(
-    items: str | Sequence[Mapping[str, Any]],
-) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the texts of system messages, and the other items as neutral messages.
+def _convert_items(instructions: str, items: str | Sequence[Mapping[str, Any]]) -> NeutralMessages:
+    """Convert instructions and the items after them; items of one answer follow each other.
 
     Raises:
         UserError: an item is no text, call or result of a call.
     """
+    converted = NeutralMessages()
+    converted.add_system(instructions)
     if isinstance(items, str):
-        return [], [{"role": "user", "content": items}]
-    instructions: list[str] = []
-    messages: list[dict[str, Any]] = []
-    names: dict[str, str] = {}
+        converted.add_user(items)
+        return converted
     for item in items:
         kind, role = item.get("type", "message"), item.get("role")
         if kind == "message" and role == "assistant":
-            _extend_answer(messages, item)["content"] += _read_text(item["content"])
+            converted.extend_answer(_read_text(item["content"]), kept=item)
         elif kind == "message" and role in ("system", "developer"):
-            instructions.append(_read_text(item["content"]))
+            converted.add_system(_read_text(item["content"]))
         elif kind == "message":
-            messages.append({"role": "user", "content": _read_text(item["content"])})
+            converted.add_user(_read_text(item["content"]))
         elif kind == "function_call":
-            names[item["call_id"]] = item["name"]
-            call = {
-                "id": item["call_id"],
-                "name": item["name"],
-                "arguments": parse_arguments(item["arguments"]),
-            }
-            _extend_answer(messages, item).setdefault("tool_calls", []).append(call)
+            call = item["call_id"], item["name"], parse_arguments(item["arguments"])
+            converted.extend_answer(calls=[call], kept=item)
         elif kind == "function_call_output":
-            name = names.get(item["call_id"], "")
-            messages.append(build_result(item["call_id"], name, _read_text(item["output"])))
+            converted.add_result(item["call_id"], _read_text(item["output"]))
         elif kind != "reasoning":
             raise UserError(f"agentctl.openai_agents.Model takes no item of the type {kind!r}")
-    return instructions, messages
-
-
-def _extend_answer(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to which an item belongs; items of one answer follow each other."""
-    if not messages or messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": ""})
-    answer = messages[-1]
-    if item.get(NATIVE):
-        answer["native"] = item[NATIVE]
-    return answer
+    return converted
 
 
 def _read_text(content: str | Iterable[Mapping[str, Any]]) -> str:

@@ -33,11 +33,10 @@ from pydantic_ai.usage import RequestUsage
 
 from agentctl.records.components import ToolRecord
 from agentctl.records.run_spec import REQUIRED
-from agentctl.runtime.failures import MODEL_FAILURES, ExecutionError
+from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import check_model, get_access
 from agentctl.runtime.models.answering import (
-    NATIVE,
     PROVIDER,
     Answered,
     AnswerRequest,
@@ -47,7 +46,8 @@ from agentctl.runtime.models.answering import (
     select_options,
     stream_answer,
 )
-from agentctl.runtime.models.calls import build_answer, build_result, parse_arguments
+from agentctl.runtime.models.calls import parse_arguments
+from agentctl.runtime.models.neutral_messages import NATIVE, NeutralMessages, check_model_failure
 
 _SETTINGS = {
     "temperature": "temperature",
@@ -144,8 +144,9 @@ class Model(BaseModel[Any]):
         options = select_options(values)
         if "stop" in chosen:
             chosen["stop"] = tuple(chosen["stop"])
-        if parameters.thinking is not None:
-            chosen["reasoning_effort"] = _convert_thinking(parameters.thinking)
+        if (thinking := parameters.thinking) is not None:
+            effort = "none" if thinking is False else str(thinking)
+            chosen["reasoning_effort"] = None if thinking is True else effort
         tools: list[ToolRecord] = [
             {
                 "name": tool.name,
@@ -165,24 +166,21 @@ class Model(BaseModel[Any]):
         output = None
         if parameters.output_mode == "native" and (asked := parameters.output_object):
             output = AnswerSchema(asked.json_schema, asked.name, asked.description)
-        instructions, converted = _convert_messages(messages)
-        parts = self._get_instruction_parts(messages, parameters) or []
-        instructions += [part.content for part in parts]
-        text = "\n\n".join(filter(None, instructions))
-        return (
-            AnswerRequest(
-                self._model_name,
-                text,
-                converted,
-                tools,
-                chosen,
-                choice,
-                output,
-                options,
-                is_reported=get_access().reports("pydantic-ai"),
-            ),
-            parameters,
+        converted = _convert_messages(messages)
+        for part in self._get_instruction_parts(messages, parameters) or []:
+            converted.add_system(part.content)
+        request = AnswerRequest(
+            self._model_name,
+            converted.instructions,
+            converted.messages,
+            tools,
+            chosen,
+            choice,
+            output,
+            options,
+            is_reported=get_access().reports("pydantic-ai"),
         )
+        return request, parameters
 
 
 @dataclass
@@ -196,25 +194,25 @@ class _StreamedAnswer(StreamedResponse):
 
     async def _get_event_iterator(self) -> AsyncIterator[ModelResponseStreamEvent]:
         parts = self._parts_manager
-        async for piece in _read(self._pieces, self._model):
-            if isinstance(piece, Delta):
-                handle = (
-                    parts.handle_thinking_delta if piece.is_thinking else parts.handle_text_delta
-                )
-                for event in handle(vendor_part_id=None, content=piece.text):
-                    yield event
-                continue
-            for call in piece.answer.calls:
-                yield parts.handle_tool_call_part(
-                    vendor_part_id=call["id"],
-                    tool_name=call["name"],
-                    args=_write_arguments(call),
-                    tool_call_id=call["id"],
-                )
-            self._model = piece.model
-            self._usage = _convert_usage(piece.usage)
-            self.finish_reason = _convert_reason(piece)
-            self.provider_details = _build_details(piece)
+        with _as_library_errors(self._model):
+            async for piece in self._pieces:
+                if isinstance(piece, Delta):
+                    is_thinking = piece.is_thinking
+                    handle = parts.handle_thinking_delta if is_thinking else parts.handle_text_delta
+                    for event in handle(vendor_part_id=None, content=piece.text):
+                        yield event
+                    continue
+                for call in piece.answer.calls:
+                    yield parts.handle_tool_call_part(
+                        vendor_part_id=call["id"],
+                        tool_name=call["name"],
+                        args=_write_arguments(call),
+                        tool_call_id=call["id"],
+                    )
+                self._model = piece.model
+                self._usage = _convert_usage(piece.usage)
+                self.finish_reason = _convert_reason(piece)
+                self.provider_details = _build_details(piece)
 
     async def close_stream(self) -> None:
         await self._pieces.aclose()
@@ -242,55 +240,38 @@ def _as_library_errors(model: str) -> Iterator[None]:
     try:
         yield
     except ExecutionError as failure:
-        if failure.code not in MODEL_FAILURES:
-            raise
+        check_model_failure(failure)
         raise ModelAPIError(model, failure.detail) from failure
 
 
-async def _read(
-    pieces: AsyncGenerator[Delta | Answered], model: str
-) -> AsyncGenerator[Delta | Answered]:
-    with _as_library_errors(model):
-        async for piece in pieces:
-            yield piece
-
-
-def _convert_messages(messages: Sequence[ModelMessage]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the texts of system prompts, and the other messages in neutral form."""
-    instructions: list[str] = []
-    converted: list[dict[str, Any]] = []
+def _convert_messages(messages: Sequence[ModelMessage]) -> NeutralMessages:
+    converted = NeutralMessages()
     for message in messages:
         if isinstance(message, ModelResponse):
-            converted.append(_convert_answer(message))
+            texts = [part.content for part in message.parts if isinstance(part, TextPart)]
+            calls = [
+                (part.tool_call_id, part.tool_name, parse_arguments(part.args))
+                for part in message.parts
+                if isinstance(part, ToolCallPart)
+            ]
+            text = "\n\n".join(filter(None, texts))
+            converted.add_answer(text, calls, message.provider_details)
             continue
         assert isinstance(message, ModelRequest)
         for part in message.parts:
             if isinstance(part, SystemPromptPart):
-                instructions.append(part.content)
+                converted.add_system(part.content)
             elif isinstance(part, UserPromptPart):
-                converted.append({"role": "user", "content": _read_text(part)})
+                converted.add_user(_read_text(part))
             elif isinstance(part, ToolReturnPart):
-                result = part.model_response_str()
-                converted.append(build_result(part.tool_call_id, part.tool_name, result))
+                converted.add_result(part.tool_call_id, part.model_response_str(), part.tool_name)
             elif isinstance(part, RetryPromptPart) and part.tool_name is not None:
-                result = part.model_response()
-                converted.append(build_result(part.tool_call_id, part.tool_name, result))
+                converted.add_result(part.tool_call_id, part.model_response(), part.tool_name)
             elif isinstance(part, RetryPromptPart):
-                converted.append({"role": "user", "content": part.model_response()})
+                converted.add_user(part.model_response())
             else:
                 raise UserError(f"agentctl.pydantic_ai.Model takes no {type(part).__name__}")
-    return instructions, converted
-
-
-def _convert_answer(message: ModelResponse) -> dict[str, Any]:
-    texts = [part.content for part in message.parts if isinstance(part, TextPart)]
-    calls = [
-        {"id": part.tool_call_id, "name": part.tool_name, "arguments": parse_arguments(part.args)}
-        for part in message.parts
-        if isinstance(part, ToolCallPart)
-    ]
-    text = "\n\n".join(filter(None, texts))
-    return build_answer(text, calls, (message.provider_details or {}).get(NATIVE))
+    return converted
 
 
 def _read_text(part: UserPromptPart) -> str:
@@ -307,12 +288,6 @@ def _write_arguments(call: Mapping[str, Any]) -> Any:
     """Return the arguments of a call; text that is not a JSON object is for the agent to refuse."""
     arguments = call["arguments"]
     return arguments.get(NOT_AN_OBJECT, arguments)
-
-
-def _convert_thinking(thinking: Any) -> str | None:
-    if thinking is True:
-        return None
-    return "none" if thinking is False else str(thinking)
 
 
 def _convert_usage(usage: Mapping[str, int] | None) -> RequestUsage:

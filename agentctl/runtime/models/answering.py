@@ -51,9 +51,6 @@ _EMPTY_ANSWER_REASONS = {
 PROVIDER = "agentctl"
 """The provider that answers name to their library; the name of their model is the id of it."""
 
-NATIVE = "agentctl_native"
-"""Name under which the messages of libraries keep `Answered.native`."""
-
 _JSON_OBJECT = {"type": "json_object"}
 
 
