@@ -23,9 +23,13 @@ from agno.team import Team
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.runners.agno_pauses import AgnoCall, walk_members, walk_paused
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.library_failures import find_failure, find_failure_code, read_status
 from agentctl.runtime.runners.library_members import LibraryMembers
-from agentctl.runtime.runners.library_runner import DecidedCalls
+from agentctl.runtime.runners.library_runner import (
+    DecidedCalls,
+    find_failure,
+    find_failure_code,
+    read_status,
+)
 from agentctl.runtime.transcript.spans import Span
 
 _SERVER_STATE = frozenset(

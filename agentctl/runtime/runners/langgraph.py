@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import field
 from typing import Any
 
 import orjson
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.messages import HumanMessage, ToolMessage, convert_to_messages
 from langgraph.errors import GraphDrained, GraphRecursionError
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
@@ -21,12 +22,12 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.strict import find_object
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.imports import UnusableObject
+from agentctl.runtime.input_schema import InputSchema, WrongInput
 from agentctl.runtime.journal import Parked
 from agentctl.runtime.pauses import Decided, Paused
 from agentctl.runtime.runners.declared_types import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_callbacks import ApprovedCalls, Effects, ModelCalls
-from agentctl.runtime.runners.langgraph_input import MESSAGES, read_graph_input
 from agentctl.runtime.runners.langgraph_journal import (
     THREAD,
     DurableSaver,
@@ -50,6 +51,16 @@ from agentctl.work.event_loop import retrieve_exception, wait_until_done
 
 _GRACE_SECONDS = 0.03
 """Time that the tasks of a cancelled graph have to end; the engine waits for longer."""
+
+
+_MESSAGES = "messages"
+
+_MESSAGES_SCHEMA = {
+    "type": "array",
+    "description": "Messages before the message of the run, as objects with role and content",
+    "items": {"type": "object"},
+}
+"""The schema of LangChain has each class of messages, and refuses the short forms."""
 
 
 class LangGraphRunner(LibraryRunner):
@@ -102,8 +113,8 @@ class LangGraphRunner(LibraryRunner):
         self._build_context = build_context
         self._graph = graph
         self._has_checkpointer = bool(graph.checkpointer)
-        self._schema = self.input_schema = read_graph_input(graph)
-        self._takes_messages = MESSAGES in self._schema.schema["properties"]
+        self._schema = self.input_schema = _read_graph_input(graph)
+        self._takes_messages = _MESSAGES in self._schema.schema["properties"]
 
     async def run(self, message: str, run: HostedRun) -> None:
         """Execute a run in a separate task.
@@ -352,8 +363,8 @@ class LangGraphRunner(LibraryRunner):
 
 def _add_messages(given: dict[str, Any], earlier: list[Any], new: list[Any]) -> dict[str, Any]:
     """Return the input of a graph: its object, with the messages of the session and of the run."""
-    messages = [*earlier, *given.get(MESSAGES, ()), *new]
-    return {**given, MESSAGES: messages} if messages else given
+    messages = [*earlier, *given.get(_MESSAGES, ()), *new]
+    return {**given, _MESSAGES: messages} if messages else given
 
 
 @dataclass(slots=True)
@@ -370,3 +381,74 @@ class _Thread:
     input: Any = None
     saver: RunSaver | None = None
     options: dict[str, Any] = field(default_factory=dict)
+
+
+def _read_graph_input(graph: Any) -> InputSchema:
+    """Return the schema of the object that a compiled graph takes.
+
+    `messages` is not required: the server adds the message of the run. A typed dictionary that is
+    the state, too, requires nothing: nodes write most of its keys, and LangGraph demands none. An
+    object is required if other fields are, or if the graph takes no messages.
+
+    Raises:
+        UnusableObject: the input of the graph is no object.
+    """
+    builder: Any = getattr(graph, "builder", None)
+    schema = _read_schema(graph, builder)
+    properties = dict(schema.get("properties") or {})
+    if schema.get("type") != "object" or (builder is not None and not properties):
+        raise UnusableObject(
+            "the input of the graph is no object", "call it in an async function of your own"
+        )
+    takes_messages = _MESSAGES in properties
+    is_free = takes_messages and builder is not None and _is_free(builder)
+    listed = () if is_free else schema.get("required") or ()
+    required = [name for name in listed if name != _MESSAGES]
+    if takes_messages:
+        properties[_MESSAGES] = _MESSAGES_SCHEMA
+    # Code of a graph that takes messages alone may read any object from its run context.
+    if set(properties) - {_MESSAGES}:
+        schema.setdefault("additionalProperties", False)
+    schema |= {"properties": properties, "required": required}
+    schema["$defs"] = _find_used(properties, schema.get("$defs") or {})
+    if not schema["$defs"]:
+        del schema["$defs"]
+    is_required = bool(required) or not takes_messages
+    return InputSchema(schema, is_required=is_required, convert=_convert)
+
+
+def _is_free(builder: Any) -> bool:
+    schema = builder.input_schema
+    return schema is builder.state_schema and hasattr(schema, "__total__")
+
+
+def _read_schema(graph: Any, builder: Any) -> dict[str, Any]:
+    try:
+        return dict(graph.get_input_jsonschema())
+    except Exception:
+        # A type has no JSON Schema; the names of the fields are known all the same.
+        fields = {} if builder is None else builder.schemas.get(builder.input_schema, {})
+        return {"type": "object", "properties": {name: {} for name in fields}}
+
+
+def _find_used(properties: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the definitions to which the properties refer, and those to which these refer."""
+    used: dict[str, Any] = {}
+    texts = [json.dumps(properties)]
+    while texts:
+        text = texts.pop()
+        for name, definition in known.items():
+            if name not in used and f'"#/$defs/{name}"' in text:
+                used[name] = definition
+                texts.append(json.dumps(definition))
+    return used
+
+
+def _convert(value: dict[str, Any]) -> dict[str, Any]:
+    if _MESSAGES not in value:
+        return value
+    try:
+        return {**value, _MESSAGES: convert_to_messages(value[_MESSAGES])}
+    except Exception:
+        # The text of the exception repeats the message.
+        raise WrongInput("is no list of messages with role and content", f".{_MESSAGES}") from None

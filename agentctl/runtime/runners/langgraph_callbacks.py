@@ -18,8 +18,7 @@ from agentctl.runtime.models.access import is_known_call
 from agentctl.runtime.pauses import Decided
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_messages import read_model, read_text, read_usage
-from agentctl.runtime.runners.library_failures import list_causes
-from agentctl.runtime.runners.library_runner import build_refusal
+from agentctl.runtime.runners.library_runner import build_refusal, list_causes
 from agentctl.runtime.transcript.spans import Span, SpanStatus
 
 _HIDDEN_TAG = "nostream"

@@ -21,9 +21,8 @@ from agentctl.runtime.runners.langgraph_callbacks import (
 )
 from agentctl.runtime.runners.langgraph_messages import read_messages, read_text
 from agentctl.runtime.runners.langgraph_space import GraphFacts, GraphSpace
-from agentctl.runtime.runners.library_failures import to_public_failure
 from agentctl.runtime.runners.library_members import LibraryMembers
-from agentctl.runtime.runners.library_runner import DecidedCalls
+from agentctl.runtime.runners.library_runner import DecidedCalls, to_public_failure
 
 _TASK_BYTES = 16_384
 """Maximum JSON of the state that is the input of a member without messages."""

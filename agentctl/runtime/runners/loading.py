@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentctl.errors import InvalidConfiguration
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.imports import UnusableObject, load_object
-from agentctl.runtime.runners.factory import NoAgentKind, build_factory_runner, is_factory
-from agentctl.runtime.runners.library_runner import BuildDeps
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.runners.library_runner import BuildDeps, LibraryRunner, OwnerTask
 from agentctl.runtime.runners.runner import Runner
+
+
+class NoAgentKind(UnusableObject):
+    """An object of no known kind. It may still be a context manager of an agent."""
 
 
 class RunnerOptions(NamedTuple):
@@ -95,6 +100,83 @@ def _build_openai_agents_runner(target: Any, options: RunnerOptions) -> Runner:
     return OpenAIAgentsRunner(target, options.build_deps)
 
 
+def _is_factory(target: object) -> bool:
+    """Return True for a function without parameters."""
+    if not inspect.isroutine(target):
+        return False
+    try:
+        return not inspect.signature(target).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _build_factory_runner(factory: Any, options: RunnerOptions) -> Runner:
+    """Call a factory and build the runner of its result.
+
+    A factory that returns an awaitable or an async context manager is called when the server opens
+    the agent, because that needs the event loop.
+
+    Raises:
+        UnusableObject: the factory failed, or its result is no agent.
+    """
+    if inspect.iscoroutinefunction(factory):
+        return _FactoryRunner(factory, options)
+    try:
+        target = factory()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UnusableObject(f"the function failed ({reason})") from error
+    if inspect.isawaitable(target) or hasattr(target, "__aenter__"):
+        try:
+            return build_runner(target, options)
+        except NoAgentKind:
+            if inspect.iscoroutine(target):
+                target.close()
+            return _FactoryRunner(factory, options)
+    return build_runner(target, options)
+
+
+class _FactoryRunner(LibraryRunner):
+    """The runner of an object that an asynchronous factory makes, once in a process."""
+
+    kind = "factory"
+
+    def __init__(self, factory: Callable[[], Any], options: RunnerOptions) -> None:
+        self._factory = factory
+        self._options = options
+        self._runner: Runner | None = None
+        super().__init__(OwnerTask(self._enter))
+
+    async def run(self, message: str, run: HostedRun) -> None:
+        assert self._runner is not None
+        await self._runner.run(message, run)
+
+    @asynccontextmanager
+    async def _enter(self) -> AsyncIterator[None]:
+        target = self._factory()
+        if inspect.isawaitable(target):
+            target = await target
+        try:
+            runner = build_runner(target, self._options)
+        except NoAgentKind:
+            if not hasattr(target, "__aenter__"):
+                raise
+            async with target as entered, self._open(build_runner(entered, self._options)):
+                yield
+            return
+        async with self._open(runner):
+            yield
+
+    @asynccontextmanager
+    async def _open(self, runner: Runner) -> AsyncIterator[None]:
+        await runner.open()
+        self._runner, self.input_schema = runner, runner.input_schema
+        try:
+            yield
+        finally:
+            await runner.close()
+
+
 def _build_function_runner(target: Any, options: RunnerOptions) -> Runner:
     from agentctl.runtime.runners.functions import build_function_runner
 
@@ -134,10 +216,8 @@ KINDS: tuple[RunnerKind, ...] = (
     ),
     RunnerKind(
         "a function without parameters that returns one of these",
-        is_factory,
-        lambda target, options: build_factory_runner(
-            target, lambda built: build_runner(built, options)
-        ),
+        _is_factory,
+        _build_factory_runner,
         takes=("deps", "approve", "durable"),
     ),
     RunnerKind(

@@ -23,6 +23,7 @@ from agentctl.runtime.runners.library_runner import (
     BuildDeps,
     DecidedCalls,
     LibraryRunner,
+    OwnerTask,
 )
 from agentctl.runtime.runners.openai_agents_parts import (
     RunParts,
@@ -31,7 +32,6 @@ from agentctl.runtime.runners.openai_agents_parts import (
     read_arguments,
 )
 from agentctl.runtime.runners.openai_agents_report import AgentReport, MemberHooks, current_report
-from agentctl.runtime.runners.owner import OwnerTask
 from agentctl.runtime.transcript.history import complete_history
 
 _NO_TRACING = "OPENAI_AGENTS_DISABLE_TRACING"

@@ -35,8 +35,7 @@ from agents.tool_context import ToolContext
 
 from agentctl.runtime.failures import ExecutionError, FailureCode
 from agentctl.runtime.models.calls import parse_arguments
-from agentctl.runtime.runners.library_failures import to_public_failure
-from agentctl.runtime.runners.library_runner import DecidedCalls
+from agentctl.runtime.runners.library_runner import DecidedCalls, to_public_failure
 from agentctl.runtime.runners.openai_agents_parts import (
     Part,
     RunParts,

@@ -45,9 +45,12 @@ from agentctl.runtime.models.library_model import to_model_failure
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.runners.declared_types import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.library_failures import to_public_failure
-from agentctl.runtime.runners.library_runner import BuildDeps, LibraryRunner
-from agentctl.runtime.runners.owner import OwnerTask
+from agentctl.runtime.runners.library_runner import (
+    BuildDeps,
+    LibraryRunner,
+    OwnerTask,
+    to_public_failure,
+)
 from agentctl.runtime.runners.pydantic_ai_calls import (
     DeferredCalls,
     allow_deferred_calls,

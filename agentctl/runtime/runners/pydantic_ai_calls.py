@@ -55,8 +55,7 @@ from agentctl.runtime.json_values import clean_json_value
 from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.pauses import Ask, CallOutcome, CallPause, Decided, Paused, to_text
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.library_failures import list_causes
-from agentctl.runtime.runners.library_runner import DecidedCalls
+from agentctl.runtime.runners.library_runner import DecidedCalls, list_causes
 from agentctl.runtime.tools.call_rules import choose_strictest, find_policy, list_unmatched
 from agentctl.runtime.tools.external import read_client_tools
 from agentctl.runtime.transcript.transcript import TranscriptMark
