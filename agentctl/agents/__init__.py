@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeVar, get_args, overload
@@ -265,15 +265,14 @@ class RunContext(WaitingContext):
             TypeError: a number is not an integer.
             ValueError: a number is negative.
         """
-        usage = Usage(
+        counters = Usage(
             input_tokens,
             output_tokens,
             total_tokens,
             cache_read_tokens,
             cache_write_tokens,
             reasoning_tokens,
-        )
-        counters = usage.counters()
+        ).counters()
         if self._host is not None:
             self._host.report_usage(counters)
 
@@ -350,15 +349,9 @@ class Usage:
             TypeError: a number is not an integer.
             ValueError: a number is negative.
         """
-        total = self.total_tokens
-        counters = {
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "total_tokens": self.input_tokens + self.output_tokens if total is None else total,
-            "cache_read_tokens": self.cache_read_tokens,
-            "cache_write_tokens": self.cache_write_tokens,
-            "reasoning_tokens": self.reasoning_tokens,
-        }
+        counters = {each.name: getattr(self, each.name) for each in fields(self)}
+        if self.total_tokens is None:
+            counters["total_tokens"] = self.input_tokens + self.output_tokens
         for name, count in counters.items():
             if not isinstance(count, int) or isinstance(count, bool):
                 raise TypeError(f"{name} must be an integer")

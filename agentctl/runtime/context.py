@@ -65,8 +65,8 @@ class EarlierRun:
 
     Attributes:
         messages: its neutral messages (`runtime.transcript.transcript`), without those of the
-        system. native: its messages as JSON of the library of the same kind of runner; None if
-        another kind
+            system.
+        native: its messages as JSON of the library of the same kind of runner; None if another kind
             executed it.
         from_request: True for messages of the request, which no memory of a runner has.
     """

@@ -71,7 +71,6 @@ class Continuation:
     """The start of a leg that this process has claimed; the defaults are those of a first leg.
 
     Attributes:
-        attempt: the attempt of the leg.
         leg: the state and the decisions for the component; None if the run begins.
         transcript: the transcript of the legs before it.
         first_event: number of the first event of the leg.
@@ -79,7 +78,6 @@ class Continuation:
         first_step: number of the first step after the checkpoint.
         session_changes: the changes of the state of the session since the checkpoint.
         changed_at: their time, in microseconds.
-        earlier_runs, summary, previous_instructions, is_first: as of the first leg.
     """
 
     attempt: int
@@ -109,17 +107,13 @@ class LiveRun:
 
     Attributes:
         spec: its specification; its user is known when the row is committed.
-        database: the database with its row.
         root: the root run of its tree; the run itself if it has no parent.
-        identity: the fields that all events of the run have.
         worker_id: owner in the row of the run, once it is committed.
         is_first: True if the session of a root run was created with the run.
         recorder: stores the events of a recorded root run, once its row is committed.
-        children: the runs of members that were started.
         reported: the runs of members that a library executes, also before their rows are committed.
         requested_end: the ending that the first stop request asks for; None before that.
         is_handed_over: True if another process goes on, although a step was interrupted.
-        stop_requested: done when `requested_end` is set.
         has_ended: True once all further events of the work are ignored.
         finished_at: time when the work ended or was abandoned, in microseconds. The row, the stored
             event and the published event have the same time.
@@ -127,11 +121,9 @@ class LiveRun:
         previous_instructions: system message of the session's previous run, if any.
         state_changes: the changes of a root run to the state, once the work has ended.
         attempt: number that fences the writes of this leg; 1 in the first leg.
-        leg: the state and the decisions of a later leg; None if the run begins.
         has_checkpoint: True if the run has a checkpoint, which goes with its end.
         has_asked: True if this leg has tried to store a pause.
         lets_begin: True if its end let another run of the session begin, which waited.
-        journal: the journal of a durable run.
         trace: the trace of this leg, once it has begun; None if it is not traced.
         start_place, end_place: the places of the first and of the last event of the leg in the
             stream; None for the next ones.

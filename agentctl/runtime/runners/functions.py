@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import fields
 from functools import partial
@@ -118,7 +118,7 @@ class FunctionRunner(_PythonRunner):
     async def run(self, message: str, run: HostedRun) -> None:
         call = await self._bind(run)
         if self._is_async:
-            result = await start_replay(run).execute(call(), list)
+            result = await Replay(run).execute(call(), list)
         else:
             try:
                 result = await run.call_in_thread(call)
@@ -140,8 +140,9 @@ class GeneratorRunner(_PythonRunner):
         A cancel is raised inside the generator. If the generator continues, the next report raises
         it again, and the generator is closed.
         """
-        replay = start_replay(run)
-        output = ReplayedOutput(run.transcript.content, _read_state(run, "output"))
+        replay, leg = Replay(run), run.environment.leg
+        events = () if leg is None else leg.state.get("output", ())
+        output = ReplayedOutput(run.transcript.content, events)
         await replay.execute(self._iterate(run, replay, output), output.finish)
 
     async def _iterate(self, run: HostedRun, replay: Replay, output: ReplayedOutput) -> None:
@@ -154,17 +155,6 @@ class GeneratorRunner(_PythonRunner):
                 await _report(item, run, output, repeats=repeats)
                 await run.take_turn()
         output.finish()
-
-
-def start_replay(run: HostedRun) -> Replay:
-    """Start `approve`, `ask` and `step` of the context of an async function."""
-    replay = Replay(run, _read_state(run, "calls"))
-    run.context_host.replayer = replay
-    return replay
-
-
-def _read_state(run: HostedRun, name: str) -> Sequence[Any]:
-    return run.environment.leg.state.get(name, ()) if run.environment.leg is not None else ()
 
 
 async def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repeats: bool) -> None:  # noqa: C901

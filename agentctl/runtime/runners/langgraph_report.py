@@ -175,20 +175,17 @@ class GraphReport:
         if isinstance(error, Exception):
             space = self._spaces.get(key) or self._find_space(names)
             if space.key and space.failure is None:
-                space.failure = self._classify_member(space, error)
+                failure = self._classify_in(space, error)
+                self._failures.append((error, failure))
+                if not isinstance(failure, ExecutionError):
+                    failure = ExecutionError("AGENT_FAILED")
+                space.failure = failure
         if key in self._spaces and not task.get("interrupts"):
             for message in read_messages(task.get("result")):
                 # A handoff: its result is for the graph above, and closes the call of the member.
                 if isinstance(message, ToolMessage):
                     self._spaces[key].end_tool(message)
             await self._end_member(key)
-
-    def _classify_member(self, space: GraphSpace, error: Exception) -> ExecutionError:
-        failure = self._classify_in(space, error)
-        self._failures.append((error, failure))
-        if isinstance(failure, ExecutionError):
-            return failure
-        return ExecutionError("AGENT_FAILED")
 
     def _classify_in(self, space: GraphSpace, error: Exception) -> Exception:
         """Return the failure of a graph: that of a tool, a member or a model."""

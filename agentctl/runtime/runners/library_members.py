@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentctl.light_dataclass import dataclass
@@ -79,8 +79,7 @@ class LibraryMember:
 
     def end(self, failure: ExecutionError | None = None) -> None:
         """Report the end: the member is complete, or has failed. Only the first end counts."""
-        if self.is_open:
-            _end(self._environment, failure)
+        _end(self._environment, failure)
 
 
 class LibraryMembers:
@@ -141,16 +140,8 @@ class LibraryMembers:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the open members for the state of a pause."""
-        return [
-            {
-                "key": member.key,
-                "name": member.name,
-                "kind": member.kind,
-                "parent": member.parent,
-                "run_id": member.run_id,
-            }
-            for member in self.list_open()
-        ]
+        names = ("key", "name", "kind", "parent", "run_id")
+        return [{name: getattr(each, name) for name in names} for each in self.list_open()]
 
     async def restore(self, stored: Iterable[Mapping[str, Any]]) -> None:
         """Go on with the members of a pause. One that was ended meanwhile is left out."""
@@ -185,15 +176,15 @@ class LibraryMembers:
 
 async def complete_members(environment: RunEnvironment) -> None:
     """End the open members of a run that is complete, and wait until all of them are stored."""
-    for member in environment.reported:
-        _complete_below(member)
+    for member in _walk(environment):
+        _end(member, None)
     await _wait(environment.reported)
 
 
 async def pause_members(environment: RunEnvironment) -> None:
     """Pause the open members of a run that pauses, and wait until that is stored."""
-    for member in environment.reported:
-        _pause_below(member)
+    for member in _walk(environment):
+        member.end_report(Paused([], {}))
     await _wait(environment.reported)
 
 
@@ -226,20 +217,16 @@ def _find_failed(environment: RunEnvironment) -> list[ReportedMember]:
         found.append(below[0])
 
 
-def _complete_below(member: ReportedMember) -> None:
-    for below in member.reported:
-        _complete_below(below)
-    if not member.is_reported:
-        _end(member, None)
-
-
-def _pause_below(member: ReportedMember) -> None:
-    for below in member.reported:
-        _pause_below(below)
-    member.end_report(Paused([], {}))
+def _walk(environment: RunEnvironment) -> Iterator[ReportedMember]:
+    """Yield the members of a run, each after the members below it."""
+    for member in environment.reported:
+        yield from _walk(member)
+        yield member
 
 
 def _end(member: ReportedMember, failure: ExecutionError | None) -> None:
+    if member.is_reported:
+        return
     if failure is None:
         member.transcript.end_answer([], "stop")
         member.transcript.close_open_calls(now())

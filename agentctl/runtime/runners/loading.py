@@ -257,7 +257,8 @@ def load_runner(
         build_deps: Any = load_object(deps, folder) if deps else None
         if deps and not callable(build_deps):
             raise UnusableObject(f"it is {_describe(build_deps)}, not a function")
-        used, hint = f"object {reference!r}", f"an object is {describe_kinds()}"
+        kinds = "; or ".join(kind.description for kind in KINDS)
+        used, hint = f"object {reference!r}", f"an object is {kinds}"
         target = load_object(reference, folder)
         return build_runner(target, RunnerOptions(build_deps, approve or {}, durable))
     except UnusableObject as error:
@@ -283,10 +284,6 @@ def build_runner(target: object, options: RunnerOptions) -> Runner:
                     raise UnusableObject(problem, f"remove the key {key}")
             return kind.build(target, options)
     raise NoAgentKind(f"it is {_describe(target)}, which is no kind of agent")
-
-
-def describe_kinds() -> str:
-    return "; or ".join(kind.description for kind in KINDS)
 
 
 def _describe(target: object) -> str:

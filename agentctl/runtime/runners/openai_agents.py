@@ -80,7 +80,7 @@ class OpenAIAgentsRunner(LibraryRunner):
         config = RunConfig(tracing_disabled=is_off)
         token = current_report.set(report)
         result = Runner.run_streamed(
-            self._agent, start, context=context, hooks=report.hooks, run_config=config
+            self._agent, start, context=context, hooks=report, run_config=config
         )
         current_report.reset(token)
         try:

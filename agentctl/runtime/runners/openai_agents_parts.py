@@ -33,27 +33,22 @@ class Part:
 
     Attributes:
         key: the key of the member; None for the run itself.
+        is_called: True for an agent that was called as a tool.
+        started: the ids of the calls whose starts were reported, also before a pause.
     """
 
     def __init__(self, run: HostedRun, key: str | None = None) -> None:
         self.run = run
         self.key = key
-        self._started: set[str] = set(run.transcript.open_calls)
+        self.is_called = key is not None and not key.startswith(_HANDOFF)
+        self.started: set[str] = set(run.transcript.open_calls)
         self._span: Span | None = None
         self._known: tuple[Counter[int], int] | None = None
 
-    @property
-    def is_called(self) -> bool:
-        """True for an agent that was called as a tool."""
-        return self.key is not None and not self.key.startswith(_HANDOFF)
-
-    def has_started(self, call_id: str) -> bool:
-        return call_id in self._started
-
     def start_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
-        """Report the start of a call, unless it was reported, for example before a pause."""
-        if call_id not in self._started:
-            self._started.add(call_id)
+        """Report the start of a call, unless it was reported."""
+        if call_id not in self.started:
+            self.started.add(call_id)
             self.run.start_call(call_id, name, arguments)
 
     def start_model_call(self, agent: Agent[Any]) -> None:

@@ -91,12 +91,13 @@ current_report: ContextVar[AgentReport | None] = ContextVar("openai_agents_repor
 """The report of the run to which a task belongs."""
 
 
-class AgentReport:
+class AgentReport(RunHooks[Any]):  # type: ignore[misc]
     """Reports the run of an agent.
 
     Text, thinking, handoffs and calls that are made elsewhere arrive in the stream; the begin and
     the end of tools and of model calls arrive in hooks, in tasks of the library. The hooks of a
-    model call wait until the stream has been read up to there: so both keep their order.
+    model call wait until the stream has been read up to there: so both keep their order. These
+    hooks do not see the runs of agents that are called as tools, see `MemberHooks`.
 
     Text that a guardrail may still refuse is published when the guardrail has passed.
 
@@ -106,7 +107,6 @@ class AgentReport:
 
     Attributes:
         parts: the run and its members.
-        hooks: the hooks of the run.
     """
 
     def __init__(
@@ -116,7 +116,6 @@ class AgentReport:
         decided: DecidedCalls,
         stored: Mapping[str, Any] | None,
     ) -> None:
-        self.hooks: RunHooks[Any] = _Hooks(self, parts)
         self.parts = parts
         self._run = parts.root.run
         self._decided = decided
@@ -209,23 +208,25 @@ class AgentReport:
         call_id, output = _read(raw, "call_id") or "", _read(raw, "output")
         part = self.parts.find_owner(call_id)
         text, failed = self._decided.settled.get(call_id, (None, True))
-        if call_id in self._requested and not part.has_started(call_id):
+        if call_id in self._requested and call_id not in part.started:
             # The library has refused the call: no tool has begun.
             part.start_call(call_id, *self._requested[call_id])
             text = text or "The call was not made"
         if call_id in part.run.transcript.open_calls:
-            is_made = text is None
-            part.run.end_call(call_id, output if is_made else text, failed=failed and not is_made)
+            if text is None:
+                text, failed = output, False
+            part.run.end_call(call_id, text, failed=failed)
 
-    async def begin_answer(self, agent: Agent[Any]) -> None:
-        """Report that a model is called for the agent that answers."""
+    async def on_llm_start(
+        self, context: Any, agent: Any, system_prompt: Any, input_items: Any
+    ) -> None:
         await self._wait_for_stream(lambda: self._next is None)
         self._answer_text = self._answer_calls = False
         for run in self.parts.list_answering():
             run.begin_answer()
         self.parts.current.start_model_call(agent)
 
-    async def end_answer(self, response: Any) -> None:
+    async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
         """Report the end of an answer, after everything that the stream has of it."""
         self._ended_answers += 1
         await self._wait_for_stream(lambda: self._read_answers >= self._ended_answers)
@@ -237,9 +238,15 @@ class AgentReport:
         self._answer_calls = has_calls(response)
         self._publish()
 
-    def expect(self, agent: Agent[Any]) -> None:
+    async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:
         """Let an agent go on with the conversation after the results of this turn in the stream."""
-        self._next = agent
+        self._next = to_agent
+
+    async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
+        await self.begin_tool(self.parts.current, context, tool)
+
+    async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: object) -> None:
+        await self.end_tool(self.parts.current, context, tool, result)
 
     def _hand_off(self, agent: Agent[Any]) -> None:
         # A filter of the author may have removed the result from the stream.
@@ -312,31 +319,6 @@ class AgentReport:
     def _has_bad_output(self) -> bool:
         is_typed = self._agent.output_type not in (None, str)
         return is_typed and self._answer_text and not self._answer_calls
-
-
-class _Hooks(RunHooks[Any]):  # type: ignore[misc]
-    """The hooks of a run, which do not see the runs of agents that are called as tools."""
-
-    def __init__(self, report: AgentReport, parts: RunParts) -> None:
-        self._report = report
-        self._parts = parts
-
-    async def on_llm_start(
-        self, context: Any, agent: Any, system_prompt: Any, input_items: Any
-    ) -> None:
-        await self._report.begin_answer(agent)
-
-    async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
-        await self._report.end_answer(response)
-
-    async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:
-        self._report.expect(to_agent)
-
-    async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
-        await self._report.begin_tool(self._parts.current, context, tool)
-
-    async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: object) -> None:
-        await self._report.end_tool(self._parts.current, context, tool, result)
 
 
 class MemberHooks(AgentHooks[Any]):  # type: ignore[misc]

@@ -98,17 +98,16 @@ class _Lane:
 class Replay:
     """The calls of one function in one leg; the `agents.waiting.Replayer` of its context.
 
-    Args:
-        calls: the log of the earlier legs.
-
     Attributes:
         paused: what the run waits for, once the leg ends with a pause.
     """
 
-    def __init__(self, run: HostedRun, calls: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, run: HostedRun) -> None:
+        run.context_host.replayer = self
         self.paused: list[Ask] | None = None
         self._run = run
-        self._calls = [LoggedCall(**call) for call in calls]
+        leg = run.environment.leg
+        self._calls = [LoggedCall(**call) for call in (leg.state.get("calls", ()) if leg else ())]
         self._unused = len(self._calls)
         lanes = max((call.lane for call in self._calls), default=0) + 1
         self._lanes = [_Lane(number) for number in range(lanes)]

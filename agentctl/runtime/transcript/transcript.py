@@ -54,9 +54,6 @@ class Transcript:
             limit of the tool was reached. Their late results are dropped.
         output: the structured result as a JSON value; None for none.
         native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
-        progress_events: number of progress events of the run.
-        spans: the times of its parts.
-        causes: the causes of its failures.
         size: the bytes of its texts and results, as far as the run counts them.
     """
 
@@ -171,7 +168,8 @@ class Transcript:
         transcript._reasoning = list(stored["reasoning"])
         transcript._unanswered = dict(stored["unanswered"])
         for call_id in stored["open_calls"]:
-            entry = transcript._find_open_entry(call_id)
+            named = (each for each in reversed(transcript.tools) if each["tool_call_id"] == call_id)
+            entry = next((each for each in named if each["tool_call_error"] is None), None)
             if entry is not None:
                 span = transcript.spans.find_open(call_id)
                 span = span or transcript.spans.start_tool_call(call_id, entry["tool_name"])
@@ -224,10 +222,6 @@ class Transcript:
             self._unanswered |= {call["id"]: call["name"] for call in calls}
             self._unanswered.pop(message.get("tool_call_id", ""), None)
             self._requested = {call["id"] for call in calls}
-
-    def _find_open_entry(self, call_id: str) -> dict[str, Any] | None:
-        entries = (entry for entry in reversed(self.tools) if entry["tool_call_id"] == call_id)
-        return next((entry for entry in entries if entry["tool_call_error"] is None), None)
 
     def forget_usage(self) -> None:
         """Make all counters unknown, for a runner that may not report them."""
@@ -442,7 +436,7 @@ class Transcript:
         span.end("failed" if error else "completed", at)
         entry.update(tool_call_error=error, result=result)
         created_at = times.whole_seconds(times.now() if at is None else at)
-        self._add_tool_message(call_id, result, created_at)
+        self.add_result(call_id, result, created_at)
         return dict(entry)
 
     def add_result(self, call_id: str, result: str, created_at: int) -> None:
@@ -451,7 +445,9 @@ class Transcript:
         Args:
             created_at: seconds since the epoch.
         """
-        self._add_tool_message(call_id, result, created_at)
+        name = self._unanswered.pop(call_id, None)
+        if name is not None:
+            self._messages.append(build_tool_message(call_id, name, result, created_at))
 
     def close_open_calls(self, now: int) -> None:
         """Complete everything that is open when a run is stopped, so that the session stays usable.
@@ -465,12 +461,7 @@ class Transcript:
             if entry["tool_call_error"] is None:
                 entry.update(tool_call_error=True, result=CANCELLED_RESULT)
         for call_id in [*self._unanswered]:
-            self._add_tool_message(call_id, CANCELLED_RESULT, times.whole_seconds(now))
-
-    def _add_tool_message(self, call_id: str, result: str, created_at: int) -> None:
-        name = self._unanswered.pop(call_id, None)
-        if name is not None:
-            self._messages.append(build_tool_message(call_id, name, result, created_at))
+            self.add_result(call_id, CANCELLED_RESULT, times.whole_seconds(now))
 
 
 def _add(total: int | None, count: int | None) -> int | None:
