@@ -76,17 +76,7 @@ class Model(BaseModel):  # type: ignore[misc]
         )
         _, answered = await fetch_answer(request)
         usage = answered.usage
-        counted = Usage()
-        if usage is not None:
-            details = _build_usage(usage)
-            counted = Usage(
-                requests=1,
-                input_tokens=usage["input_tokens"],
-                output_tokens=usage["output_tokens"],
-                total_tokens=usage["total_tokens"],
-                input_tokens_details=details.input_tokens_details,
-                output_tokens_details=details.output_tokens_details,
-            )
+        counted = Usage() if usage is None else Usage(requests=1, **dict(_build_usage(usage)))
         return ModelResponse(output=_build_items(answered), usage=counted, response_id=None)
 
     async def stream_response(

@@ -10,7 +10,8 @@ from pydantic_ai import Agent
 from pydantic_ai.toolsets import DynamicToolset
 
 from agentctl.runtime.imports import UnusableObject
-from agentctl.runtime.runners.loading import RunnerOptions, build_runner
+from agentctl.runtime.runners.library_runner import RunnerOptions
+from agentctl.runtime.runners.loading import build_runner
 from agentctl.runtime.runners.pydantic_ai import PydanticAIRunner
 from tests.endpoint import ModelEndpoint
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
@@ -145,7 +146,7 @@ def build(approve: dict[str, Any], *toolsets: Any) -> PydanticAIRunner:
         return str(amount)
 
     agent = Agent("test", tools=[pay], toolsets=toolsets)
-    return PydanticAIRunner(agent, None, approve)
+    return PydanticAIRunner(agent, RunnerOptions(approve=approve))
 
 
 def test_pattern_of_no_tool_is_refused() -> None:

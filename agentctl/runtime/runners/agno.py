@@ -34,7 +34,12 @@ from agentctl.runtime.runners.agno_report import (
 )
 from agentctl.runtime.runners.declared_types import build_input_schema
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.library_runner import UNSTORABLE, DecidedCalls, LibraryRunner
+from agentctl.runtime.runners.library_runner import (
+    UNSTORABLE,
+    DecidedCalls,
+    LibraryRunner,
+    RunnerOptions,
+)
 from agentctl.runtime.transcript.history import complete_history
 
 
@@ -43,7 +48,7 @@ class AgnoBase(LibraryRunner):
 
     kind = "agno"
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, _: RunnerOptions) -> None:
         super().__init__()
         if (schema := target.input_schema) is not None:
             self.input_schema = build_input_schema(schema, is_required=True)
@@ -59,8 +64,8 @@ class AgnoRunner(AgnoBase):
     that adds the history of its database gets the new message only.
     """
 
-    def __init__(self, target: Any) -> None:
-        super().__init__(target)
+    def __init__(self, target: Any, options: RunnerOptions) -> None:
+        super().__init__(target, options)
         self._output_type: Any = TeamRunOutput if isinstance(target, Team) else RunOutput
         self._has_history = target.db is not None and bool(target.add_history_to_context)
 

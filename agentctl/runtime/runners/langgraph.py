@@ -45,7 +45,7 @@ from agentctl.runtime.runners.langgraph_pauses import (
     read_tool_schemas,
 )
 from agentctl.runtime.runners.langgraph_report import GraphReport
-from agentctl.runtime.runners.library_runner import BuildDeps, DecidedCalls, LibraryRunner
+from agentctl.runtime.runners.library_runner import DecidedCalls, LibraryRunner, RunnerOptions
 from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.work.event_loop import retrieve_exception, wait_until_done
 
@@ -75,10 +75,6 @@ class LangGraphRunner(LibraryRunner):
     `context_schema` if all of its fields have defaults. A graph that is not compiled is compiled
     without options.
 
-    Args:
-        build_context: function of `deps`, called with the `RunContext`.
-        durable: True if another process goes on with a run whose process has ended.
-
     Raises:
         UnusableObject: the context of the graph is of a type that the server cannot make, its input
             is no object, the graph cannot be compiled, or it is durable and has a checkpointer.
@@ -86,9 +82,7 @@ class LangGraphRunner(LibraryRunner):
 
     kind = "langgraph"
 
-    def __init__(
-        self, graph: Any, build_context: BuildDeps | None, *, durable: bool = False
-    ) -> None:
+    def __init__(self, graph: Any, options: RunnerOptions) -> None:
         super().__init__()
         if isinstance(graph, StateGraph):
             try:
@@ -97,12 +91,12 @@ class LangGraphRunner(LibraryRunner):
                 problem = "the graph cannot be compiled"
                 hint = "call its method compile() to see the reason"
                 raise UnusableObject(problem, hint) from error
-        if durable and graph.checkpointer:
+        if options.durable and graph.checkpointer:
             raise UnusableObject(
                 "durable has no effect for a graph with its own checkpointer",
                 "compile it without one, or remove the key durable",
             )
-        schema = graph.context_schema
+        build_context, schema = options.build_deps, graph.context_schema
         if build_context is None and schema not in (None, RunContext):
             build_context = find_default(schema)
             if build_context is None:

@@ -28,6 +28,7 @@ from agentctl.runtime.runners.langgraph_messages import (
     read_thinking,
 )
 from agentctl.runtime.runners.library_runner import DecidedCalls
+from agentctl.runtime.transcript.history import build_tool_message
 
 MAXIMUM_ARGUMENTS = 2**31
 
@@ -160,13 +161,9 @@ class GraphSpace:
 
     def _build_entry(self, message: Any, created_at: int) -> dict[str, Any] | None:
         if isinstance(message, ToolMessage):
-            return {
-                "role": "tool",
-                "content": self._facts.results.get(message.tool_call_id) or read_text(message),
-                "created_at": created_at,
-                "tool_call_id": message.tool_call_id,
-                "tool_name": message.name or "",
-            }
+            call_id = message.tool_call_id
+            text = self._facts.results.get(call_id) or read_text(message)
+            return build_tool_message(call_id, message.name or "", text, created_at)
         if not isinstance(message, AIMessage):
             return None
         calls = [
@@ -222,13 +219,8 @@ class GraphSpace:
             answers.append(entry)
             for call in entry.get("tool_calls", ()):
                 if call["id"] not in results:
-                    missing = {
-                        "role": "tool",
-                        "content": NO_RESULT,
-                        "created_at": entry["created_at"],
-                        "tool_call_id": call["id"],
-                        "tool_name": call["name"],
-                    }
+                    at = entry["created_at"]
+                    missing = build_tool_message(call["id"], call["name"], NO_RESULT, at)
                     if "member_run_id" in entry:
                         missing["member_run_id"] = entry["member_run_id"]
                     answers.append(missing)

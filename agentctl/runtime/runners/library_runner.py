@@ -8,9 +8,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentctl.agents import RunContext
+from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.failures import ExecutionError, FailureCode, is_context_exceeded
 from agentctl.runtime.input_schema import InputSchema
 from agentctl.runtime.pauses import Decided
@@ -38,6 +39,19 @@ _TIMEOUTS = frozenset({408, 504})
 
 _REFUSALS = frozenset({None, 400, 413, 422})
 """Statuses of a request that is too large; None for an error inside a stream."""
+
+
+class RunnerOptions(NamedTuple):
+    """The other keys of an agent in code.
+
+    Attributes:
+        build_deps: function that makes the deps of a run; None without the key `deps`.
+        approve: who approves the calls of tools, by names and patterns.
+    """
+
+    build_deps: BuildDeps | None = None
+    approve: Mapping[str, ApprovalPolicy] = {}
+    durable: bool = False
 
 
 class OwnerTask:

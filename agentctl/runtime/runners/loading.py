@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,25 +14,12 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.runtime.imports import UnusableObject, load_object
 from agentctl.runtime.runners.hosted_run import HostedRun
-from agentctl.runtime.runners.library_runner import BuildDeps, LibraryRunner, OwnerTask
+from agentctl.runtime.runners.library_runner import LibraryRunner, OwnerTask, RunnerOptions
 from agentctl.runtime.runners.runner import Runner
 
 
 class NoAgentKind(UnusableObject):
     """An object of no known kind. It may still be a context manager of an agent."""
-
-
-class RunnerOptions(NamedTuple):
-    """The other keys of an agent in code.
-
-    Attributes:
-        build_deps: function that makes the deps of a run; None without the key `deps`.
-        approve: who approves the calls of tools, by names and patterns.
-    """
-
-    build_deps: BuildDeps | None = None
-    approve: Mapping[str, ApprovalPolicy] = {}
-    durable: bool = False
 
 
 class RunnerKind(NamedTuple):
@@ -70,34 +58,20 @@ def _is_openai_agent(target: object) -> bool:
     return has_base(target, "agents", "Agent") and hasattr(library, "RunConfig")
 
 
-def _build_pydantic_ai_runner(target: Any, options: RunnerOptions) -> Runner:
-    from agentctl.runtime.runners.pydantic_ai import PydanticAIRunner
+def _import_runner(place: str) -> Callable[[Any, RunnerOptions], Runner]:
+    """Return the builder of the runners of a library, which is imported when an object needs it.
 
-    return PydanticAIRunner(target, options.build_deps, options.approve)
+    Args:
+        place: the module in this folder, and the class.
+    """
 
+    def build(target: Any, options: RunnerOptions) -> Runner:
+        module, _, name = place.partition(":")
+        kind = getattr(import_module(f"agentctl.runtime.runners.{module}"), name)
+        runner: Runner = kind(target, options)
+        return runner
 
-def _build_langgraph_runner(target: Any, options: RunnerOptions) -> Runner:
-    from agentctl.runtime.runners.langgraph import LangGraphRunner
-
-    return LangGraphRunner(target, options.build_deps, durable=options.durable)
-
-
-def _build_agno_runner(target: Any, _: RunnerOptions) -> Runner:
-    from agentctl.runtime.runners.agno import AgnoRunner
-
-    return AgnoRunner(target)
-
-
-def _build_agno_workflow_runner(target: Any, _: RunnerOptions) -> Runner:
-    from agentctl.runtime.runners.agno_workflow import AgnoWorkflowRunner
-
-    return AgnoWorkflowRunner(target)
-
-
-def _build_openai_agents_runner(target: Any, options: RunnerOptions) -> Runner:
-    from agentctl.runtime.runners.openai_agents import OpenAIAgentsRunner
-
-    return OpenAIAgentsRunner(target, options.build_deps)
+    return build
 
 
 def _is_factory(target: object) -> bool:
@@ -192,27 +166,30 @@ KINDS: tuple[RunnerKind, ...] = (
     RunnerKind(
         "an Agent of pydantic-ai",
         lambda target: has_base(target, "pydantic_ai", "AbstractAgent"),
-        _build_pydantic_ai_runner,
+        _import_runner("pydantic_ai:PydanticAIRunner"),
         takes=("deps", "approve", "durable"),
     ),
     RunnerKind(
         "a graph of LangGraph",
         lambda target: has_base(target, "langgraph", "Pregel", "StateGraph"),
-        _build_langgraph_runner,
+        _import_runner("langgraph:LangGraphRunner"),
         takes=("deps", "durable"),
     ),
     RunnerKind(
         "an Agent or Team of agno",
         lambda target: has_base(target, "agno", "Agent", "Team"),
-        _build_agno_runner,
+        _import_runner("agno:AgnoRunner"),
     ),
     RunnerKind(
         "a Workflow of agno",
         lambda target: has_base(target, "agno", "Workflow"),
-        _build_agno_workflow_runner,
+        _import_runner("agno_workflow:AgnoWorkflowRunner"),
     ),
     RunnerKind(
-        "an Agent of openai-agents", _is_openai_agent, _build_openai_agents_runner, takes=("deps",)
+        "an Agent of openai-agents",
+        _is_openai_agent,
+        _import_runner("openai_agents:OpenAIAgentsRunner"),
+        takes=("deps",),
     ),
     RunnerKind(
         "a function without parameters that returns one of these",

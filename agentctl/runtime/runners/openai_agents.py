@@ -20,10 +20,10 @@ from agentctl.runtime.pauses import Ask, Decided, Leg, Paused, to_text
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import (
     UNSTORABLE,
-    BuildDeps,
     DecidedCalls,
     LibraryRunner,
     OwnerTask,
+    RunnerOptions,
 )
 from agentctl.runtime.runners.openai_agents_parts import (
     RunParts,
@@ -46,17 +46,14 @@ class OpenAIAgentsRunner(LibraryRunner):
     The context of a run is the result of the configured function; without one, the `RunContext`.
     The library sends traces of every run to its vendor: these are off unless the operator has set
     the variable of the library to `0`.
-
-    Args:
-        build_deps: function of `deps`, called with the `RunContext`.
     """
 
     kind = "openai-agents"
 
-    def __init__(self, agent: Agent[Any], build_deps: BuildDeps | None = None) -> None:
+    def __init__(self, agent: Agent[Any], options: RunnerOptions) -> None:
         super().__init__(OwnerTask(self._connect))
         self._agent = agent
-        self._build_deps = build_deps
+        self._build_deps = options.build_deps
         called = [get_tool_agent(tool) for each in list_agents(agent) for tool in each.tools]
         for each in list_agents(*filter(None, called)):
             if not isinstance(each.hooks, MemberHooks):

@@ -46,9 +46,9 @@ from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.runners.declared_types import find_default
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import (
-    BuildDeps,
     LibraryRunner,
     OwnerTask,
+    RunnerOptions,
     to_public_failure,
 )
 from agentctl.runtime.runners.pydantic_ai_calls import (
@@ -70,10 +70,6 @@ class PydanticAIRunner(LibraryRunner):
     The deps of a run are the result of the configured function; without one, the `RunContext`, or
     a value of the agent's `deps_type` if all of its fields have defaults.
 
-    Args:
-        build_deps: function of `deps`, called with the `RunContext`.
-        approve: who approves the calls of tools, by names and patterns.
-
     Raises:
         UnusableObject: the agent needs deps of another type, and no function makes them; or a
             pattern matches no tool.
@@ -81,13 +77,9 @@ class PydanticAIRunner(LibraryRunner):
 
     kind = "pydantic-ai"
 
-    def __init__(
-        self,
-        agent: Agent[Any, Any],
-        build_deps: BuildDeps | None,
-        approve: Mapping[str, ApprovalPolicy],
-    ) -> None:
+    def __init__(self, agent: Agent[Any, Any], options: RunnerOptions) -> None:
         super().__init__(OwnerTask(lambda: agent))
+        build_deps, self._approve = options.build_deps, options.approve
         if build_deps is None and agent.deps_type not in (type(None), object, Any, RunContext):
             build_deps = find_default(agent.deps_type)
             if build_deps is None:
@@ -96,9 +88,8 @@ class PydanticAIRunner(LibraryRunner):
                     f"it needs deps of the type {name}, which cannot be made without values",
                     'set deps = "module:function": a function that makes them of the RunContext',
                 )
-        check_patterns(agent, approve)
+        check_patterns(agent, options.approve)
         self._agent = agent
-        self._approve = approve
         self._streams_json = _streams_json(agent.output_type)
         self._build_deps = build_deps
 

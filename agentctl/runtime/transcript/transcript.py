@@ -279,21 +279,20 @@ class Transcript:
         ]
         self._unanswered = {}
         for message in messages:
-            created_at, content = message["created_at"], message["content"]
             if message["role"] == "tool":
-                call_id, name = message["tool_call_id"], message["tool_name"]
-                result = build_tool_message(call_id, name, content, created_at)
-                self._messages.append({**result, **_find_member(message)})
+                self._messages.append(dict(message))
                 continue
             calls = message["tool_calls"]
             answer = {
-                **_build_message("assistant", content),
-                "created_at": created_at,
+                "role": "assistant",
+                "content": message["content"],
+                "created_at": message["created_at"],
                 "metrics": dict.fromkeys(TOKEN_COUNTERS),
                 "finish_reason": "tool_call" if calls else "stop",
                 "model": None,
-                **_find_member(message),
             }
+            if "member_run_id" in message:
+                answer["member_run_id"] = message["member_run_id"]
             self._messages.append({**answer, "tool_calls": calls} if calls else answer)
 
     def add_kept(self, messages: Iterable[Mapping[str, Any]]) -> None:
@@ -466,11 +465,6 @@ class Transcript:
 
 def _add(total: int | None, count: int | None) -> int | None:
     return count if total is None else total + (count or 0)
-
-
-def _find_member(message: Mapping[str, Any]) -> dict[str, Any]:
-    member = message.get("member_run_id")
-    return {} if member is None else {"member_run_id": member}
 
 
 def _build_message(role: str, text: str) -> dict[str, Any]:
