@@ -59,23 +59,22 @@ def encode_json(value: object, limit: int) -> Iterator[str]:
     Raises:
         Exception: the value has no JSON form: any exception of its methods, or of pydantic.
     """
-    return _Encoder(limit).encode(value, ())
+    return _encode(value, (), limit)
 
 
-class _Array(NamedTuple):
-    """The items of a value, and the number of them that is converted at a time."""
+class _Parts(NamedTuple):
+    """The items of a value, or the names and values of its members.
+
+    Attributes:
+        batch: the number of them that is converted at a time.
+    """
 
     items: Iterator[Any]
-    batch: int
+    batch: int = _BATCH
+    is_object: bool = False
 
 
-class _Object(NamedTuple):
-    """The names and values of the members of a value."""
-
-    items: Iterator[tuple[Any, Any]]
-
-
-def _open(value: Any, outer: tuple[int, ...]) -> _Array | _Object | None:
+def _open(value: Any, outer: tuple[int, ...]) -> _Parts | None:
     """Return the parts of a value; None for a leaf.
 
     Args:
@@ -86,73 +85,52 @@ def _open(value: Any, outer: tuple[int, ...]) -> _Array | _Object | None:
     if isinstance(value, _ARRAYS):
         # Call the method of the base class: a subclass can replace it.
         base: Any = next(kind for kind in _ARRAYS if isinstance(value, kind))
-        return _Array(base.__iter__(value), _BATCH)
+        return _Parts(base.__iter__(value))
     if isinstance(value, Iterator):
-        return _Array(value, 1)
+        return _Parts(value, 1)
     if isinstance(value, dict):
-        return _Object(iter(dict.items(value)))
+        return _Parts(iter(dict.items(value)), is_object=True)
     if _is_plain_dataclass(value):
         names = (field.name for field in dataclasses.fields(value))
-        return _Object((name, getattr(value, name)) for name in names)
+        return _Parts(((name, getattr(value, name)) for name in names), is_object=True)
     return None
 
 
-class _Encoder:
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+def _encode(value: Any, outer: tuple[int, ...], limit: int) -> Iterator[str]:
+    parts = _open(value, outer)
+    if parts is None:
+        return _encode_leaf(value, limit)
+    return _encode_parts(parts, (*outer, id(value)), limit)
 
-    def encode(self, value: Any, outer: tuple[int, ...]) -> Iterator[str]:
-        """Encode a value.
 
-        Args:
-            outer: identities of the values that contain it.
-        """
-        opened = _open(value, outer)
-        if isinstance(opened, _Array):
-            return self._encode_array(opened.items, opened.batch, (*outer, id(value)))
-        if isinstance(opened, _Object):
-            return self._encode_object(opened.items, (*outer, id(value)))
-        return self._encode_leaf(value)
+def _encode_leaf(value: object, limit: int) -> Iterator[str]:
+    if isinstance(value, bytes | bytearray) and len(value) > 4 * limit:
+        # A character has at most four bytes. The decoder leaves out a last one that is cut.
+        value = codecs.getincrementaldecoder("utf-8")().decode(value[: 4 * limit + 4])
+    plain = value if type(value) in _SCALARS else _to_jsonable(value)
+    if isinstance(plain, str) and len(plain) > limit:
+        yield _dumps(plain[:limit])[:-1]
+    else:
+        yield _dumps(plain)
 
-    def _encode_leaf(self, value: object) -> Iterator[str]:
-        if isinstance(value, bytes | bytearray) and len(value) > 4 * self._limit:
-            # A character has at most four bytes. The decoder leaves out a last one that is cut.
-            value = codecs.getincrementaldecoder("utf-8")().decode(value[: 4 * self._limit + 4])
-        plain = value if type(value) in _SCALARS else _to_jsonable(value)
-        if isinstance(plain, str) and len(plain) > self._limit:
-            yield _dumps(plain[: self._limit])[:-1]
-        else:
-            yield _dumps(plain)
 
-    def _encode_array(
-        self, items: Iterator[Any], size: int, outer: tuple[int, ...]
-    ) -> Iterator[str]:
-        start = "["
-        while batch := [*islice(items, size)]:
-            if _are_short(batch):
-                yield start + _dumps(batch)[1:-1]
-                start = ","
-                continue
-            for item in batch:
-                yield start
-                start = ","
-                yield from self.encode(item, outer)
-        yield "[]" if start == "[" else "]"
-
-    def _encode_object(
-        self, items: Iterator[tuple[Any, Any]], outer: tuple[int, ...]
-    ) -> Iterator[str]:
-        start = "{"
-        while batch := [*islice(items, _BATCH)]:
-            if all(_is_short(item) and type(key) is str for key, item in batch):
-                yield start + _dumps(dict(batch))[1:-1]
-                start = ","
-                continue
-            for key, item in batch:
-                yield start + _dumps(_to_jsonable({key: None}))[1 : -len("null}")]
-                start = ","
-                yield from self.encode(item, outer)
-        yield "{}" if start == "{" else "}"
+def _encode_parts(parts: _Parts, outer: tuple[int, ...], limit: int) -> Iterator[str]:
+    opening, closing = "{}" if parts.is_object else "[]"
+    start = opening
+    while batch := [*islice(parts.items, parts.batch)]:
+        short = _find_short(batch, is_object=parts.is_object)
+        if short is not None:
+            yield start + _dumps(short)[1:-1]
+            start = ","
+            continue
+        for item in batch:
+            if parts.is_object:
+                key, item = item
+                start += _dumps(_to_jsonable({key: None}))[1 : -len("null}")]
+            yield start
+            start = ","
+            yield from _encode(item, outer, limit)
+    yield opening + closing if start == opening else closing
 
 
 def _to_jsonable(value: object) -> Any:
@@ -161,8 +139,13 @@ def _to_jsonable(value: object) -> Any:
     return to_jsonable_python(value)
 
 
-def _are_short(batch: list[Any]) -> bool:
-    return _NUMBERS.issuperset(map(type, batch)) or all(map(_is_short, batch))
+def _find_short(batch: list[Any], *, is_object: bool) -> Any:
+    """Return a batch as a value that is encoded in one short step; None if it has long values."""
+    if is_object:
+        is_short = all(type(key) is str and _is_short(item) for key, item in batch)
+        return dict(batch) if is_short else None
+    is_short = _NUMBERS.issuperset(map(type, batch)) or all(map(_is_short, batch))
+    return batch if is_short else None
 
 
 def _is_short(value: Any) -> bool:
@@ -303,11 +286,9 @@ class _Converter:
         self._left = limit
 
     def convert(self, value: Any, outer: tuple[int, ...]) -> Generator[None, None, Any]:
-        opened, inner = _open(value, outer), (*outer, id(value))
-        if isinstance(opened, _Array):
-            return (yield from self._convert_array(opened, inner))
-        if isinstance(opened, _Object):
-            return (yield from self._convert_object(opened, inner))
+        if (parts := _open(value, outer)) is not None:
+            convert = self._convert_object if parts.is_object else self._convert_array
+            return (yield from convert(parts, (*outer, id(value))))
         if isinstance(value, str):
             self._spend(len(value) + 2)
             return replace_unstorable(str.__str__(value))
@@ -323,9 +304,7 @@ class _Converter:
         self._spend(len(_dumps(plain)))
         return clean_json_value(plain, len(outer) + 1)
 
-    def _convert_array(
-        self, array: _Array, outer: tuple[int, ...]
-    ) -> Generator[None, None, list[Any]]:
+    def _convert_array(self, array: _Parts, outer: tuple[int, ...]) -> Generator[None, None, Any]:
         converted: list[Any] = []
         self._spend(2)
         while batch := [*islice(array.items, array.batch)]:
@@ -334,9 +313,8 @@ class _Converter:
                 self._spend(len(_dumps(item)) + 1)
                 converted.append(clean_json_value(item, len(outer) + 1))
                 continue
-            if _are_short(batch):
-                self._spend(len(_dumps(batch)) - 1)
-                converted += clean_json_value(_copy(batch), len(outer))
+            if _find_short(batch, is_object=False) is not None:
+                converted += self._convert_short(batch, outer)
                 continue
             for item in batch:
                 self._spend(1)
@@ -344,15 +322,14 @@ class _Converter:
         return converted
 
     def _convert_object(
-        self, members: _Object, outer: tuple[int, ...]
-    ) -> Generator[None, None, dict[str, Any]]:
+        self, members: _Parts, outer: tuple[int, ...]
+    ) -> Generator[None, None, Any]:
         converted: dict[str, Any] = {}
         self._spend(2)
-        while batch := [*islice(members.items, _BATCH)]:
+        while batch := [*islice(members.items, members.batch)]:
             yield
-            if all(_is_short(item) and type(key) is str for key, item in batch):
-                self._spend(len(_dumps(dict(batch))) - 1)
-                converted |= clean_json_value(_copy(dict(batch)), len(outer))
+            if (short := _find_short(batch, is_object=True)) is not None:
+                converted |= self._convert_short(short, outer)
                 continue
             for key, item in batch:
                 text = _dumps(_to_jsonable({key: None}))
@@ -361,15 +338,16 @@ class _Converter:
                 converted[replace_unstorable(name)] = yield from self.convert(item, outer)
         return converted
 
+    def _convert_short(self, value: Any, outer: tuple[int, ...]) -> Any:
+        text = _dumps(value)
+        self._spend(len(text) - 1)
+        # The copy of a tuple is a list.
+        return clean_json_value(json.loads(text), len(outer))
+
     def _spend(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
             raise ValueTooLarge
-
-
-def _copy(value: Any) -> Any:
-    """Return a copy of which tuples are lists."""
-    return json.loads(_dumps(value))
 
 
 def clean_json_value(value: Any, depth: int = 1) -> Any:

@@ -395,7 +395,9 @@ def _read_graph_input(graph: Any) -> InputSchema:
             "the input of the graph is no object", "call it in an async function of your own"
         )
     takes_messages = _MESSAGES in properties
-    is_free = takes_messages and builder is not None and _is_free(builder)
+    declared = getattr(builder, "input_schema", None)
+    is_state = declared is not None and declared is builder.state_schema
+    is_free = takes_messages and is_state and hasattr(declared, "__total__")
     listed = () if is_free else schema.get("required") or ()
     required = [name for name in listed if name != _MESSAGES]
     if takes_messages:
@@ -409,11 +411,6 @@ def _read_graph_input(graph: Any) -> InputSchema:
         del schema["$defs"]
     is_required = bool(required) or not takes_messages
     return InputSchema(schema, is_required=is_required, convert=_convert)
-
-
-def _is_free(builder: Any) -> bool:
-    schema = builder.input_schema
-    return schema is builder.state_schema and hasattr(schema, "__total__")
 
 
 def _read_schema(graph: Any, builder: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from langgraph.types import Command
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ENDED, IDEMPOTENT, ApprovedEnd, Journal, JournaledCall
 from agentctl.runtime.json_values import NotSerializable, clean_json_value, to_json_value
-from agentctl.runtime.pauses import CallOutcome, CallPause, Decided, Leg
+from agentctl.runtime.pauses import CallOutcome, CallPause, Decided, Leg, to_text
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.langgraph_messages import read_text
 from agentctl.runtime.runners.langgraph_report import GraphReport
@@ -288,9 +288,12 @@ class GraphJournal:
 
     def _dump(self, result: Any) -> tuple[CallOutcome, dict[str, Any]]:
         kind, data = self._serializer.dumps_typed(result)
-        return CallOutcome(_find_text(result)), {
-            "returned": [kind, base64.b64encode(data).decode()]
-        }
+        returned = {"returned": [kind, base64.b64encode(data).decode()]}
+        if isinstance(result, Command) and isinstance(result.update, Mapping):
+            messages = result.update.get("messages") or ()
+            result = next((each for each in messages if isinstance(each, ToolMessage)), result)
+        text = read_text(result) if isinstance(result, ToolMessage) else str(result)
+        return CallOutcome(text), returned
 
     def _identify(self, tool: BaseTool, options: Mapping[str, Any]) -> str:
         """Return the id of a call that no answer of a model has requested.
@@ -323,13 +326,6 @@ def is_idempotent(tool: BaseTool) -> bool:
     return (tool.metadata or {}).get(IDEMPOTENT) is True
 
 
-def _find_text(result: Any) -> str:
-    if isinstance(result, Command) and isinstance(result.update, Mapping):
-        messages = result.update.get("messages") or ()
-        result = next((each for each in messages if isinstance(each, ToolMessage)), result)
-    return read_text(result) if isinstance(result, ToolMessage) else str(result)
-
-
 def find_undone(leg: Leg) -> dict[str, Decided]:
     """Return the approved calls that the graph of an earlier leg has not made.
 
@@ -353,9 +349,8 @@ def _list_approved_results(leg: Leg | None) -> dict[str, dict[str, Any]]:
     for call_id in () if leg is None else leg.state.get("approved", ()):
         decision = leg.find(call_id, "approval") if leg is not None else None
         if decision is not None and decision.execution in ENDED:
-            result = decision.result
-            text = result if isinstance(result, str) else orjson.dumps(result).decode()
-            results[call_id] = {"text": text, "failed": decision.execution == "failed"}
+            text, failed = to_text(decision.result), decision.execution == "failed"
+            results[call_id] = {"text": text, "failed": failed}
     return results
 
 

@@ -366,7 +366,8 @@ class StepJournal:
             self._has_answer, self._kept = False, [*messages]
             return
 
-        calls = [call for call in response.tool_calls if not _is_output(tools, call)]
+        known = [(call, tools.get_tool_def(call.tool_name)) for call in response.tool_calls]
+        calls = [call for call, tool in known if tool is None or tool.kind != "output"]
         if not calls:
             return
         count = len(self._kept)
@@ -462,8 +463,3 @@ def _describe(call: ToolCallPart, tool_def: Any) -> JournaledCall:
     arguments = clean_json_value(parse_arguments(call.args))
     idempotent = (tool_def.metadata or {}).get(IDEMPOTENT) is True
     return JournaledCall(call.tool_call_id, call.tool_name, arguments, idempotent)
-
-
-def _is_output(tools: Any, call: ToolCallPart) -> bool:
-    definition = tools.get_tool_def(call.tool_name)
-    return definition is not None and definition.kind == "output"

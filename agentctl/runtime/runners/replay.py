@@ -18,7 +18,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import asdict, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import orjson
 
@@ -27,7 +27,7 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.context import ContextMisuse, format_call_id
 from agentctl.runtime.failures import ExecutionError
-from agentctl.runtime.journal import JournaledCall, Parked
+from agentctl.runtime.journal import ENDED, JournaledCall, Parked
 from agentctl.runtime.json_values import NotSerializable, to_json_value
 from agentctl.runtime.pauses import EXPIRED, Ask, CallOutcome, Decided, Paused
 from agentctl.runtime.tracing import enter_call
@@ -47,10 +47,6 @@ the same time are one pause."""
 
 COMPARED_CHARACTERS = 65_536
 """Maximum length of the JSON of a field of an event that is compared."""
-
-CallKind = Literal["approve", "ask", "step"]
-
-_ENDED = ("done", "failed")
 
 _is_in_step: ContextVar[bool] = ContextVar("is_in_step", default=False)
 
@@ -212,7 +208,7 @@ class Replay:
         approved = lane.approved.pop(0) if lane.approved else None
         if not call.is_done:
             await self._park()
-            if approved is not None and approved.execution in _ENDED:
+            if approved is not None and approved.execution in ENDED:
                 _take_known_result(call, approved)
             else:
                 made = JournaledCall(
@@ -294,12 +290,12 @@ class Replay:
         """Store that the approved calls without a step were made: the function has ended."""
         for lane in self._lanes:
             for approved in lane.approved:
-                if approved.execution not in _ENDED:
+                if approved.execution not in ENDED:
                     # The function must not run again between this and the end of the run.
                     await self._run.environment.begin_effect()
                     await self._run.environment.end_call(approved.approval_id, "", failed=False)
 
-    def _begin(self, kind: CallKind, name: str, values: Any) -> tuple[_Lane, LoggedCall]:
+    def _begin(self, kind: str, name: str, values: Any) -> tuple[_Lane, LoggedCall]:
         """Return the call of the log that this one repeats, or log a new one."""
         task = asyncio.current_task()
         assert task is not None
