@@ -16,6 +16,7 @@ from agno.tools import Function, Toolkit
 from agno.utils.team import get_member_id
 
 from agentctl.light_dataclass import dataclass
+from agentctl.records.approvals import ApprovalKind
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import to_json_value
 from agentctl.runtime.pauses import Ask, Decided, Leg, to_text
@@ -162,8 +163,13 @@ def _build_choices(questions: Any) -> dict[str, Any]:
 
 
 def _find_schema(target: Any, name: str) -> dict[str, Any] | None:
-    for function in _list_functions(target):
-        if function.name == name:
+    tools = getattr(target, "tools", None)
+    for tool in tools if isinstance(tools, list) else ():
+        is_kit = isinstance(tool, Toolkit)
+        functions = [*{**tool.functions, **tool.async_functions}.values()] if is_kit else [tool]
+        for function in functions:
+            if not isinstance(function, Function) or function.name != name:
+                continue
             function = function.model_copy(deep=True)
             try:
                 function.process_entrypoint()
@@ -172,15 +178,6 @@ def _find_schema(target: Any, name: str) -> dict[str, Any] | None:
                 return None
             return dict(function.parameters) if function.parameters else None
     return None
-
-
-def _list_functions(target: Any) -> Iterator[Any]:
-    tools = getattr(target, "tools", None)
-    for tool in tools if isinstance(tools, list) else ():
-        if isinstance(tool, Toolkit):
-            yield from {**tool.functions, **tool.async_functions}.values()
-        elif isinstance(tool, Function):
-            yield tool
 
 
 def apply_decisions(output: Any, leg: Leg, calls: DecidedCalls) -> None:
@@ -201,18 +198,13 @@ def apply_decisions(output: Any, leg: Leg, calls: DecidedCalls) -> None:
             calls.settled[call_id] = ended
         elif decision.kind == "approval":
             calls.approved[call_id] = decision
-        for requirement in _find_requirements(output, call_id):
-            # The library has other objects here, and reads those of members only.
-            if _apply(requirement.tool_execution, decision) is not None:
-                requirement.external_execution_result = requirement.tool_execution.result
-
-
-def _find_requirements(output: Any, call_id: CallId) -> Iterator[Any]:
-    for run in walk_paused(output):
-        for requirement in run.requirements or ():
-            run_id = requirement.member_run_id or run.run_id
-            if (run_id, requirement.tool_execution.tool_call_id) == call_id:
-                yield requirement
+        for run in walk_paused(output):
+            for requirement in run.requirements or ():
+                # The library has other objects here, and reads those of members only.
+                tool, run_id = requirement.tool_execution, requirement.member_run_id or run.run_id
+                is_same = (run_id, tool.tool_call_id) == call_id
+                if is_same and _apply(tool, decision) is not None:
+                    requirement.external_execution_result = tool.result
 
 
 def _apply(tool: Any, decision: Decided) -> tuple[str, bool] | None:
@@ -299,34 +291,29 @@ def _build_step_ask(requirement: Any, key: str) -> Ask | None:
 
     The result of a step is an argument that can be edited.
     """
-    name = requirement.step_name or ""
+    kind: ApprovalKind = "input"
+    arguments, question = {}, requirement.user_input_message
     if requirement.requires_output_review:
         content = getattr(requirement.step_output, "content", None)
         arguments = to_json_value({_OUTPUT: content}, _MAXIMUM_BYTES)
-        kind = {"type": "string"} if isinstance(content, str) else {}
-        schema, question = (
-            _build_object({_OUTPUT: kind}, [_OUTPUT]),
-            requirement.output_review_message,
-        )
-        return Ask("approval", key, name, arguments, question=question, schema=schema)
-    if requirement.requires_confirmation:
-        schema, question = _build_object({}, []), requirement.confirmation_message
-        return Ask("approval", key, name, question=question, schema=schema)
-    if requirement.requires_route_selection:
+        edited = {"type": "string"} if isinstance(content, str) else {}
+        kind, question = "approval", requirement.output_review_message
+        schema = _build_object({_OUTPUT: edited}, [_OUTPUT])
+    elif requirement.requires_confirmation:
+        kind, question = "approval", requirement.confirmation_message
+        schema = _build_object({}, [])
+    elif requirement.requires_route_selection:
         items = {"enum": list(requirement.available_choices or ())}
         limit = {} if requirement.allow_multiple_selections else {"maxItems": 1}
         chosen = {"type": "array", "items": items, "minItems": 1, **limit}
-        return _build_question(key, requirement, _build_object({_CHOICES: chosen}, [_CHOICES]))
-    if requirement.requires_user_input:
+        schema = _build_object({_CHOICES: chosen}, [_CHOICES])
+    elif requirement.requires_user_input:
         fields = requirement.user_input_schema
         schema = _build_fields(fields) if fields else {"type": "object"}
-        return _build_question(key, requirement, schema)
-    return None
-
-
-def _build_question(key: str, requirement: Any, schema: dict[str, Any]) -> Ask:
-    name, question = requirement.step_name or "", requirement.user_input_message
-    return Ask("input", key, name, question=question, schema=schema)
+    else:
+        return None
+    name = requirement.step_name or ""
+    return Ask(kind, key, name, arguments, question=question, schema=schema)
 
 
 def decide_step(pause: StepPause, leg: Leg, calls: DecidedCalls) -> None:

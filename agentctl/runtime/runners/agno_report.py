@@ -106,8 +106,7 @@ class RunReport:
             if name == "RunContent" and isinstance(event.content, str):
                 self.run.add_text(event.content)
         elif name == "ToolCallStarted":
-            tool = event.tool
-            self.start_call(tool.tool_call_id or "", tool.tool_name or "", tool.tool_args or {})
+            self.start_call(event.tool)
         elif name == "ToolCallCompleted":
             self.end_call(event.tool)
 
@@ -131,8 +130,10 @@ class RunReport:
             self._usage += rest
             self.run.set_usage(self._usage)
 
-    def start_call(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
+    def start_call(self, tool: Any) -> None:
         """Report the start of a call, unless the leg before this one has reported it."""
+        call_id, name = tool.tool_call_id or "", tool.tool_name or ""
+        arguments = tool.tool_args or {}
         if name in _DELEGATIONS:
             self._delegated[call_id] = arguments
         if call_id not in self.run.transcript.open_calls:
@@ -167,12 +168,6 @@ class RunReport:
         for call_id, arguments in named or calls:
             return call_id, str(arguments.get("task") or self.run.environment.spec.input)
         return None, self.run.environment.spec.input
-
-    async def set_result(self, content: Any) -> None:
-        """Report the content of the whole run, as far as it was not streamed."""
-        text = await self.run.set_result(content)
-        if text and not self.run.transcript.content:
-            self.run.add_text(text)
 
 
 class AgnoReport:
@@ -215,7 +210,10 @@ class AgnoReport:
             return
         if name == "RunCompleted":
             report.count_rest(event.metrics)
-            await report.set_result(event.content)
+            # As far as it was not streamed.
+            text = await report.run.set_result(event.content)
+            if text and not report.run.transcript.content:
+                report.run.add_text(text)
             if report is self.root:
                 self.keep_state(event.session_state)
             self._end(event.run_id)
@@ -281,9 +279,7 @@ class AgnoReport:
     def start_waiting(self, calls: Iterable[AgnoCall]) -> None:
         """Report the calls of a pause, whose events come when they are made."""
         for call in calls:
-            report = self._reports.get(call.run_id, self.root)
-            tool = call.tool
-            report.start_call(tool.tool_call_id or "", tool.tool_name or "", tool.tool_args or {})
+            self._reports.get(call.run_id, self.root).start_call(call.tool)
 
     def settle(self, output: Any, calls: DecidedCalls) -> None:
         """Report the calls that were decided about and are not made.
