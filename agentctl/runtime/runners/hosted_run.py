@@ -63,8 +63,8 @@ class HostedRun:
     """A run as its runner sees it.
 
     Every report raises asyncio.CancelledError once the run has to stop, so that an agent that
-    ignores its cancellation cannot add to a run that has ended. Text is made storable, and the size
-    of the run is limited.
+    ignores its cancellation cannot add to a run that has ended. Text is made storable, and a report
+    raises ExecutionError if the run would exceed `limits.run_bytes`.
 
     Args:
         environment: the run.
@@ -134,9 +134,6 @@ class HostedRun:
 
         Args:
             origin: further fields of the event (docs/contract.md "Events").
-
-        Raises:
-            ExecutionError: the run would exceed `limits.run_bytes`.
         """
         if not (delta := self._accept_text(delta)):
             return
@@ -165,11 +162,7 @@ class HostedRun:
         self._needs_separator = bool(self.transcript.content)
 
     def add_thinking(self, delta: str) -> None:
-        """Add text to the thinking of the run, which is not part of its answer, and publish it.
-
-        Raises:
-            ExecutionError: the run would exceed `limits.run_bytes`.
-        """
+        """Add text to the thinking of the run, which is not part of its answer, and publish it."""
         if delta := self._accept_text(delta):
             self.transcript.add_reasoning(delta)
             self.environment.emit(ThinkingDelta(delta))
@@ -206,8 +199,7 @@ class HostedRun:
                 `ARGUMENT_CHARACTERS` of JSON, are replaced by the name of their type.
 
         Raises:
-            ExecutionError: the run would exceed `limits.run_bytes`, `MAXIMUM_ARGUMENTS` or
-                `MAXIMUM_CALLS`.
+            ExecutionError: also above `MAXIMUM_ARGUMENTS` or `MAXIMUM_CALLS`.
         """
         self.checkpoint()
         call_id, name = replace_unstorable(str(call_id)), replace_unstorable(str(name))
@@ -249,9 +241,6 @@ class HostedRun:
         Args:
             result: text, or a value with a JSON form; see `format_result`.
             failed: True if the call failed.
-
-        Raises:
-            ExecutionError: the run would exceed `limits.run_bytes`.
         """
         self.checkpoint()
         text = self.format_result(result)
@@ -291,7 +280,7 @@ class HostedRun:
         """Set the structured result of the run.
 
         Raises:
-            ExecutionError: the value has no JSON form, or the run would exceed `limits.run_bytes`.
+            ExecutionError: also if the value has no JSON form.
         """
         self.checkpoint()
         steps = convert_in_steps(value, self.environment.limits.run_bytes - self._kept_bytes)
@@ -391,20 +380,12 @@ class HostedRun:
         return text
 
     def check_room(self, characters: int) -> None:
-        """Refuse a text that cannot fit before any work on it.
-
-        Raises:
-            ExecutionError: the run would exceed `limits.run_bytes`.
-        """
+        """Refuse a text that cannot fit before any work on it."""
         if self._kept_bytes + characters > self.environment.limits.run_bytes:
             raise ExecutionError("AGENT_FAILED", _TOO_LARGE)
 
     def reserve(self, size: int) -> None:
-        """Count bytes that the run keeps.
-
-        Raises:
-            ExecutionError: the run would exceed `limits.run_bytes`.
-        """
+        """Count bytes that the run keeps."""
         self._kept_bytes += size
         self.transcript.size = self._kept_bytes
         if self._kept_bytes > self.environment.limits.run_bytes:

@@ -91,6 +91,8 @@ class CallRule:
 class Conversation:
     """The state of one run while its model works.
 
+    What arrives raises ExecutionError if the run would exceed `limits.run_bytes`.
+
     Args:
         actions: the tools that the model may call, by name.
         rules: the rules of those whose calls wait for a person, by name.
@@ -145,9 +147,6 @@ class Conversation:
         """Add the instructions (`""` for none) and the message to the transcript.
 
         A run that repeats another one has the messages of its origin before its own.
-
-        Raises:
-            ExecutionError: these are larger than `limits.run_bytes`.
         """
         self.instructions = instructions
         if instructions:
@@ -210,20 +209,12 @@ class Conversation:
         check_parts(self._arriving_parts, self._arriving_calls)
 
     def count_arriving(self, size: int) -> None:
-        """Count bytes of an incomplete tool call or of reasoning.
-
-        Raises:
-            ExecutionError: the run would exceed `limits.run_bytes`.
-        """
+        """Count bytes of an incomplete tool call or of reasoning."""
         self._arriving_bytes += size
         self._reserve(0)
 
     def add_text(self, text: str) -> None:
-        """Add text of the model to the answer, and publish it.
-
-        Raises:
-            ExecutionError: the run would exceed `limits.run_bytes`.
-        """
+        """Add text of the model to the answer, and publish it."""
         self._check_room(text)
         text = replace_unstorable(text)
         if not text:
@@ -237,11 +228,7 @@ class Conversation:
             self._held_text.append(text)
 
     def add_thinking(self, text: str) -> None:
-        """Add text to the thinking of the run, which is not part of its content, and publish it.
-
-        Raises:
-            ExecutionError: the run would exceed `limits.run_bytes`.
-        """
+        """Add text to the thinking of the run, which is not part of its content, and publish it."""
         self._check_room(text)
         text = replace_unstorable(text)
         if not text:
@@ -281,8 +268,7 @@ class Conversation:
             finish_reason: the reason of the provider (docs/contract.md "Run record").
 
         Raises:
-            ExecutionError: calls of an answer that was cut off, or the run would exceed
-                `limits.run_bytes`.
+            ExecutionError: calls of an answer that was cut off.
         """
         self._arriving_bytes = 0
         if calls and finish_reason not in _COMPLETE_REASONS:
@@ -304,7 +290,10 @@ class Conversation:
         if rule is not None and NOT_AN_OBJECT not in arguments:
             problem = await rule.check(arguments, self)
             if problem is None:
-                self._ask(rule, call_id, name, arguments)
+                self.waiting[call_id] = WaitingCall(is_gated=True)
+                schema = self.actions[name].record()["parameters"]
+                ask = Ask(rule.kind, call_id, name, arguments, rule.policy, schema=schema)
+                self.asks.append(replace(ask, idempotent=rule.idempotent))
                 return None
         self._open_call(call_id, name, arguments)
         outcome = problem or await self._perform(call_id, name, arguments)
@@ -388,20 +377,6 @@ class Conversation:
         self._unknown_calls = kept["unknown_calls"]
         self._kept_bytes = kept["kept_bytes"]
         return {call_id: WaitingCall(**waiting) for call_id, waiting in kept["waiting"].items()}
-
-    def _ask(self, rule: CallRule, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
-        self.waiting[call_id] = WaitingCall(is_gated=True)
-        self.asks.append(
-            Ask(
-                rule.kind,
-                call_id,
-                name,
-                arguments,
-                rule.policy,
-                schema=self.actions[name].record()["parameters"],
-                idempotent=rule.idempotent,
-            )
-        )
 
     def _open_call(
         self, call_id: str, name: str, arguments: Mapping[str, Any], at: int | None = None
