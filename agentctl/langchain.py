@@ -238,11 +238,7 @@ class ChatModel(BaseChatModel):  # type: ignore[misc]
 
 
 def _convert_tool(tool: Any) -> Any:
-    """Return the function of a tool in the form of OpenAI.
-
-    Raises:
-        ValueError: the provider executes the tool, such as a search.
-    """
+    """Return the function of a tool in the form of OpenAI."""
     converted = convert_to_openai_tool(tool)
     if "function" not in converted:
         kind = converted.get("type")

@@ -192,11 +192,7 @@ class Model(BaseModel):  # type: ignore[misc]
 
 
 def _convert_items(instructions: str, items: str | Sequence[Mapping[str, Any]]) -> NeutralMessages:
-    """Convert instructions and the items after them; items of one answer follow each other.
-
-    Raises:
-        UserError: an item is no text, call or result of a call.
-    """
+    """Convert instructions and the items after them; items of one answer follow each other."""
     converted = NeutralMessages()
     converted.add_system(instructions)
     if isinstance(items, str):

@@ -98,11 +98,7 @@ async def check_request_schemas(schemas: Mapping[str, Mapping[str, Any]]) -> Non
 
 
 async def _ask(request: dict[str, Any]) -> Any:
-    """Return the answer of a process.
-
-    Raises:
-        TimeoutError: it has none in time.
-    """
+    """Return the answer of a process."""
     work = asyncio.get_running_loop().run_in_executor(_open_threads(), _run_process, request)
     return await asyncio.wait_for(work, CHECK_SECONDS)
 

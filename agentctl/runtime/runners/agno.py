@@ -167,11 +167,7 @@ def _find_key(event: Any) -> CallId:
 
 
 def _pause(report: AgnoReport, output: Any, target: Any) -> None:
-    """Raise `Paused` with what the agent or team waits for.
-
-    Raises:
-        ExecutionError: it waits for something else, or its run cannot be stored.
-    """
+    """Raise `Paused` with what the agent or team waits for."""
     waiting = [] if output is None else list_waiting(output)
     if not waiting:
         raise ExecutionError("INTERRUPTED")

@@ -307,11 +307,7 @@ class WorkflowReport:
 
 
 def _pause(report: WorkflowReport, session: WorkflowSession, workflow: Any) -> None:
-    """Raise `Paused` with what the workflow waits for.
-
-    Raises:
-        ExecutionError: it waits for something else, or its run cannot be stored.
-    """
+    """Raise `Paused` with what the workflow waits for."""
     output = (session.runs or [None])[-1]
     pause = None if output is None else find_step_pause(output, walk_executors(workflow.steps))
     if output is None or pause is None:

@@ -223,11 +223,7 @@ class LangGraphRunner(LibraryRunner):
         await report.end()
 
     async def _open_thread(self, message: str, run: HostedRun) -> _Thread:
-        """Return the graph of the run with its thread: a new one, or the one of the pause.
-
-        Raises:
-            ExecutionError: the checkpointer does not have the thread any more.
-        """
+        """Return the graph of the run with its thread: a new one, or the one of the pause."""
         context, leg = run.context, run.environment.leg
         configurable: dict[str, Any] = {"run_context": context}
         # Tracers of LangChain look for the session there.
@@ -289,9 +285,6 @@ class LangGraphRunner(LibraryRunner):
 
         A run without a message has the JSON text of its object as its message: that is no message
         of a person.
-
-        Raises:
-            ExecutionError: the task of a member is not the object that the graph needs.
         """
         schema, spec = self._schema, run.environment.spec
         given = (await schema.read(spec)) or {}
@@ -309,9 +302,6 @@ class LangGraphRunner(LibraryRunner):
 
         Args:
             unfinished: ids of the approved calls without an end: they may wait in the middle.
-
-        Raises:
-            ExecutionError: the state is too large, or cannot be stored.
         """
         leg, schemas = run.environment.leg, dict(read_tool_schemas(self._graph))
         idempotent = {tool.name for tool in list_tools(self._graph) if is_idempotent(tool)}
@@ -383,9 +373,6 @@ def _read_graph_input(graph: Any) -> InputSchema:
     `messages` is not required: the server adds the message of the run. A typed dictionary that is
     the state, too, requires nothing: nodes write most of its keys, and LangGraph demands none. An
     object is required if other fields are, or if the graph takes no messages.
-
-    Raises:
-        UnusableObject: the input of the graph is no object.
     """
     builder: Any = getattr(graph, "builder", None)
     schema = _read_schema(graph, builder)

@@ -89,9 +89,6 @@ def _build_factory_runner(factory: Any, options: RunnerOptions) -> Runner:
 
     A factory that returns an awaitable or an async context manager is called when the server opens
     the agent, because that needs the event loop.
-
-    Raises:
-        UnusableObject: the factory failed, or its result is no agent.
     """
     if inspect.iscoroutinefunction(factory):
         return _FactoryRunner(factory, options)

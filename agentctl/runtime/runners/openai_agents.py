@@ -175,11 +175,7 @@ def _keep_items(run: HostedRun, message: str, result: RunResultStreaming) -> Non
 
 
 def _build_pause(result: RunResultStreaming, run: HostedRun, report: AgentReport) -> Paused:
-    """Return the pause that asks for the calls of an interrupted run.
-
-    Raises:
-        ExecutionError: the run cannot be stored.
-    """
+    """Return the pause that asks for the calls of an interrupted run."""
     asks = [_build_ask(item) for item in result.interruptions]
     try:
         stored = result.to_state().to_json(context_serializer=lambda _: {})
@@ -209,10 +205,6 @@ async def _restore_state(
 
     A call with a result is never made again: for the library it is a rejected one whose message is
     the result.
-
-    Raises:
-        ExecutionError: this version of the library cannot read the state, or a call cannot be made
-            with the approved arguments.
     """
     stored = orjson.loads(orjson.dumps(leg.state["state"]))
     edited = {each.tool_call_id: each for each in leg.decisions if each.is_edited}

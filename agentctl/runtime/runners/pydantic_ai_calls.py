@@ -425,11 +425,7 @@ class StepJournal:
 
 
 def _to_jsonable(messages: Sequence[ModelMessage]) -> list[Any]:
-    """Return messages as JSON values.
-
-    Raises:
-        PydanticSerializationError: a value has no JSON form.
-    """
+    """Return messages as JSON values."""
     stored: list[Any] = ModelMessagesTypeAdapter.dump_python([*messages], mode="json")
     return stored
 
@@ -445,11 +441,7 @@ def _dump_result(result: Any) -> dict[str, Any]:
 
 
 def _load_result(stored: Mapping[str, Any]) -> Any:
-    """Return what a tool has returned in an earlier process.
-
-    Raises:
-        ToolFailed, ModelRetry: it has failed.
-    """
+    """Return what a tool has returned in an earlier process."""
     if stored.get("retry"):
         raise ModelRetry(stored["text"])
     if stored["failed"]:
