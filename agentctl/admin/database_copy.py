@@ -13,13 +13,14 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.times import Timestamp, format_rfc3339
 from agentctl.store import migrating
 from agentctl.store.copying import state
-from agentctl.store.copying.copier import Copier, Report
+from agentctl.store.copying.copier import Copier
 from agentctl.store.copying.postgres import PostgresTarget, name_place, open_target
 from agentctl.store.copying.sqlite import SqliteSource, open_source
 from agentctl.store.copying.tables import Table, load_tables
 from agentctl.store.database import Database as OpenDatabase
 from agentctl.store.migrating import read_version
 from agentctl.store.schema import SCHEMA_VERSION
+from agentctl.store.sqlite.backup import ReportCopyProgress
 from agentctl.store.sqlite.schema import build_in_memory
 
 Stage = Literal["none", "copying", "copied", "moved", "finished"]
@@ -76,7 +77,7 @@ async def read_copy_status(source: Database, target: Database) -> CopyStatus:
 
 
 async def copy_rows(
-    source: Database, target: Database, report: Report, *, indexes_texts: bool = False
+    source: Database, target: Database, report: ReportCopyProgress, *, indexes_texts: bool = False
 ) -> CopyStatus:
     """Copy all rows while servers work with the source; go on with a copy that has begun.
 
@@ -104,7 +105,7 @@ async def finish_copy(
     *,
     wait: float,
     interrupt: bool,
-    report: Report,
+    report: ReportCopyProgress,
     indexes_texts: bool = False,
 ) -> dict[str, object]:
     """Copy the rest, compare both databases, and close the source.
@@ -297,7 +298,7 @@ def _format_time(at: int | None) -> Timestamp | None:
 
 @asynccontextmanager
 async def _open_copier(
-    source: Database, target: Database, report: Report, indexes_texts: bool = False
+    source: Database, target: Database, report: ReportCopyProgress, indexes_texts: bool = False
 ) -> AsyncIterator[Copier]:
     async with open_source(source) as first, open_target(target) as second:
         yield Copier(first, second, report, indexes_texts)

@@ -91,7 +91,7 @@ class BudgetOperations(OperationFamily):
         found: dict[str, Used] = {}
         for database in self.hosting.databases.values():
             groups = await self.hosting.prices.run(
-                lambda cost_of: live_usage.read_used_by(scope, by, cost_of), database.read
+                lambda cost_of: live_usage.read_used(scope, by, cost_of), database.read
             )
             for name, used in groups.items():
                 found[name] = found.get(name, Used()).add(used)

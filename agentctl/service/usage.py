@@ -151,7 +151,8 @@ def _read_report(
 ) -> Steps[tuple[_Groups, Sums]]:
     """Read the largest groups, and the sum of all."""
     groups = yield from usage_reads.read_groups(scope, columns, cost_of)
-    return groups, (yield from usage_reads.read_total(scope, cost_of))
+    total = yield from usage_reads.read_groups(scope, (), cost_of)
+    return groups, total.get((), Sums())
 
 
 @unit

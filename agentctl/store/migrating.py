@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Applied = Callable[[Migration], None]
-
 LONGEST_SECONDS = 86_400.0
 """Maximum duration of a statement of a migration: an index of a large table takes long."""
 
@@ -148,7 +146,7 @@ async def _read_postgres_sizes(entry: Entry) -> Sizes:
     return Sizes(size, None, counts[0], counts[1], max(counts) > EXACT_COUNT_LIMIT)
 
 
-async def migrate(entry: Entry, applied: Applied) -> None:
+async def migrate(entry: Entry, applied: Callable[[Migration], None]) -> None:
     """Apply the pending migrations; create a missing database.
 
     A newer schema that this code works with is not changed.

@@ -8,7 +8,7 @@ starts nothing that depends on an older sum: the bound on overshoot has no time 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -240,10 +240,11 @@ class Budgets:
     async def read_scope(self, database: Database, scope: UsageScope) -> Used:
         """Read what the runs of a scope have used."""
 
-        def work(cost_of: CostOf) -> Work[Used]:
-            return live_usage.read_used(scope, cost_of)
+        def work(cost_of: CostOf) -> Work[Mapping[str, Used]]:
+            return live_usage.read_used(scope, (), cost_of)
 
-        return await self._prices.run(work, database.read)
+        used: Mapping[str, Used] = await self._prices.run(work, database.read)
+        return used.get("", Used())
 
 
 class SharedRead:

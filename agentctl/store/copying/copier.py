@@ -37,11 +37,9 @@ if TYPE_CHECKING:
     from agentctl.store.copying.postgres import PostgresTarget
     from agentctl.store.copying.sqlite import SqliteSource
     from agentctl.store.search import Tokenizer
+    from agentctl.store.sqlite.backup import ReportCopyProgress
 
 T = TypeVar("T")
-
-Report = Callable[[str, int, int], None]
-"""Called with the name of the work, the part done and the total; a total of 0 is unknown."""
 
 CHANGES = 100_000
 """Recorded changes that are copied together before the comparison: their keys are in memory."""
@@ -84,7 +82,11 @@ class Copier:
     """
 
     def __init__(
-        self, source: SqliteSource, target: PostgresTarget, report: Report, indexes_texts: bool
+        self,
+        source: SqliteSource,
+        target: PostgresTarget,
+        report: ReportCopyProgress,
+        indexes_texts: bool,
     ) -> None:
         self.source = source
         self.target = target

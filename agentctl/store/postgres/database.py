@@ -270,22 +270,18 @@ class PostgresDatabase:
         deadline = clock() + self._entry.statement_seconds
         self._pool.discard_open_connections()
         while clock() < deadline:
-            outcome = await self._ask_outcome(doubt)
-            if outcome is not None:
+            try:
+                async with (await self._open_pool()).borrow() as connection:
+                    row = await connection.fetchrow(_STATUS, doubt.transaction)
+            except asyncpg.InvalidParameterValueError:
+                # No transaction has had this id: after a crash PostgreSQL has forgotten ours.
+                return False
+            except (*CONNECTION_LOST, asyncpg.PostgresError, errors.Unavailable):
+                row = None
+            if row is not None and (outcome := doubt.outcome(*row)) is not None:
                 return outcome
             await asyncio.sleep(_OUTCOME_RETRY_SECONDS)
         raise build_unknown_outcome()
-
-    async def _ask_outcome(self, doubt: InDoubt) -> bool | None:
-        try:
-            async with (await self._open_pool()).borrow() as connection:
-                row = await connection.fetchrow(_STATUS, doubt.transaction)
-        except asyncpg.InvalidParameterValueError:
-            # No transaction has had this id: after a crash PostgreSQL has forgotten ours.
-            return False
-        except (*CONNECTION_LOST, asyncpg.PostgresError, errors.Unavailable):
-            return None
-        return None if row is None else doubt.outcome(*row)
 
     async def _open_pool(self) -> Pool:
         if not self._schema_checked:

@@ -122,7 +122,13 @@ async def apply_pending(
             await connection.execute(_LOCK)
             stored = await read_stored_version(connection, entry)
             if stored is None:
-                await _check_encoding(connection, entry)
+                encoding = await connection.fetchval(_ENCODING)
+                if encoding != ENCODING:
+                    raise errors.InvalidConfiguration(
+                        f"The encoding of database {entry.id!r} is {encoding}",
+                        cause="it cannot store every text that a model may write",
+                        hint=f"create it with: {CREATE_DATABASE} NAME",
+                    )
             version = stored or StoredVersion(0, 0)
             todo = list_pending("postgres", version)[: 1 if version.number else None]
             for migration in todo:
@@ -135,16 +141,6 @@ async def apply_pending(
             return
         for migration in todo:
             applied(migration)
-
-
-async def _check_encoding(connection: Connection, entry: Entry) -> None:
-    encoding = await connection.fetchval(_ENCODING)
-    if encoding != ENCODING:
-        raise errors.InvalidConfiguration(
-            f"The encoding of database {entry.id!r} is {encoding}",
-            cause="it cannot store every text that a model may write",
-            hint=f"create it with: {CREATE_DATABASE} NAME",
-        )
 
 
 async def read_stored_version(connection: PooledConnection, entry: Entry) -> StoredVersion | None:

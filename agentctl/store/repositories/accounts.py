@@ -38,8 +38,6 @@ class AccountRow:
         return self.revoked_at is None and not is_expired
 
 
-AccountRowPage = RowPage[AccountRow]
-
 _NAMES = tuple(field.name for field in fields(AccountRow))
 _COLUMNS = ", ".join(_NAMES)
 
@@ -110,7 +108,7 @@ def record_use(account_id: str, now: int, *, due: int) -> Work[None]:
     return _RECORD_USE.execute(id=account_id, now=now, due=due)
 
 
-def list_page(filter: AccountFilter, page: Slice) -> Work[AccountRowPage]:
+def list_page(filter: AccountFilter, page: Slice) -> Work[RowPage[AccountRow]]:
     """Read a page of the accounts that match a filter, and their total.
 
     Args:

@@ -60,17 +60,8 @@ def forget_ended() -> Steps[None]:
 
 
 @unit
-def read_used(scope: UsageScope, cost_of: CostOf) -> Steps[Used]:
-    """Return what the runs of a scope have used, live ones included."""
-    groups = yield from read_used_by(scope, (), cost_of)
-    return groups.get("", Used())
-
-
-@unit
-def read_used_by(
-    scope: UsageScope, by: tuple[str, ...], cost_of: CostOf
-) -> Steps[Mapping[str, Used]]:
-    """Return what the runs of a scope have used, by user, by component, or together.
+def read_used(scope: UsageScope, by: tuple[str, ...], cost_of: CostOf) -> Steps[Mapping[str, Used]]:
+    """Return what the runs of a scope have used, live ones included: by user, component, or all.
 
     Args:
         by: `("user_id",)`, `("component_id",)` or `()`; the keys are "" without a user.

@@ -49,8 +49,6 @@ class MemoryRow:
     memory: str
 
 
-MemoryRowPage = RowPage[MemoryRow]
-
 _NAMES = tuple(field.name for field in fields(MemoryRow))
 _COLUMNS = ", ".join(_NAMES)
 
@@ -200,7 +198,9 @@ def delete_all_of_user(user_id: str) -> Steps[int]:
     return count
 
 
-def list_page(filter: MemoryFilter, visibility: Visibility, page: Slice) -> Work[MemoryRowPage]:
+def list_page(
+    filter: MemoryFilter, visibility: Visibility, page: Slice
+) -> Work[RowPage[MemoryRow]]:
     """Read a page of the visible memories that match a filter, and their total."""
     conditions = visibility.conditions().with_equal(
         user_id=filter.user_id, agent_id=filter.agent_id, team_id=filter.team_id

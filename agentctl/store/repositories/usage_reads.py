@@ -115,13 +115,6 @@ def read_groups(
 
 
 @unit
-def read_total(scope: UsageScope, cost_of: CostOf) -> Steps[Sums]:
-    """Return the counters of all runs of a scope; see `read_groups`."""
-    groups = yield from read_groups(scope, (), cost_of)
-    return groups.get((), Sums())
-
-
-@unit
 def read_sums(
     scope: UsageScope, cost_of: CostOf, users: Sequence[str] | None = None
 ) -> Steps[list[tuple[SumKey, Sums]]]:

@@ -34,7 +34,7 @@ CHUNK = 5_000
 _CREATED_AT = Sql("SELECT applied_at FROM schema_version WHERE version = 1")
 
 ReportCopyProgress = Callable[[str, int, int], None]
-"""Called with the name of the step, the number of finished parts, and the number of all parts."""
+"""Called with the name of the step, the number of finished parts, and that of all; 0: unknown."""
 
 _SIDE_FILES = ("journal", "wal", "shm")
 

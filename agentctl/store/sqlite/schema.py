@@ -89,7 +89,6 @@ def _create_tables(connection: apsw.Connection, path: Path, used: bool) -> bool 
 
     Returns:
         True if the file had no tables. None if another process holds it: try again.
-
     """
     try:
         # To change the journal mode SQLite needs a lock, for which it does not wait.
@@ -115,38 +114,29 @@ def _create_tables(connection: apsw.Connection, path: Path, used: bool) -> bool 
 
 
 async def migrate(path: Path, applied: Callable[[Migration], None]) -> None:
-    """Migrate an existing file (`apply_pending`). Raises Unavailable for errors of apsw."""
-    await run_on_thread(
-        path, lambda connection, stop: apply_pending(connection, path, applied, stop), writes=True
-    )
-
-
-def apply_pending(
-    connection: apsw.Connection, path: Path, applied: Callable[[Migration], None], stop: ShouldStop
-) -> None:
     """Apply the pending migrations, each in a separate transaction, under the write lock.
 
     Of several processes one applies a migration; the others wait and find it applied. A process
     that is killed leaves the schema before or after a migration.
-
-    Args:
-        applied: called with each migration after it is durable.
-        stop: returns True to end the wait for the lock.
     """
-    while (version := run_unit(connection, require_version(path))).number < SCHEMA_VERSION:
-        _begin_immediate(connection, stop)
-        try:
-            version = run_unit(connection, require_version(path))
-            todo = list_pending("sqlite", version)[:1]
+
+    def apply_pending(connection: apsw.Connection, stop: ShouldStop) -> None:
+        while (version := run_unit(connection, require_version(path))).number < SCHEMA_VERSION:
+            _begin_immediate(connection, stop)
+            try:
+                version = run_unit(connection, require_version(path))
+                todo = list_pending("sqlite", version)[:1]
+                for migration in todo:
+                    _apply(connection, migration)
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
             for migration in todo:
-                _apply(connection, migration)
-            connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        for migration in todo:
-            applied(migration)
-    check_newer(version, str(path))
+                applied(migration)
+        check_newer(version, str(path))
+
+    await run_on_thread(path, apply_pending, writes=True)
 
 
 def _begin_immediate(connection: apsw.Connection, stop: ShouldStop) -> None:
