@@ -109,7 +109,13 @@ class Sizes(NamedTuple):
 async def read_sizes(entry: Entry) -> Sizes:
     """Read the size of a database that has the tables of agentctl. Raises Unavailable."""
     if not is_sqlite_url(entry.url):
-        return await _read_postgres_sizes(entry)
+        from agentctl.store.postgres.connection import open_connection
+        from agentctl.store.postgres.connection import run_unit as run_on_postgres
+
+        async with open_connection(entry) as connection:
+            sessions, runs = await run_on_postgres(connection, _count_rows(_TUPLES))
+            size: int = await connection.fetchval(_BYTES)
+        return Sizes(size, None, sessions, runs, max(sessions, runs) > EXACT_COUNT_LIMIT)
     from agentctl.store.sqlite.connection import run_unit
     from agentctl.store.sqlite.file import get_file_size, get_wal_path
     from agentctl.store.sqlite.thread import run_on_thread

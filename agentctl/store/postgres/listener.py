@@ -279,13 +279,10 @@ class Listener:
             owner, *run_ids = names.split()
             # Each worker watches its cancel requests.
             if worker_topic(owner) in self._topics:
-                self._add_interest(run_ids, now)
+                live = {name: until for name, until in self._interest.items() if until > now}
+                self._interest = live | dict.fromkeys(run_ids, now + INTEREST_SECONDS)
         else:
             self._wake(topic)
-
-    def _add_interest(self, run_ids: Iterable[str], now: float) -> None:
-        self._interest = {name: until for name, until in self._interest.items() if until > now}
-        self._interest |= dict.fromkeys(run_ids, now + INTEREST_SECONDS)
 
     def _wake(self, topic: str) -> None:
         watched = self._topics.get(topic)

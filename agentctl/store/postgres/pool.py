@@ -172,19 +172,14 @@ class Pool:
 
     def _pop_idle(self, custom_plans: bool) -> PooledConnection | None:
         while self._idle:
-            connection = self._idle.pop(self._choose_idle(custom_plans))
+            # The one that was used last, of those with the same plans.
+            last = range(len(self._idle) - 1, -1, -1)
+            same = (each for each in last if self._idle[each].has_custom_plans is custom_plans)
+            connection = self._idle.pop(next(same, -1))
             if not connection.is_closed() and connection.born > self._trusted_from:
                 return connection
             connection.terminate()
         return None
-
-    def _choose_idle(self, custom_plans: bool) -> int:
-        """Return the index of the connection that was used last, of those with the same plans."""
-        last = len(self._idle) - 1
-        for index in range(last, -1, -1):
-            if self._idle[index].has_custom_plans is custom_plans:
-                return index
-        return last
 
     def _release(self, connection: PooledConnection) -> None:
         now = asyncio.get_running_loop().time()

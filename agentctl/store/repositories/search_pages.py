@@ -120,10 +120,6 @@ class _Reader:
         """Return the first place, in the order, of the millisecond of a place."""
         return place // SHARE * SHARE + (SHARE - 1 if self.newest_first else 0)
 
-    def end_group(self, place: int) -> int:
-        """Return the first place, in the order, after the millisecond of a place."""
-        return place // SHARE * SHARE + (-1 if self.newest_first else SHARE)
-
     def is_before(self, place: int, other: int) -> bool:
         return place > other if self.newest_first else place < other
 
@@ -307,7 +303,8 @@ def _compare(reader: _Reader, part: _Part, size: int, *, extends: bool = False) 
         if not reader.is_before(start, end):
             if not extends:
                 return part
-            end = reader.end_group(end)
+            # The first place, in the order, after the millisecond.
+            end = end // SHARE * SHARE + (-1 if reader.newest_first else SHARE)
             end = end if (yield reader.last_compared(end, 1)) else None
 
     def read(place: int, limit: int) -> Statement:

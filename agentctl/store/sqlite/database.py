@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -250,25 +250,20 @@ class SqliteDatabase:
         return future
 
     def _read_on_thread(self, work: Work[T]) -> T:
+        self._file.check_sometimes()
         try:
-            with self._borrow_reader() as connection:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = self._file.connect(partial(connect_reader, searches=True))
+            try:
                 end = time.monotonic() + READ_SECONDS
                 connection.set_progress_handler(lambda: time.monotonic() > end, STEPS)
                 return run_unit_on_snapshot(connection, work)
+            finally:
+                self._idle.append(connection)
         except apsw.Error as error:
             raise to_public_error(error, self.id) from None
-
-    @contextlib.contextmanager
-    def _borrow_reader(self) -> Iterator[apsw.Connection]:
-        self._file.check_sometimes()
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self._file.connect(partial(connect_reader, searches=True))
-        try:
-            yield connection
-        finally:
-            self._idle.append(connection)
 
     def _close_idle(self) -> None:
         while self._idle:

@@ -110,7 +110,13 @@ def check_file(path: Path, *, create: bool) -> None:
         _check_header(path)
         _check_wal(path)
         return
-    _check_orphaned_wal(path)
+    log = get_wal_path(path)
+    if get_file_size(log):
+        raise errors.Unavailable(
+            "The database file is missing, but its log exists",
+            cause=f"{path} does not exist, but {log} does",
+            hint=f"restore the file or a backup; for an empty database: rm {shlex.quote(str(log))}",
+        )
     if used:
         locks = shlex.quote(str(get_lock_folder(path)))
         raise errors.Unavailable(
@@ -211,16 +217,6 @@ def _check_wal(path: Path) -> None:
             cause=f"{log} is missing, and the last changes with it",
             hint="restore it from a backup, or continue without the lost changes:"
             f" rm {shlex.quote(str(index))}",
-        )
-
-
-def _check_orphaned_wal(path: Path) -> None:
-    log = get_wal_path(path)
-    if get_file_size(log):
-        raise errors.Unavailable(
-            "The database file is missing, but its log exists",
-            cause=f"{path} does not exist, but {log} does",
-            hint=f"restore the file or a backup; for an empty database: rm {shlex.quote(str(log))}",
         )
 
 

@@ -48,16 +48,11 @@ async def rewrite_file(path: Path, maximum: int | None) -> Rewrite:
         vacuumed = maximum is None or get_file_size(path) <= maximum
         if vacuumed:
             connection.execute("VACUUM")
-        log_emptied = _empty_log(connection, should_stop)
+        log_emptied, end = False, time.monotonic() + LOG_SECONDS
+        while not log_emptied and time.monotonic() < end and not should_stop():
+            with contextlib.suppress(apsw.BusyError):
+                connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                log_emptied = True
         return Rewrite(get_file_size(path), vacuumed, log_emptied, time.monotonic() - began)
 
     return await run_on_thread(path, work, writes=True)
-
-
-def _empty_log(connection: apsw.Connection, should_stop: ShouldStop) -> bool:
-    end = time.monotonic() + LOG_SECONDS
-    while time.monotonic() < end and not should_stop():
-        with contextlib.suppress(apsw.BusyError):
-            connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            return True
-    return False
