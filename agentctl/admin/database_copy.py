@@ -10,7 +10,7 @@ from agentctl import errors
 from agentctl.config.databases import display_url, is_sqlite_url
 from agentctl.config.settings import Database
 from agentctl.light_dataclass import dataclass
-from agentctl.records.times import Timestamp, format_rfc3339
+from agentctl.records.times import Timestamp, format_optional_time
 from agentctl.store import migrating
 from agentctl.store.copying import state
 from agentctl.store.copying.copier import Copier
@@ -287,13 +287,9 @@ async def _describe(stage: Stage, source: SqliteSource, place: str, copied: int)
     ours = None if stage == "none" else await source.read(state.get_state())
     return CopyStatus(
         stage, source.place, place, rows, copied, changes, live,
-        started_at=_format_time(ours.started_at if ours else None),
-        finished_at=_format_time(ours.finished_at if ours else None),
+        started_at=format_optional_time(ours.started_at if ours else None),
+        finished_at=format_optional_time(ours.finished_at if ours else None),
     )  # fmt: skip
-
-
-def _format_time(at: int | None) -> Timestamp | None:
-    return None if at is None else format_rfc3339(at)
 
 
 @asynccontextmanager

@@ -63,6 +63,11 @@ def format_rfc3339(microseconds: int) -> str:
     return f"{_format_second(whole)}.{rest:06d}Z"
 
 
+def format_optional_time(microseconds: int | None) -> str | None:
+    """Return the text of `format_rfc3339`; None for None."""
+    return None if microseconds is None else format_rfc3339(microseconds)
+
+
 @lru_cache(maxsize=4_096)
 def _format_second(whole: int) -> str:
     """Format a second; cached, because the times of a run or list share their seconds."""

@@ -32,7 +32,7 @@ from agentctl.records.accounts import (
 )
 from agentctl.records.document import Document, build_document
 from agentctl.records.ids import new_id
-from agentctl.records.times import DAY, format_rfc3339, now
+from agentctl.records.times import DAY, format_optional_time, format_rfc3339, now
 from agentctl.records.validation import check_text
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
@@ -131,15 +131,11 @@ def _build_record(row: AccountRow, moment: int) -> AccountRecord:
         token_hint=row.token_hint,
         created_by=row.created_by,
         created_at=format_rfc3339(row.created_at),
-        expires_at=_format_optional_time(row.expires_at),
-        last_used_at=_format_optional_time(row.last_used_at),
-        revoked_at=_format_optional_time(row.revoked_at),
+        expires_at=format_optional_time(row.expires_at),
+        last_used_at=format_optional_time(row.last_used_at),
+        revoked_at=format_optional_time(row.revoked_at),
         state=state,
     )
-
-
-def _format_optional_time(microseconds: int | None) -> str | None:
-    return None if microseconds is None else format_rfc3339(microseconds)
 
 
 def _check_account(account: NewAccount) -> tuple[list[str], int | None]:

@@ -25,7 +25,7 @@ from agentctl.records.personal_data import (
     PersonalRowsPage,
     RewrittenFile,
 )
-from agentctl.records.times import format_rfc3339
+from agentctl.records.times import format_optional_time, format_rfc3339
 from agentctl.records.validation import check_text
 from agentctl.service.audit import build_entry
 from agentctl.service.audit_log import AuditedCall
@@ -301,14 +301,10 @@ def _add_rows(total: list[PersonalRows], db_id: str, rows: Mapping[str, int]) ->
             total.append(row)
 
 
-def _format(at: int | None) -> str | None:
-    return None if at is None else format_rfc3339(at)
-
-
 async def _read_decisions(database: Database, user_id: str, after: str, limit: int) -> _Found:
     work = personal_data.list_decisions(user_id, after, limit)
     found = await database.read(work, size="large")
-    rows = [{**row._asdict(), "decided_at": _format(row.decided_at)} for row in found]
+    rows = [{**row._asdict(), "decided_at": format_optional_time(row.decided_at)} for row in found]
     return rows, found[-1].approval_id if len(found) == limit else None
 
 
@@ -321,8 +317,8 @@ async def _read_deliveries(database: Database, user_id: str, after: str, limit: 
             return [
                 {
                     **row._asdict(),
-                    "created_at": _format(row.created_at),
-                    "delivered_at": _format(row.delivered_at),
+                    "created_at": format_optional_time(row.created_at),
+                    "delivered_at": format_optional_time(row.delivered_at),
                     "body": orjson.loads(row.body),
                 }
                 for row in found

@@ -13,7 +13,7 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import LastRunState
 from agentctl.records.sessions import SESSION_DETAILS, SessionRow, SummaryRow
-from agentctl.records.times import format_rfc3339
+from agentctl.records.times import format_optional_time, format_rfc3339
 from agentctl.service.json_texts import (
     JsonText,
     RecordWriter,
@@ -115,18 +115,14 @@ def _describe_last_run(run: LastRunState) -> dict[str, Any]:
     record: dict[str, Any] = {
         "run_id": run.run_id,
         "status": run.status,
-        "cancel_requested_at": _format_time(run.cancel_requested_at),
-        "finished_at": _format_time(run.finished_at),
-        "stopped_at": _format_time(run.stopped_at),
+        "cancel_requested_at": format_optional_time(run.cancel_requested_at),
+        "finished_at": format_optional_time(run.finished_at),
+        "stopped_at": format_optional_time(run.stopped_at),
         "holding": orjson.loads(dump_holding(run)),
     }
     error = {"code": run.error_code, "detail": run.error_detail} if run.error_code else None
     facts = {"error": error, "cancel_requested_by": run.cancel_requested_by}
     return {**record, "phase": describe_run({**record, **facts})}
-
-
-def _format_time(microseconds: int | None) -> str | None:
-    return None if microseconds is None else format_rfc3339(microseconds)
 
 
 def _summarize_session(row: SummaryRow, newest: LastRunState | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from agentctl import errors
 from agentctl.interface.requests.usage import MAXIMUM_GROUPS, OverviewFilter, UsageFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.durations import find_percentile
-from agentctl.records.times import DAY, format_rfc3339, now
+from agentctl.records.times import DAY, format_optional_time, format_rfc3339, now
 from agentctl.records.usage import (
     OverviewCounts,
     OverviewGroup,
@@ -112,9 +112,7 @@ class UsageOperations(OperationFamily):
                 ],
                 waiting={
                     "approvals": waiting.approvals,
-                    "oldest_at": None
-                    if waiting.oldest_at is None
-                    else format_rfc3339(waiting.oldest_at),
+                    "oldest_at": format_optional_time(waiting.oldest_at),
                 },
             )
 

@@ -12,7 +12,7 @@ from agentctl.config.webhooks import Webhook
 from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.ids import new_id
-from agentctl.records.times import format_rfc3339, now
+from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.records.validation import check_texts
 from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecord, WebhookTestRecord
 from agentctl.service import documents, paging
@@ -156,5 +156,5 @@ def _build_delivery(row: DeliveryRow) -> DeliveryRecord:
         last_status=row.last_status,
         last_error=row.last_error,
         created_at=format_rfc3339(row.created_at),
-        delivered_at=None if row.delivered_at is None else format_rfc3339(row.delivered_at),
+        delivered_at=format_optional_time(row.delivered_at),
     )

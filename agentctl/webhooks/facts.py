@@ -12,7 +12,7 @@ import orjson
 
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.ids import new_id
-from agentctl.records.times import format_rfc3339, now
+from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.store.database import Steps, unit
 from agentctl.store.outbox import Outbox
 from agentctl.store.repositories import approvals, search, webhooks
@@ -69,7 +69,7 @@ def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
         "error_code": run.error_code,
         "cancel_reason": run.cancel_reason,
         "created_at": format_rfc3339(run.created_at),
-        "finished_at": None if run.finished_at is None else format_rfc3339(run.finished_at),
+        "finished_at": format_optional_time(run.finished_at),
         "total_tokens": parse_counters(run.metrics).get("total_tokens"),
         "approvals": waits_for[:MAXIMUM_APPROVALS],
         "console_url": _build_console_url(outbox, run.session_id),

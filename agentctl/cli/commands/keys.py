@@ -254,10 +254,9 @@ def _build_jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]
 
 
 def _format_removal(times: RemovalTimes, thumbprint: str | None) -> str | None:
-    from agentctl.records.times import format_rfc3339
+    from agentctl.records.times import format_optional_time
 
-    moment = None if thumbprint is None else times.get(thumbprint)
-    return None if moment is None else format_rfc3339(moment)
+    return format_optional_time(None if thumbprint is None else times.get(thumbprint))
 
 
 @app.command("jwks", epilog="Example: agentctl keys jwks > jwks.json")

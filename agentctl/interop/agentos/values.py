@@ -13,7 +13,7 @@ import orjson
 
 from agentctl.records.kinds import Record
 from agentctl.records.sessions import TOKEN_COUNTERS
-from agentctl.records.times import format_rfc3339, parse_rfc3339
+from agentctl.records.times import format_optional_time, parse_rfc3339
 
 Built = dict[str, Any]
 
@@ -63,7 +63,7 @@ def parse_moment(value: object) -> int | None:
 def format_moment(value: object) -> str | None:
     """Return a time of AgentOS as RFC 3339, None without one."""
     moment = parse_moment(value)
-    return None if moment is None else format_rfc3339(moment)
+    return format_optional_time(moment)
 
 
 def format_content(value: object) -> str | None:

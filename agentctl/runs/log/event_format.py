@@ -12,7 +12,7 @@ from agentctl.records.events import END_KINDS, EVENT_NAMES, EventKind
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import Origin
 from agentctl.records.runs import FinalStatus, RunRow
-from agentctl.records.times import format_rfc3339, now, whole_seconds
+from agentctl.records.times import format_optional_time, format_rfc3339, now, whole_seconds
 from agentctl.runs.log.event_rows import Piece, RunIdentity, find_frame
 from agentctl.runs.states import Ending
 from agentctl.runtime.pauses import Decided
@@ -205,5 +205,5 @@ def describe(row: ApprovalRow) -> dict[str, Any]:
         "arguments_hash": row.arguments_hash,
         "question": row.question,
         "schema": None if row.schema is None else orjson.loads(row.schema),
-        "expires_at": None if row.expires_at is None else format_rfc3339(row.expires_at),
+        "expires_at": format_optional_time(row.expires_at),
     }

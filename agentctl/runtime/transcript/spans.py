@@ -12,7 +12,7 @@ from dataclasses import field, fields
 from typing import Any, Literal
 
 from agentctl.light_dataclass import dataclass
-from agentctl.records.times import format_rfc3339, now
+from agentctl.records.times import format_optional_time, format_rfc3339, now
 from agentctl.work.run_scope import current_call
 
 SpanKind = Literal["model", "tool", "member", "step"]
@@ -87,8 +87,8 @@ class Span:
             "name": self.name,
             "parent": self.parent,
             "started_at": format_rfc3339(self.started_at),
-            "first_token_at": _format_time(self.first_token_at),
-            "finished_at": _format_time(self.finished_at),
+            "first_token_at": format_optional_time(self.first_token_at),
+            "finished_at": format_optional_time(self.finished_at),
             "status": self.status,
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
@@ -261,7 +261,3 @@ class Spans:
         """Return the latest open span with an id; None if there is none."""
         open_spans = (span for span in reversed(self._spans) if span.finished_at is None)
         return next((span for span in open_spans if span.id == id), None)
-
-
-def _format_time(at: int | None) -> str | None:
-    return None if at is None else format_rfc3339(at)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.records.approvals import ApprovalRow, ApprovalSummary
-from agentctl.records.times import format_rfc3339
+from agentctl.records.times import format_optional_time
 from agentctl.store.database import (
     Sql,
     Statement,
@@ -220,10 +220,9 @@ def list_summaries(run_ids: Sequence[str]) -> Steps[dict[str, list[dict[str, Val
         # Sorted here: two indexes find the rows, and there are few.
         rows = yield Statement(_SUMMARIES, parameters)
         for _, root_run_id, *values in sorted(rows, key=lambda row: (row[0], row[2])):
-            summary = dict(zip(_SUMMARY_NAMES, values, strict=True))
+            summary: dict[str, Any] = dict(zip(_SUMMARY_NAMES, values, strict=True))
             for name in ("created_at", "decided_at"):
-                at = summary[name]
-                summary[name] = None if at is None else format_rfc3339(at)
+                summary[name] = format_optional_time(summary[name])
             for run_id in {root_run_id, summary["run_id"]}.intersection(parameters.values()):
                 summaries.setdefault(run_id, []).append(summary)
     return summaries

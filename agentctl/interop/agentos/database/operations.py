@@ -44,7 +44,6 @@ from agentctl.interop.agentos.database.reader import (
     Record,
     StoredSession,
     build_session_record,
-    format_time,
 )
 from agentctl.interop.agentos.database.source import open_source
 from agentctl.interop.agentos.mapping import build_history
@@ -52,6 +51,7 @@ from agentctl.interop.agentos.values import sum_counters
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS
 from agentctl.records.sessions import SessionView
+from agentctl.records.times import format_optional_time
 
 _NAMED_PAGE = 500
 """Sessions that are read at a time to select some: most names and statuses are derived."""
@@ -148,8 +148,8 @@ class AgentOSDatabase(AgentOSBackend):
             "session_state": data.get("session_state"),
             f"{session.kind}_data": session.data.get(f"{session.kind}_data"),
             "metadata": session.data.get("metadata"),
-            "created_at": format_time(session.created_at),
-            "updated_at": format_time(session.updated_at or session.created_at),
+            "created_at": format_optional_time(session.created_at),
+            "updated_at": format_optional_time(session.updated_at or session.created_at),
         }
 
         if session.kind == "workflow":

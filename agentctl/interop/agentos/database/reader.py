@@ -23,7 +23,7 @@ from agentctl.interop.agentos.mapping import (
 from agentctl.interop.agentos.values import parse_moment
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.times import format_rfc3339
+from agentctl.records.times import format_optional_time
 
 Record = dict[str, Any]
 T = TypeVar("T")
@@ -289,14 +289,9 @@ def build_session_record(session: StoredSession, runs: Sequence[Record]) -> Reco
         "run_count": len(runs),
         "last_status": top_level[-1]["status"] if top_level else None,
         "last_run": build_last_run(top_level[-1]) if top_level else None,
-        "created_at": format_time(session.created_at),
-        "updated_at": format_time(session.updated_at or session.created_at),
+        "created_at": format_optional_time(session.created_at),
+        "updated_at": format_optional_time(session.updated_at or session.created_at),
     }
     if session.problem is not None:
         record |= {"last_status": "UNREADABLE", "last_run": None, "problem": session.problem}
     return record
-
-
-def format_time(microseconds: int | None) -> str | None:
-    """Return a time as RFC 3339, None without one."""
-    return None if microseconds is None else format_rfc3339(microseconds)
