@@ -126,7 +126,7 @@ class ApprovalRow:
     run_id: str
     root_run_id: str
     session_id: str
-    component_type: str
+    component_type: ComponentKind
     component_id: str
     user_id: str | None
     started_by: str | None

@@ -273,7 +273,7 @@ class RunState(LastRunState):
     """
 
     parent_run_id: str | None
-    component_type: str
+    component_type: ComponentKind
     component_id: str
     user_id: str | None
     attempt: int

@@ -199,7 +199,7 @@ class SummaryRow:
     """The columns of a session that a list shows. Times are microseconds UTC."""
 
     session_id: str
-    session_type: str
+    session_type: ComponentKind
     component_id: str | None
     component_name: str | None
     user_id: str | None

@@ -155,8 +155,7 @@ class ApprovalOperations(OperationFamily):
         _, row = await self._search_row(
             approval_id, EVERYONE, lambda row: ids is None or row.component_id in ids
         )
-        kind: ComponentKind = row.component_type  # type: ignore[assignment]  # as stored
-        _, row = await self._find(kind, row.component_id, approval_id)
+        _, row = await self._find(row.component_type, row.component_id, approval_id)
         return documents.build_approval_record(row)
 
     async def list_run_approvals(

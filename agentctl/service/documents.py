@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import orjson
 
 from agentctl.interface.requests import FULL_VIEW, Page, RunView
 from agentctl.records.approvals import ApprovalRecord, ApprovalRow
 from agentctl.records.items import SUMMARY_VIEWS, WHOLE_FIELDS, Child, build_items, cut_item
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import KINDS
 from agentctl.records.phase import describe_run
 from agentctl.records.run_reader import RunReader
 from agentctl.records.run_spec import RunSpec
@@ -160,7 +160,7 @@ def _build_members(row: RunRow, facts: RelatedFacts) -> dict[str, JsonText]:
     """Build the members of a record and of a summary that are no column of the run."""
     error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     return {
-        KINDS[cast(ComponentKind, row.component_type)].id_field: dump(row.component_id),
+        KINDS[row.component_type].id_field: dump(row.component_id),
         "metrics": stored_json(facts.metrics),
         "total_tokens": dump(facts.total_tokens),
         "error": orjson.dumps(error),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
 import agentctl
-from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.kinds import KINDS
 from agentctl.records.phase import describe_run
 from agentctl.records.runs import LastRunState
 from agentctl.records.sessions import SESSION_DETAILS, SessionRow, SummaryRow
@@ -50,7 +50,7 @@ def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes
     Args:
         histories: the chat history of each run, as `runs` reads them; empty for workflows.
     """
-    kind = cast(ComponentKind, row.session_type)
+    kind = row.session_type
     members: dict[str, JsonText] = {}
     if kind == "workflow":
         data = {
@@ -133,7 +133,7 @@ def _summarize_session(row: SummaryRow, newest: LastRunState | None) -> dict[str
         "session_type": row.session_type,
         "user_id": row.user_id,
         **_NO_COMPONENT,
-        KINDS[cast(ComponentKind, row.session_type)].id_field: row.component_id,
+        KINDS[row.session_type].id_field: row.component_id,
         "total_tokens": row.total_tokens,
         "run_count": row.run_count,
         "history_bytes": row.history_bytes,

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Container
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import orjson
 
@@ -33,7 +33,6 @@ from agentctl.interface.requests import (
 from agentctl.records.document import Document
 from agentctl.records.ids import new_id
 from agentctl.records.items import SUMMARY_VIEWS
-from agentctl.records.kinds import ComponentKind
 from agentctl.records.runs import FoundTurn, LastRunState, RunRecord, RunState
 from agentctl.records.sessions import (
     ExportFormat,
@@ -270,7 +269,7 @@ class SessionOperations(OperationFamily):
         async with self.audit("summarize_session", session_id=session_id) as call:
             database = self.lookups.session_database(where)
             row = await database.read(self.lookups.session(session_id, where))
-            kind = cast(ComponentKind, row.session_type)
+            kind = row.session_type
             component = self.hosting.catalog.get(kind, row.component_id or "")
             spec = None if component is None else component.spec
             makes_summaries = isinstance(spec, Agent | Team) and spec.summary.every_runs
@@ -412,7 +411,7 @@ class SessionOperations(OperationFamily):
             if turn is not None:
                 state, newest = turn
                 return FoundTurn(
-                    kind=cast("ComponentKind", state.component_type),
+                    kind=state.component_type,
                     component_id=state.component_id,
                     session_id=state.session_id,
                     db_id=db_id,

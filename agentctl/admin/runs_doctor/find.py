@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
-from typing import Literal, cast
+from typing import Literal
 
 from agentctl import errors
 from agentctl.admin.runs_doctor.tool_calls import UnreadableMessages, find_open_calls
 from agentctl.light_dataclass import dataclass
-from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.runs.states import is_final
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath
@@ -277,7 +276,7 @@ async def _check_waiting(hosting: Hosting, database: Database) -> list[Problem]:
         problems.append(Problem("paused", database.id, run_id, session_id, None, text, None))
 
     for state, _ in await database.read(queue.list_next_legs(MAXIMUM_WAITING)):
-        kind = cast(ComponentKind, state.component_type)
+        kind = state.component_type
         is_configured = hosting.catalog.get(kind, state.component_id) is not None
         if is_configured and state.queue_turn is not None:
             # It waits for a free slot.

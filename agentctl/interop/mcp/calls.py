@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
@@ -20,7 +20,6 @@ from agentctl.interop.mcp.questions import PausedRun, read_answer, reject
 from agentctl.interop.mcp.tools import Arguments, RunTool
 from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind
 from agentctl.records.ids import is_unique_id
-from agentctl.records.kinds import ComponentKind
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.service.service import ServiceOperations
 
@@ -224,7 +223,7 @@ async def cancel_runs(
         if row.parent_run_id is not None or (row.status == "PAUSED" and not paused):
             continue
         request = CancelRequest(row.session_id, wait=0, reason=reason)
-        kind = cast(ComponentKind, row.component_type)
+        kind = row.component_type
         try:
             await operations.cancel_run(kind, row.component_id, row.run_id, request)
         except AgentctlError as error:

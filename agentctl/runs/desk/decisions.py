@@ -129,7 +129,7 @@ async def rule(
             reason = orjson.dumps(ruling.note or "The call failed").decode()
             change = change._replace(execution="failed", result=reason)
 
-    kind = cast(ComponentKind, row.component_type)
+    kind = row.component_type
     if status == "approved" and not can_call(kind, row.component_id, row.tool_name):
         raise errors.Conflict(
             f"The tool {row.tool_name} does not exist any more: the call cannot be made"

@@ -13,10 +13,8 @@ import itertools
 import logging
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from typing import cast
 
 from agentctl import errors
-from agentctl.records.kinds import ComponentKind
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.run_spec import RunSpec
 from agentctl.records.runs import RunState
@@ -190,7 +188,7 @@ class LegClaims:
         return False
 
     def _find_component(self, state: RunState) -> Component | None:
-        return self._catalog.get(cast(ComponentKind, state.component_type), state.component_id)
+        return self._catalog.get(state.component_type, state.component_id)
 
     async def claim(
         self,

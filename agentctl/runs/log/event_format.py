@@ -9,7 +9,6 @@ import orjson
 
 from agentctl.records.approvals import ApprovalRow
 from agentctl.records.events import END_KINDS, EVENT_NAMES, EventKind
-from agentctl.records.kinds import ComponentKind
 from agentctl.records.run_spec import Origin
 from agentctl.records.runs import FinalStatus, RunRow
 from agentctl.records.times import format_optional_time, format_rfc3339, now, whole_seconds
@@ -38,7 +37,7 @@ def identify_run(run: RunRow, component_name: str | None) -> RunIdentity:
         run.run_id,
         run.session_id,
         run.parent_run_id,
-        cast(ComponentKind, run.component_type),
+        run.component_type,
         run.component_id,
         component_name or run.component_id,
     )

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from agentctl.light_dataclass import dataclass
+from agentctl.records.kinds import ComponentKind
 from agentctl.records.sessions import TOKEN_COUNTERS, SessionRow
 from agentctl.store.database import (
     Sql,
@@ -211,7 +212,7 @@ def get_for_update(session_id: str, visibility: Visibility) -> Work[SessionRow |
 
 def build_session(
     session_id: str,
-    session_type: str,
+    session_type: ComponentKind,
     *,
     user_id: str | None,
     now: int,
