@@ -121,8 +121,8 @@ class ApprovalRow:
     """
 
     approval_id: str
-    kind: str
-    policy: str
+    kind: ApprovalKind
+    policy: ApprovalPolicy
     run_id: str
     root_run_id: str
     session_id: str
@@ -140,14 +140,14 @@ class ApprovalRow:
     question: str | None = None
     schema: str | None = None
     expires_at: int | None = None
-    status: str = "pending"
+    status: ApprovalStatus = "pending"
     decided_at: int | None = None
     decided_by: str | None = None
     note: str | None = None
     approved_arguments: str | None = None
     approved_hash: str | None = None
     answer: str | None = None
-    execution: str | None = None
+    execution: ApprovalExecution | None = None
     executing_at: int | None = None
     executed_at: int | None = None
     result: str | None = None

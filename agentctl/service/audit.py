@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from agentctl import errors
 from agentctl.auth.audit_chain import sign_head
@@ -22,7 +22,6 @@ from agentctl.interface.requests import MAXIMUM_LIMIT
 from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.records.audit import AuditHeadPage, AuditHeadRecord, AuditPage, AuditRecord
 from agentctl.records.document import Document, build_document
-from agentctl.records.kinds import AuditOutcome
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.records.validation import check_texts
@@ -95,7 +94,7 @@ def build_entry(row: AuditRow) -> AuditRecord:
         via="local" if row.via == "local" else "http",
         operation=row.operation,
         resource=row.resource,
-        outcome=cast(AuditOutcome, row.outcome),
+        outcome=row.outcome,
         status=row.status,
         reason=row.reason,
         request_id=row.request_id,

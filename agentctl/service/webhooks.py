@@ -150,7 +150,7 @@ def _build_delivery(row: DeliveryRow) -> DeliveryRecord:
         webhook_id=row.webhook_id,
         type=row.type,
         run_id=row.run_id,
-        state=row.state,  # type: ignore[typeddict-item]  # only these are stored
+        state=row.state,
         attempts=row.attempts,
         next_attempt_at=format_rfc3339(row.next_at) if row.state == "waiting" else None,
         last_status=row.last_status,

@@ -11,7 +11,7 @@ transaction (docs/decisions/0079).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
-from typing import Any, cast
+from typing import Any
 
 import orjson
 
@@ -23,7 +23,6 @@ from agentctl.records.approvals import (
     MAXIMUM_NOTE_LENGTH,
     VALUES,
     VERBS,
-    ApprovalKind,
     ApprovalRow,
     ApprovalStatus,
     Verb,
@@ -138,7 +137,7 @@ async def rule(
 
 
 def _check_fields(row: ApprovalRow, ruling: Ruling) -> None:
-    verbs = VERBS[cast(ApprovalKind, row.kind)]
+    verbs = VERBS[row.kind]
     if ruling.decision not in verbs:
         raise errors.ValidationFailed(
             f"decision must be {' or '.join(verbs)}: the approval is of the kind {row.kind}"

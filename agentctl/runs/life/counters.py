@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import cast
 
 from agentctl.records.approvals import ApprovalRow, ApprovalStatus
 from agentctl.records.durations import DurationHistogram
@@ -48,7 +47,7 @@ class RunCounters:
 
     def count_decision(self, row: ApprovalRow) -> None:
         """Count a stored decision and the time that its run waited for it."""
-        self.decided[cast(ApprovalStatus, row.status)] += 1
+        self.decided[row.status] += 1
         if row.decided_at is not None:
             self.wait_seconds.add(max((row.decided_at - row.created_at) / 1_000_000, 0.0))
 

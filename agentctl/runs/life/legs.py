@@ -370,13 +370,13 @@ def to_decision(row: ApprovalRow) -> Decided:
     arguments = orjson.loads(row.approved_arguments or row.arguments)
     return Decided(
         approval_id=row.approval_id,
-        kind=row.kind,  # type: ignore[arg-type]  # only these are stored
-        status=row.status,  # type: ignore[arg-type]
+        kind=row.kind,
+        status=row.status,
         tool_call_id=row.tool_call_id,
         tool_name=row.tool_name,
         arguments=arguments,
         is_edited=row.approved_arguments is not None,
-        execution=row.execution,  # type: ignore[arg-type]
+        execution=row.execution,
         answer=orjson.loads(row.answer) if row.answer is not None else None,
         note=row.note,
         result=orjson.loads(row.result) if row.result is not None else None,

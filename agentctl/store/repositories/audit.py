@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from agentctl.interface.requests.audit import AuditFilter
 from agentctl.light_dataclass import dataclass
+from agentctl.records.kinds import AuditOutcome
 from agentctl.store.database import (
     Row,
     Sql,
@@ -64,7 +65,7 @@ class AuditRow(NamedTuple):
     via: str
     operation: str
     resource: str | None
-    outcome: str
+    outcome: AuditOutcome
     status: int | None
     reason: str | None
     request_id: str | None

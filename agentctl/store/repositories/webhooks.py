@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.light_dataclass import dataclass
+from agentctl.records.webhooks import DeliveryState
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, unit
 from agentctl.store.listing import Conditions, Listing, RowPage, Slice
 
@@ -28,7 +29,7 @@ class DeliveryRow:
     webhook_id: str
     type: str
     run_id: str
-    state: str
+    state: DeliveryState
     attempts: int
     next_at: int
     last_status: int | None
