@@ -7,21 +7,19 @@ only, in every format (docs/cli.md "Long lists").
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import nullcontext
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from agentctl.cli.durations import microseconds_ago
+from agentctl.cli.help import flag, option
 from agentctl.cli.io import current_io
-from agentctl.cli.options import FieldsOutput, flag, option
 from agentctl.cli.show.output import (
     ColumnChoice,
-    check_fields,
+    FieldsOutput,
     choose_columns,
     pick_values,
-    show_page,
-    show_records,
     to_columns,
     write_json,
 )
@@ -88,14 +86,16 @@ class ListOutput(FieldsOutput):
         columns: ColumnChoice,
         id_field: str,
         *,
-        show: Callable[..., None] = show_page,
+        noun: str = "rows",
+        note_rest: Callable[[Document[Any]], None] | None = None,
     ) -> None:
         """Show the page of a list that a filter selects, or every page from there on.
 
         Args:
             read: the operation, such as `target.operations.get_runs`.
             filter: its filter, with a `page` or with the fields of one.
-            show: writes one page.
+            noun: see `show_page`.
+            note_rest: notes more about one page.
         """
         page: Any = getattr(filter, "page", filter)
         if self.all_pages:
@@ -107,7 +107,9 @@ class ListOutput(FieldsOutput):
             )
             return
         document = await read_page(target, read, filter)
-        show(document, columns, self.format, id_field=id_field, fields=self.fields)
+        self.show_page(document, columns, id_field, noun)
+        if note_rest is not None:
+            note_rest(document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +143,18 @@ class WatchedOutput(ListOutput):
         columns: ColumnChoice,
         id_field: str,
         *,
-        show: Callable[..., None] = show_page,
+        noun: str = "rows",
+        note_rest: Callable[[Document[Any]], None] | None = None,
     ) -> None:
         """Show the list once, or with `--watch` again and again."""
         if not self.watch:
-            await ListOutput.show(self, target, read, filter, columns, id_field, show=show)
+            await ListOutput.show(
+                self, target, read, filter, columns, id_field, noun=noun, note_rest=note_rest
+            )
             return
         again = partial(read_page, target, read, filter)
         seconds = self.every or DEFAULT_SECONDS
-        await watch_list(
-            WatchedList(target, again, columns, self.format, id_field, self.fields, seconds)
-        )
+        await watch_list(WatchedList(target, again, self, columns, id_field, seconds))
 
 
 async def read_page(target: Target, read: Read[F], filter: F) -> Document[Any]:
@@ -197,11 +200,10 @@ class ListWriter:
     def __init__(
         self, out: FieldsOutput, columns: ColumnChoice, id_field: str, *, is_array: bool = False
     ) -> None:
-        check_fields(out.format, out.fields)
+        out.check_fields()
+        self._out = out
         self._columns = to_columns(columns)
-        self._format = out.format
         self._id_field = id_field
-        self._fields = out.fields
         self._is_array = is_array
         self._count = 0
         self._waiting: list[Record] = []
@@ -244,41 +246,41 @@ class ListWriter:
     def _add(self, rows: Sequence[Record]) -> None:
         if not rows:
             return
-        if self._fields is not None and not self._count:
-            self._columns = choose_columns(rows, self._columns, self._fields)
+        if self._out.fields is not None and not self._count:
+            self._columns = choose_columns(rows, self._columns, self._out.fields)
         is_first = not self._count
         self._count += len(rows)
-        if self._format in ("table", "wide"):
+        if self._out.is_table:
             self._waiting += rows
             if len(self._waiting) >= TABLE_ROWS:
                 self._flush()
-        elif self._format == "json":
+        elif self._out.format == "json":
             self._write_array(rows, is_first=is_first)
         else:
-            if self._format == "jsonl" and self._fields is not None:
+            if self._out.format == "jsonl" and self._out.fields is not None:
                 rows = [pick_values(row, self._columns.tsv) for row in rows]
-            show_records(rows, self._columns, self._format, self._id_field, heading=is_first)
+            self._out.show_records(rows, self._columns, self._id_field, heading=is_first)
 
     def _flush(self) -> None:
         """Write the rows of a table that has not its whole length."""
         if self._waiting:
-            show_records(self._waiting, self._columns, self._format, self._id_field)
+            self._out.show_records(self._waiting, self._columns, self._id_field)
             self._waiting = []
 
     def _finish(self) -> None:
         self._flush()
-        if self._format == "json":
+        if self._out.format == "json":
             if not self._count:
                 write_json(b"[" if self._is_array else b'{"data":[')
             meta = b'],"meta":{"total_count":%d,"next_cursor":null}}' % self._count
             write_json(b"]" if self._is_array else meta)
         elif not self._count:
-            show_records([], self._columns, self._format, self._id_field)
+            self._out.show_records([], self._columns, self._id_field)
 
     def _write_array(self, rows: Sequence[Record], *, is_first: bool) -> None:
         import orjson
 
-        if self._fields is not None:
+        if self._out.fields is not None:
             rows = [pick_values(row, self._columns.tsv) for row in rows]
         if is_first:
             write_json(b"[" if self._is_array else b'{"data":[')
@@ -289,6 +291,14 @@ async def read_pages(read: Read[F], filter: F) -> AsyncGenerator[list[Row]]:
     """Yield the rows of each page that matches a filter."""
     async for rows, _ in walk_pages(lambda cursor: read(with_page(filter, cursor=cursor))):
         yield rows
+
+
+async def read_rows(read: Read[F], filter: F) -> AsyncGenerator[Row]:
+    """Yield the rows of all pages that match a filter; errors as those of `walk_pages`."""
+    async with aclosing(read_pages(read, filter)) as pages:
+        async for rows in pages:
+            for row in rows:
+                yield row
 
 
 def with_page(filter: F, **changes: Any) -> F:

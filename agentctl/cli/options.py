@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
+from agentctl.cli.help import argument, flag, option
 from agentctl.cli.ids import ShortId
-from agentctl.cli.show.output import CommonFormat, Format, resolve_format, show_list, show_record
 from agentctl.errors import InvalidConfiguration, UsageError
 from agentctl.extensions import name_products
 from agentctl.interface import requests
 from agentctl.interface.declarations import Option, Query, find_declared
 from agentctl.light_dataclass import dataclass
-from agentctl.records.kinds import ComponentKind, ComponentRef, Record
+from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.records.strict import parse_json
 
 if TYPE_CHECKING:
-    from agentctl.cli.show.output import ColumnChoice
-    from agentctl.cli.show.table import Column
     from agentctl.config.settings import Settings
-    from agentctl.records.document import Document
+
+F = TypeVar("F")
 
 _TOKEN_PLACES = "(- reads stdin)  [env: AGENTCTL_TOKEN]"
 
@@ -45,25 +43,6 @@ def complete_values(subject: str) -> Any:
         return cast(list[str], root.complete_values(noun, ctx.params, incomplete))
 
     return complete
-
-
-def option(flags: str, metavar: str, help: str, *, default: Any = ..., **more: Any) -> Any:
-    """Return an option with a value, such as `option("--message -m", "TEXT", "Message")`.
-
-    In an annotation it describes the parameter. As the default of a parameter it describes it too,
-    and its own default is `default`, else None, else False for a flag.
-    """
-    return typer.Option(default, *flags.split(), metavar=metavar, help=help, **more)
-
-
-def flag(flags: str, help: str, **more: Any) -> Any:
-    """Return an option without a value; see `option`."""
-    return typer.Option(..., *flags.split(), help=help, **more)
-
-
-def argument(metavar: str, help: str, *, default: Any = ..., **more: Any) -> Any:
-    """Return an argument; see `option`."""
-    return typer.Argument(default, metavar=metavar, help=help, **more)
 
 
 def build_option(annotation: object) -> Any:
@@ -88,21 +67,9 @@ def _id_argument(noun: str, help: str) -> Any:
     return argument(f"{noun.upper()}_ID", help, autocompletion=complete_values(noun))
 
 
-def build_output_option(formats: str) -> Any:
-    """Return the option for one of these formats."""
-    default = "[env: AGENTCTL_OUTPUT; default: table at a terminal, else tsv]"
-    return option("--output -o", "FORM", f"Output format: {formats}  {default}")
-
-
 _PANEL = "Connection and identity"
 _of_target = partial(option, rich_help_panel=_PANEL)
 
-OutputOption = Annotated[
-    CommonFormat | None, build_output_option("table, wide, json, jsonl, tsv or name")
-]
-FieldsOption = Annotated[
-    str | None, option("--fields", "FIELDS", "Show only these fields, such as run_id,status,error")
-]
 Config = Annotated[
     Path | None, option("--config", "FILE", "Configuration file  [env: AGENTCTL_CONFIG]")
 ]
@@ -178,53 +145,6 @@ RunIds = Annotated[list[str], ShortId("run"), _id_argument("run", "Run ids")]
 OptionalRunIds = Annotated[list[str] | None, ShortId("run"), _id_argument("run", "Run ids")]
 
 
-@dataclass(frozen=True, slots=True)
-class CommandOutput:
-    """The option `--output` of a command, and its ways to show a result."""
-
-    output: OutputOption = None
-
-    @property
-    def format(self) -> Format:
-        """The output format; UsageError as of `resolve_format`."""
-        return resolve_format(self.output)
-
-    @property
-    def is_table(self) -> bool:
-        """True for the formats for people."""
-        return self.format in ("table", "wide")
-
-    @property
-    def run_view(self) -> requests.RunView:
-        """The view of runs that the output needs: summaries for tables, else whole records."""
-        is_whole = self.format in ("json", "jsonl") or self.fields is not None
-        return requests.FULL_VIEW if is_whole else requests.SUMMARY_VIEW
-
-    @property
-    def fields(self) -> str | None:
-        """The option `--fields`; None without one."""
-        return None
-
-    def show_list(
-        self, document: Document[Any] | Sequence[Record], columns: ColumnChoice, id_field: str
-    ) -> None:
-        """Write an array of records; see `show.output.show_list`."""
-        show_list(document, columns, self.format, id_field=id_field, fields=self.fields)
-
-    def show_record(
-        self, document: Document[Any] | Record, columns: Sequence[Column], id_field: str
-    ) -> None:
-        """Write one record; see `show.output.show_record`."""
-        show_record(document, columns, self.format, id_field=id_field, fields=self.fields)
-
-
-@dataclass(frozen=True, slots=True)
-class FieldsOutput(CommandOutput):
-    """The options `--output` and `--fields`."""
-
-    fields: FieldsOption = None
-
-
 def check_list_options(context: typer.Context) -> None:
     """Check the options of a list that has `--all`.
 
@@ -272,15 +192,15 @@ class ComponentChoice:
 NO_CHOICE = ComponentChoice()
 
 
-def select_component(
-    filter: requests.RunFilter, component: ComponentRef | None
-) -> requests.RunFilter:
+def select_component(filter: F, component: ComponentRef | None) -> F:
     """Return the filter for the runs of a component, of which `ComponentChoice` has the name."""
     if component is None:
         return filter
-    if filter.component_type is not None or filter.component_id is not None:
+    values: Any = filter
+    if values.component_type is not None or values.component_id is not None:
         raise UsageError("--agent, --team and --workflow exclude --type and --component")
-    return replace(filter, component_type=component[0], component_id=component[1])
+    chosen: F = replace(values, component_type=component[0], component_id=component[1])
+    return chosen
 
 
 def parse_object(option: str, text: str | None) -> dict[str, Any] | None:

@@ -18,8 +18,8 @@ from typer.models import ParameterInfo
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.ids import ShortId
-from agentctl.cli.options import CommandOutput, build_option
-from agentctl.cli.show.output import resolve_format
+from agentctl.cli.options import build_option
+from agentctl.cli.show.output import CommandOutput, resolve_format
 from agentctl.interface.declarations import Option, Query, Signature, find_declared, is_time
 
 _LAST = ("all_pages", "watch", "every", "output", "fields")

@@ -141,33 +141,23 @@ class LocalTarget:
     service: Service
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRules:
-    """Rules of a command for local work.
-
-    Attributes:
-        create: create a database that does not exist.
-        server_flags: given flags that need a server.
-        only_locally: the hint if a server is selected; empty: the command can be remote.
-        reads_token: the command uses AGENTCTL_TOKEN locally too.
-    """
-
-    create: bool = False
-    server_flags: tuple[str, ...] = ()
-    only_locally: str = ""
-    reads_token: bool = False
-
-
-_DEFAULT_RULES = LocalRules()
-
-
 @asynccontextmanager
 async def open_target(
-    options: TargetOptions, rules: LocalRules = _DEFAULT_RULES, *, fallback_token: str | None = None
+    options: TargetOptions,
+    *,
+    create: bool = False,
+    server_flags: tuple[str, ...] = (),
+    only_locally: str = "",
+    reads_token: bool = False,
+    fallback_token: str | None = None,
 ) -> AsyncIterator[Target]:
     """Open the target that the options select.
 
     Args:
+        create: create a local database that does not exist.
+        server_flags: given flags that need a server.
+        only_locally: the hint if a server is selected; empty: the command can be remote.
+        reads_token: the command uses AGENTCTL_TOKEN locally too.
         fallback_token: the token for a server if no other one is given.
 
     Raises:
@@ -175,12 +165,12 @@ async def open_target(
         AgentctlError: the configuration or the database cannot be used.
     """
     url, context = resolve_server(options)
-    if rules.only_locally:
+    if only_locally:
         if url is not None:
-            raise UsageError(f"this works only locally, not on {url}", hint=rules.only_locally)
+            raise UsageError(f"this works only locally, not on {url}", hint=only_locally)
         options.reject(("as_user",), "the command covers the runs of every user")
     if url is None:
-        opened = _open_local(options, rules)
+        opened = _open_local(options, create, server_flags, reads_token)
     else:
         options.reject(("as_user",), "a server takes the user from the token")
         token = resolve_token(options.token_file)
@@ -226,7 +216,9 @@ def with_target(
             if invocation is not None:
                 check_list_options(invocation)
             server_flags = tuple(name for name in needs_server if values[name])
-            opened = open_target(options, LocalRules(create, server_flags, only_locally))
+            opened = open_target(
+                options, create=create, server_flags=server_flags, only_locally=only_locally
+            )
             if has_database:
                 entry = _find_database(options, values.pop("database"), values)
                 if entry is not None:
@@ -375,10 +367,12 @@ async def _open_remote(
 
 
 @asynccontextmanager
-async def _open_local(options: TargetOptions, rules: LocalRules) -> AsyncIterator[Target]:
+async def _open_local(
+    options: TargetOptions, create: bool, server_flags: tuple[str, ...], reads_token: bool
+) -> AsyncIterator[Target]:
     options.reject(("token_file", "insecure_http"), "only a server takes a token")
     options.reject(("timeout",), "it is the time for a server to respond")
-    for name in rules.server_flags:
+    for name in server_flags:
         raise UsageError(f"{_flag_of(name)} needs a server", hint="select one with --url")
     import pwd
 
@@ -388,7 +382,7 @@ async def _open_local(options: TargetOptions, rules: LocalRules) -> AsyncIterato
     from agentctl.config.databases import display_url
     from agentctl.service.service import Service
 
-    if os.environ.get(TOKEN_VARIABLE) and not rules.reads_token:
+    if os.environ.get(TOKEN_VARIABLE) and not reads_token:
         note(f"note: local mode, {TOKEN_VARIABLE} is not used")
     settings = config.load_settings(options.config)
     note_detail(f"configuration: {settings.path}")
@@ -400,7 +394,7 @@ async def _open_local(options: TargetOptions, rules: LocalRules) -> AsyncIterato
     caller = principal.local_principal(user, acting_for=options.as_user)
     # Code of agents and tools is imported and executed in this process, and may print.
     with capturing_log() as log, contextlib.redirect_stdout(current_io().err):
-        async with Service.open(settings, create=rules.create) as service:
+        async with Service.open(settings, create=create) as service:
             local = LocalTarget(settings, log, service)
             place = f"locally ({settings.path})"
             yield Target(service.operations_for(caller), place, options.flags(), local)

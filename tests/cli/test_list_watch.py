@@ -14,7 +14,7 @@ import pytest
 
 from agentctl.cli.io import IO, using_io
 from agentctl.cli.show.columns import RUNS
-from agentctl.cli.show.output import Format
+from agentctl.cli.show.output import FieldsOutput, Format
 from agentctl.cli.show.watched_list import WatchedList, cut_lines, find_changes, watch_list
 from agentctl.cli.target import Target
 from agentctl.errors import Unavailable
@@ -60,7 +60,7 @@ def _watch(
         return document
 
     target = Target(cast(Operations, None), "on http://server", "")
-    watched = WatchedList(target, read, RUNS, form, "run_id", fields, 0.001)
+    watched = WatchedList(target, read, FieldsOutput(form, fields), RUNS, "run_id", 0.001)
     size = {"COLUMNS": "60", "LINES": "6", "TERM": "xterm", "NO_COLOR": "1"}
     with (
         patch.dict(os.environ, size),

@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 from agentctl.cli.durations import parse_until
-from agentctl.cli.help import CommandApp
+from agentctl.cli.help import CommandApp, argument, flag, option
 from agentctl.cli.ids import choose_id, is_id_prefix
-from agentctl.cli.lists import ListOutput, read_pages
-from agentctl.cli.options import Yes, argument, flag, option
-from agentctl.cli.show.output import CommonFormat, show_record, write_line
+from agentctl.cli.lists import ListOutput, read_rows
+from agentctl.cli.options import Yes
+from agentctl.cli.show.output import CommandOutput, CommonFormat, write_line
 from agentctl.cli.show.table import Column, Columns, format_time, plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import Target, with_target
@@ -119,7 +119,7 @@ async def create_account(
     if output is None:
         write_line(token)
     else:
-        show_record(created, _CREATED_COLUMNS, output, id_field="id")
+        CommandOutput(output).show_record(created, _CREATED_COLUMNS, "id")
     target.report_done(f"created service account {record.get('name')}")
 
 
@@ -203,8 +203,6 @@ async def _resolve_account_id(target: Target, name: str) -> str:
     return expired
 
 
-async def _find_accounts(target: Target, name: str | None) -> AsyncIterator[Record]:
+def _find_accounts(target: Target, name: str | None) -> AsyncIterator[Record]:
     wanted = AccountFilter(name, Page(limit=MAXIMUM_LIMIT))
-    async for rows in read_pages(target.operations.list_service_accounts, wanted):
-        for record in rows:
-            yield record
+    return read_rows(target.operations.list_service_accounts, wanted)

@@ -29,21 +29,17 @@ from agentctl.cli.approvals import (
     show_call,
 )
 from agentctl.cli.files import create_file
-from agentctl.cli.help import CommandApp
+from agentctl.cli.help import CommandApp, argument, flag, option
 from agentctl.cli.io import read_file_or_stdin
 from agentctl.cli.lists import ListOutput
-from agentctl.cli.options import (
+from agentctl.cli.options import DbId, ToFile, Yes, parse_object
+from agentctl.cli.show.output import (
     CommandOutput,
-    DbId,
     FieldsOutput,
-    ToFile,
-    Yes,
-    argument,
-    flag,
-    option,
-    parse_object,
+    write_json,
+    write_line,
+    write_value,
 )
-from agentctl.cli.show.output import write_json, write_line, write_value
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.table import plain_columns
 from agentctl.cli.show.terminal import check_confirmable

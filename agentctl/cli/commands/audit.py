@@ -11,18 +11,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from agentctl.cli.files import creating_file
-from agentctl.cli.help import CommandApp
+from agentctl.cli.help import CommandApp, argument, option
 from agentctl.cli.io import current_io, read_file_or_stdin
-from agentctl.cli.lists import ListOutput, Row, check_row_count, read_pages
-from agentctl.cli.options import CommandOutput, ToFile, argument, option
-from agentctl.cli.show.output import Format, show_list, show_page, write_json, write_line
+from agentctl.cli.lists import ListOutput, Row, check_row_count, read_pages, read_rows
+from agentctl.cli.options import ToFile
+from agentctl.cli.show.output import CommandOutput, write_json, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns, wrap_with_indent
 from agentctl.cli.show.terminal import note
@@ -33,7 +32,6 @@ from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 
 if TYPE_CHECKING:
     from agentctl.auth.audit_chain import Verification
-    from agentctl.records.document import Document
 
 app = CommandApp(
     help="Search, follow, export and verify the audit log.",
@@ -86,31 +84,11 @@ _VERIFICATION = [
 ]
 
 
-def _show_page(
-    document: Document[Any],
-    columns: Columns,
-    format: Format,
-    *,
-    id_field: str,
-    fields: str | None,
-    noun: str,
-) -> None:
-    """Write a page, which has no total, and note the cursor of the next page."""
-    if format == "json":
-        show_page(document, columns, format, id_field=id_field, fields=fields)
-        return
-    page = document.value
-    show_list(page["data"], columns, format, id_field=id_field, fields=fields)
-    if next_cursor := page["meta"].get("next_cursor"):
-        note(f"more {noun} exist; next page: --cursor {next_cursor}")
-
-
 @app.command("list", epilog="Example: agentctl audit list --outcome denied --since 1d")
 @with_target()
 async def list_audit(target: Target, out: ListOutput, filter: AuditFilter) -> None:
     """List audit entries, newest first."""
-    show = partial(_show_page, noun="entries")
-    await out.show(target, target.operations.get_audit, filter, _ENTRIES, "seq", show=show)
+    await out.show(target, target.operations.get_audit, filter, _ENTRIES, "seq", noun="entries")
 
 
 @app.command("tail", epilog="Example: agentctl audit tail --outcome denied")
@@ -158,12 +136,12 @@ min=0, max=MAXIMUM_LIMIT, default=10),
 
 async def _last_rows(target: Target, filter: AuditFilter, lines: int, last: int) -> list[Row]:
     entries: list[Row] = []
-    async with aclosing(read_pages(target.operations.get_audit, filter)) as pages:
-        async for rows in pages:
-            entries += [row for row in rows if row["seq"] <= last]
+    async with aclosing(read_rows(target.operations.get_audit, filter)) as rows:
+        async for row in rows:
+            entries += [row] if row["seq"] <= last else []
             if len(entries) >= lines:
                 break
-    return entries[:lines][::-1]
+    return entries[::-1]
 
 
 async def _rows_after(target: Target, last: int) -> list[Row]:
@@ -254,8 +232,9 @@ async def list_heads(target: Target, out: ListOutput, filter: AuditHeadFilter) -
 
     `-o jsonl` and the field `token` give the signed heads themselves, for a copy elsewhere.
     """
-    show = partial(_show_page, noun="heads")
-    await out.show(target, target.operations.get_audit_heads, filter, _HEADS, "number", show=show)
+    await out.show(
+        target, target.operations.get_audit_heads, filter, _HEADS, "number", noun="heads"
+    )
 
 
 @app.command("verify", epilog="Example: agentctl audit verify --key keys/audit.pub.pem")
@@ -299,13 +278,11 @@ async def _read_heads(target: Target) -> list[str]:
 
 
 async def _read_entries(target: Target, counter: Counter) -> AsyncGenerator[Row]:
-    async with aclosing(
-        read_pages(target.operations.get_audit, AuditFilter(limit=MAXIMUM_LIMIT))
-    ) as pages:
-        async for page in pages:
-            for row in page:
-                yield row
-            counter.done += len(page)
+    every = AuditFilter(limit=MAXIMUM_LIMIT)
+    async with aclosing(read_rows(target.operations.get_audit, every)) as rows:
+        async for row in rows:
+            yield row
+            counter.done += 1
 
 
 def _read_heads_file(file: Path) -> list[str]:

@@ -13,14 +13,12 @@ from agentctl.auth.explain.suggestions import routable_path, suggest_path
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import KNOWN_SCOPES, find_covering_scope
 from agentctl.auth.tokens.mint import check_mintable_scopes
-from agentctl.cli.help import CommandApp
+from agentctl.cli.help import CommandApp, argument, flag
 from agentctl.cli.io import read_token_file, resolve_token
 from agentctl.cli.options import (
     AgentId,
-    CommandOutput,
     Config,
     ContextName,
-    FieldsOutput,
     GivenTokenFile,
     InsecureHttp,
     LocalConfig,
@@ -28,15 +26,13 @@ from agentctl.cli.options import (
     TeamId,
     Url,
     WorkflowId,
-    argument,
-    flag,
     load_optional_settings,
     resolve_admin_scope,
 )
-from agentctl.cli.show.output import write_json
+from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_json
 from agentctl.cli.show.table import Column, plain_columns
 from agentctl.cli.show.terminal import note
-from agentctl.cli.target import LocalRules, Target, TargetOptions, open_target, with_target
+from agentctl.cli.target import Target, TargetOptions, open_target, with_target
 from agentctl.errors import Forbidden, UsageError
 from agentctl.interface.operations import ROUTES, route_table
 from agentctl.interface.requests import ExplainRequest
@@ -164,8 +160,7 @@ async def explain_request(
         raise UsageError("--token-file and --no-token exclude each other")
     token = "" if no_token else None if token_file is None else read_token_file(token_file)
     options = TargetOptions(url, context=context, insecure_http=insecure_http, config=config)
-    rules = LocalRules(reads_token=True)
-    async with open_target(options, rules, fallback_token=token or None) as target:
+    async with open_target(options, reads_token=True, fallback_token=token or None) as target:
         if target.local is not None and token is None:
             token = resolve_token(None)
         document = await target.operations.explain_auth(ExplainRequest(method, path, token))

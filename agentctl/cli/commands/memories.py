@@ -8,22 +8,12 @@ from dataclasses import replace
 from typing import Annotated
 
 from agentctl.cli.files import creating_file
-from agentctl.cli.help import CommandApp
+from agentctl.cli.help import CommandApp, argument, flag, option
 from agentctl.cli.ids import ShortId
 from agentctl.cli.io import read_file_or_stdin, read_text_or_stdin
-from agentctl.cli.lists import ListOutput, read_pages
-from agentctl.cli.options import (
-    CommandOutput,
-    FieldsOutput,
-    ToFile,
-    UserId,
-    Yes,
-    argument,
-    complete_values,
-    flag,
-    option,
-)
-from agentctl.cli.show.output import write_json, write_line
+from agentctl.cli.lists import ListOutput, read_rows
+from agentctl.cli.options import ToFile, UserId, Yes, complete_values
+from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_json, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import confirm, note
@@ -236,12 +226,9 @@ async def import_memories(
     target.report_done(f"imported {len(memories) - skipped} memories, skipped {skipped}")
 
 
-async def _read_memories(target: Target, user_id: str | None) -> AsyncGenerator[Record]:
+def _read_memories(target: Target, user_id: str | None) -> AsyncGenerator[Record]:
     page = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
-    wanted = MemoryFilter(user_id, page=page)
-    async for rows in read_pages(target.operations.get_memories, wanted):
-        for memory in rows:
-            yield memory
+    return read_rows(target.operations.get_memories, MemoryFilter(user_id, page=page))
 
 
 def _dump(memory: Record) -> bytes:

@@ -8,21 +8,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from agentctl.cli.help import CommandApp
+from agentctl.cli.help import CommandApp, argument, flag, option
 from agentctl.cli.io import current_io
 from agentctl.cli.options import (
-    CommandOutput,
     Config,
     GivenTokenFile,
-    argument,
     complete_values,
-    flag,
     load_optional_settings,
-    option,
     resolve_admin_scope,
 )
 from agentctl.cli.show import tokens as tokenview
-from agentctl.cli.show.output import write_line, write_value
+from agentctl.cli.show.output import CommandOutput, write_line, write_value
 from agentctl.cli.show.terminal import confirm, note
 from agentctl.errors import InvalidToken, UsageError
 

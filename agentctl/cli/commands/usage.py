@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast, get_args
 
+from agentctl.cli.help import flag, option
 from agentctl.cli.io import current_io
-from agentctl.cli.options import (
-    NO_CHOICE,
-    ComponentChoice,
-    FieldsOption,
-    OutputOption,
-    flag,
-    option,
-)
+from agentctl.cli.options import NO_CHOICE, ComponentChoice, select_component
 from agentctl.cli.show.columns import format_distance
-from agentctl.cli.show.output import Format, resolve_format, show_list, write_json, write_line
+from agentctl.cli.show.output import (
+    FieldsOption,
+    FieldsOutput,
+    OutputOption,
+    resolve_format,
+    write_json,
+    write_line,
+)
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import Target, with_target
@@ -65,22 +66,22 @@ async def show_usage(
     Members and background work are included. Times are UTC. A cost in US dollars is an estimate,
     without tokens whose price is not known; see the guide to usage.
     """
-    matching = filter
-    if component := choice.resolve():
-        if filter.component_type is not None or filter.component_id is not None:
-            raise UsageError("--agent, --team and --workflow exclude --type and --component")
-        matching = replace(filter, component_type=component[0], component_id=component[1])
+    matching = select_component(filter, choice.resolve())
     by = _parse_fields(group_by)
     if not plot:
         if step is not None:
             raise UsageError("--step needs --plot", hint="use --by day for the sums of days")
-        await _show_report(target, replace(matching, by=by or ("day",)), output, fields)
+        await _show_report(
+            target, replace(matching, by=by or ("day",)), FieldsOutput(output, fields)
+        )
         return
     if len(by) > 1 or by == ("day",):
         raise UsageError("--plot needs --by component, --by model or --by user")
     shared = {name: getattr(matching, name) for name in UsageFilter.__slots__ if name != "by"}
     wanted = OverviewFilter(**shared, step=step or "hour", by=cast(Any, (*by, "component")[0]))
-    await _show_overview(target, wanted, output, fields)
+    is_picture = output is None and fields is None
+    out = FieldsOutput("table" if is_picture else output, fields)
+    await _show_overview(target, wanted, out)
 
 
 def _parse_fields(text: str | None) -> tuple[UsageKey, ...]:
@@ -91,33 +92,23 @@ def _parse_fields(text: str | None) -> tuple[UsageKey, ...]:
     return cast(tuple[UsageKey, ...], named)
 
 
-async def _show_report(
-    target: Target, filter: UsageFilter, output: Format | None, fields: str | None
-) -> None:
-    output_format = resolve_format(output)
+async def _show_report(target: Target, filter: UsageFilter, out: FieldsOutput) -> None:
+    resolve_format(out.output)
     document = await target.operations.get_usage(filter)
-    if output_format == "json" and fields is None:
+    if out.format == "json" and out.fields is None:
         write_json(document.raw)
         return
     report = document.value
     columns = [name for key in filter.by for name in _GROUPS[key]]
-    show_list(
-        report["data"],
-        _build_columns(columns, report["data"]),
-        output_format,
-        id_field=columns[-1],
-        fields=fields,
-    )
-    if output_format in ("table", "wide"):
+    out.show_list(report["data"], _build_columns(columns, report["data"]), columns[-1])
+    if out.is_table:
         _note_rest(report, len(report["data"]))
 
 
-async def _show_overview(
-    target: Target, filter: OverviewFilter, output: Format | None, fields: str | None
-) -> None:
-    output_format = resolve_format(output) if output is not None or fields is not None else "table"
+async def _show_overview(target: Target, filter: OverviewFilter, out: FieldsOutput) -> None:
+    resolve_format(out.output)
     document = await target.operations.get_usage_overview(filter)
-    if output_format == "json" and fields is None:
+    if out.format == "json" and out.fields is None:
         write_json(document.raw)
         return
     overview = document.value
@@ -126,20 +117,20 @@ async def _show_overview(
         table=[Column("at", lambda row: row["at"][: 16 if filter.step == "hour" else 10]),
                *_draw_runs(overview["points"])],
     )  # fmt: skip
-    show_list(overview["points"], points, output_format, id_field="at", fields=fields)
-    if output_format != "table":
+    out.show_list(overview["points"], points, "at")
+    if out.format != "table":
         return
     if causes := overview["total"]["failures"]:
         most = causes[0]["runs"]
         write_line("")
-        show_list(causes, _build_causes(most), "table", id_field="error_code")
+        out.show_list(causes, _build_causes(most), "error_code")
     if overview["data"]:
         names = _GROUPS[filter.by]
         groups = Columns(
             tsv=plain_columns(*names), table=[*_name_columns(names), *_draw_runs(overview["data"])]
         )
         write_line("")
-        show_list(overview["data"], groups, "table", id_field=names[-1])
+        out.show_list(overview["data"], groups, names[-1])
     _note_rest(overview, len(overview["data"]))
     if count := overview["waiting"]["approvals"]:
         oldest = format_distance(overview["waiting"]["oldest_at"])

@@ -6,7 +6,8 @@ import platform
 from typing import Any
 
 from agentctl import __version__
-from agentctl.cli.options import CommandOutput, ContextName, Timeout, Url
+from agentctl.cli.options import ContextName, Timeout, Url
+from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.table import plain_columns
 from agentctl.cli.target import TargetOptions, open_target, resolve_server
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from agentctl.cli.durations import microseconds_ago
-from agentctl.cli.help import CommandApp
-from agentctl.cli.lists import ListOutput, read_pages
-from agentctl.cli.options import CommandOutput, FieldsOutput, argument, flag, option
+from agentctl.cli.help import CommandApp, argument, flag, option
+from agentctl.cli.lists import ListOutput, read_rows
 from agentctl.cli.show.columns import format_distance
-from agentctl.cli.show.output import write_line
+from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_line
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import Unavailable, UsageError
@@ -125,19 +124,13 @@ async def redeliver(
     if not dead and (webhook or since):
         raise UsageError("--webhook and --since need --dead")
     if dead:
-        ids = await _list_dead(target, webhook, since)
+        after, page = microseconds_ago("--since", since), Page(limit=MAXIMUM_LIMIT)
+        wanted = DeliveryFilter("dead", webhook, created_after=after, page=page)
+        rows = read_rows(target.operations.get_webhook_deliveries, wanted)
+        ids = [str(row["delivery_id"]) async for row in rows]
     for delivery_id in ids:
         await target.operations.redeliver_webhook(delivery_id)
     target.report_done(f"deliveries to make again: {len(ids)}")
-
-
-async def _list_dead(target: Target, webhook: str | None, since: str | None) -> list[str]:
-    after = microseconds_ago("--since", since)
-    wanted = DeliveryFilter(
-        state="dead", webhook_id=webhook, created_after=after, page=Page(limit=MAXIMUM_LIMIT)
-    )
-    pages = read_pages(target.operations.get_webhook_deliveries, wanted)
-    return [str(row["delivery_id"]) async for rows in pages for row in rows]
 
 
 @app.command("enable", epilog="Example: agentctl webhooks enable ops")

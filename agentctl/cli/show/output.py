@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
+from agentctl.cli.help import option
 from agentctl.cli.io import current_io
 from agentctl.cli.show.table import Column, Columns, format_fields, format_table, print_table
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
+from agentctl.interface.requests import FULL_VIEW, SUMMARY_VIEW, RunView
+from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
 from agentctl.records.text import escape_controls, escape_json_controls
 
@@ -50,120 +53,188 @@ def resolve_format(option: Format | None) -> Format:
     )
 
 
-def show_list(
-    document: Document[Any] | Sequence[Record],
-    columns: ColumnChoice,
-    format: Format,
-    *,
-    id_field: str,
-    fields: str | None = None,
-) -> None:
-    """Write a document that is an array of records.
-
-    Args:
-        document: of the server, or records that this process built.
-        columns: of the table and of TSV.
-        format: the output format.
-        id_field: the field that `-o name` prints.
-        fields: names separated by commas, the only fields to show; None for all.
-
-    Raises:
-        UsageError: `fields` has a name that is no field.
-    """
-    document = _to_document(document)
-    if format == "json" and fields is None:
-        write_json(document.raw)
-        return
-    records, columns = _select(document.value, columns, format, fields)
-    if format == "json":
-        write_value(records)
-    else:
-        show_records(records, columns, format, id_field)
+def build_output_option(formats: str) -> Any:
+    """Return the option for one of these formats."""
+    default = "[env: AGENTCTL_OUTPUT; default: table at a terminal, else tsv]"
+    return option("--output -o", "FORM", f"Output format: {formats}  {default}")
 
 
-def show_page(
-    document: Document[Any],
-    columns: ColumnChoice,
-    format: Format,
-    *,
-    id_field: str,
-    fields: str | None = None,
-) -> None:
-    """Write a page, `{"data": [...], "meta": {...}}`, and note the cursor of the next page.
-
-    The arguments and errors are those of `show_list`.
-    """
-    if format == "json" and fields is None:
-        write_json(document.raw)
-        return
-    page = document.value
-    records, columns = _select(page["data"], columns, format, fields)
-    if format == "json":
-        write_value({**page, "data": records})
-        return
-    show_records(records, columns, format, id_field)
-    cursor = page["meta"].get("next_cursor")
-    if cursor:
-        total = f"{page['meta']['total_count']}{'+' if page['meta']['total_is_capped'] else ''}"
-        note(f"showing {len(records)} of {total}; next page: --cursor {cursor}")
+OutputOption = Annotated[
+    CommonFormat | None, build_output_option("table, wide, json, jsonl, tsv or name")
+]
+FieldsOption = Annotated[
+    str | None, option("--fields", "FIELDS", "Show only these fields, such as run_id,status,error")
+]
 
 
-def show_record(
-    document: Document[Any] | Record,
-    columns: Sequence[Column],
-    format: Format,
-    *,
-    id_field: str,
-    fields: str | None = None,
-) -> None:
-    """Write a document that is one record: in tables one line for each field.
+@dataclass(frozen=True, slots=True)
+class CommandOutput:
+    """The option `--output` of a command, and its ways to show a result."""
 
-    The arguments and errors are those of `show_list`.
-    """
-    document = _to_document(document)
-    if format == "json" and fields is None:
-        write_json(document.raw)
-        return
-    (record,), chosen = _select([document.value], columns, format, fields)
-    if format == "json":
-        write_value(record)
-    elif format in ("table", "wide"):
-        io = current_io()
-        width = io.width(io.out) if io.out_is_terminal else None
-        _write_lines(format_fields(record, to_columns(chosen).tsv, width))
-    else:
-        show_records([record], chosen, format, id_field)
+    output: OutputOption = None
+
+    @property
+    def format(self) -> Format:
+        """The output format; UsageError as of `resolve_format`."""
+        return resolve_format(self.output)
+
+    @property
+    def is_table(self) -> bool:
+        """True for the formats for people."""
+        return self.format in ("table", "wide")
+
+    @property
+    def run_view(self) -> RunView:
+        """The view of runs that the output needs: summaries for tables, else whole records."""
+        is_whole = self.format in ("json", "jsonl") or self.fields is not None
+        return FULL_VIEW if is_whole else SUMMARY_VIEW
+
+    @property
+    def fields(self) -> str | None:
+        """The option `--fields`; None without one."""
+        return None
+
+    def show_list(
+        self, document: Document[Any] | Sequence[Record], columns: ColumnChoice, id_field: str
+    ) -> None:
+        """Write a document that is an array of records.
+
+        Args:
+            document: of the server, or records that this process built.
+            columns: of the table and of TSV.
+            id_field: the field that `-o name` prints.
+
+        Raises:
+            UsageError: `--fields` has a name that is no field.
+        """
+        document = _to_document(document)
+        if self.format == "json" and self.fields is None:
+            write_json(document.raw)
+            return
+        records, columns = self._select(document.value, columns)
+        if self.format == "json":
+            write_value(records)
+        else:
+            self.show_records(records, columns, id_field)
+
+    def show_page(
+        self, document: Document[Any], columns: ColumnChoice, id_field: str, noun: str = "rows"
+    ) -> None:
+        """Write a page, `{"data": [...], "meta": {...}}`, and note the cursor of the next page.
+
+        The arguments and errors are those of `show_list`; `noun` names the rows of a list that has
+        no total.
+        """
+        if self.format == "json" and self.fields is None:
+            write_json(document.raw)
+            return
+        page = document.value
+        records, columns = self._select(page["data"], columns)
+        if self.format == "json":
+            write_value({**page, "data": records})
+            return
+        self.show_records(records, columns, id_field)
+        meta = page["meta"]
+        if not (cursor := meta.get("next_cursor")):
+            return
+        shown = f"more {noun} exist"
+        if "total_count" in meta:
+            total = f"{meta['total_count']}{'+' if meta['total_is_capped'] else ''}"
+            shown = f"showing {len(records)} of {total}"
+        note(f"{shown}; next page: --cursor {cursor}")
+
+    def show_record(
+        self, document: Document[Any] | Record, columns: Sequence[Column], id_field: str
+    ) -> None:
+        """Write a document that is one record: in tables one line for each field.
+
+        The arguments and errors are those of `show_list`.
+        """
+        document = _to_document(document)
+        if self.format == "json" and self.fields is None:
+            write_json(document.raw)
+            return
+        (record,), chosen = self._select([document.value], columns)
+        if self.format == "json":
+            write_value(record)
+        elif self.is_table:
+            io = current_io()
+            width = io.width(io.out) if io.out_is_terminal else None
+            _write_lines(format_fields(record, to_columns(chosen).tsv, width))
+        else:
+            self.show_records([record], chosen, id_field)
+
+    def show_records(
+        self,
+        records: Sequence[Record],
+        columns: ColumnChoice,
+        id_field: str,
+        *,
+        heading: bool = True,
+    ) -> None:
+        """Write records in a format other than `json`.
+
+        Args:
+            heading: False for TSV that follows other rows.
+        """
+        columns = to_columns(columns)
+        if self.format in ("table", "wide") and not records:
+            noun, is_id, _ = id_field.partition("_id")
+            plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+            note(f"no {plural}" if is_id else "no results")
+        elif self.format == "table":
+            io = current_io()
+            if not io.out_is_terminal and not io.styles(io.out):
+                _write_lines(format_table(records, columns.table))
+            elif hidden := print_table(records, columns.table, io):
+                note(f"hidden: {', '.join(hidden)} (-o wide shows all)")
+        elif self.format == "wide":
+            names = {column.name for column in columns.table}
+            rest = [column for column in columns.tsv if column.name not in names]
+            _write_lines(format_table(records, [*columns.table, *rest]))
+        elif self.format == "tsv":
+            head = "\t".join(column.name for column in columns.tsv)
+            rows = ("\t".join(column.cell(record) for column in columns.tsv) for record in records)
+            _write_lines([head, *rows] if heading else rows)
+        elif self.format == "name":
+            _write_lines(map(Column(id_field).cell, records))
+        else:
+            import orjson
+
+            if records:
+                write_json(b"\n".join(map(orjson.dumps, records)))
+
+    def check_fields(self) -> None:
+        """Check that the format can show some fields only."""
+        if self.fields is not None and self.format in ("name", "text", "markdown"):
+            raise UsageError(
+                f"--fields has no meaning with -o {self.format}",
+                hint="use -o table, wide, tsv, json or jsonl",
+            )
+
+    def _select(
+        self, records: Sequence[Record], columns: ColumnChoice
+    ) -> tuple[Sequence[Record], ColumnChoice]:
+        if self.fields is None:
+            return records, columns
+        self.check_fields()
+        chosen = choose_columns(records, to_columns(columns), self.fields)
+        if self.format in ("json", "jsonl"):
+            records = [pick_values(record, chosen.tsv) for record in records]
+        return records, chosen
+
+
+@dataclass(frozen=True, slots=True)
+class FieldsOutput(CommandOutput):
+    """The options `--output` and `--fields`."""
+
+    fields: FieldsOption = None
 
 
 def _to_document(data: Document[Any] | Record | Sequence[Record]) -> Document[Any]:
     from agentctl.records.document import Document, build_document
 
     return data if isinstance(data, Document) else build_document(data)
-
-
-def _select(
-    records: Sequence[Record], columns: ColumnChoice, format: Format, fields: str | None
-) -> tuple[Sequence[Record], ColumnChoice]:
-    if fields is None:
-        return records, columns
-    check_fields(format, fields)
-    chosen = choose_columns(records, to_columns(columns), fields)
-    if format in ("json", "jsonl"):
-        records = [pick_values(record, chosen.tsv) for record in records]
-    return records, chosen
-
-
-def check_fields(format: Format, fields: str | None) -> None:
-    """Check that a format can show some fields only.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    if fields is not None and format in ("name", "text", "markdown"):
-        raise UsageError(
-            f"--fields has no meaning with -o {format}",
-            hint="use -o table, wide, tsv, json or jsonl",
-        )
 
 
 def write_value(value: object) -> None:
@@ -218,47 +289,6 @@ def _write(*parts: bytes) -> None:
     out.flush()
     out.buffer.write(b"".join(parts))
     out.buffer.flush()
-
-
-def show_records(
-    records: Sequence[Record],
-    columns: ColumnChoice,
-    format: Format,
-    id_field: str,
-    *,
-    heading: bool = True,
-) -> None:
-    """Write records in a format other than `json`.
-
-    Args:
-        heading: False for TSV that follows other rows.
-    """
-    columns = to_columns(columns)
-    if format in ("table", "wide") and not records:
-        noun, is_id, _ = id_field.partition("_id")
-        plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-        note(f"no {plural}" if is_id else "no results")
-    elif format == "table":
-        io = current_io()
-        if not io.out_is_terminal and not io.styles(io.out):
-            _write_lines(format_table(records, columns.table))
-        elif hidden := print_table(records, columns.table, io):
-            note(f"hidden: {', '.join(hidden)} (-o wide shows all)")
-    elif format == "wide":
-        names = {column.name for column in columns.table}
-        rest = [column for column in columns.tsv if column.name not in names]
-        _write_lines(format_table(records, [*columns.table, *rest]))
-    elif format == "tsv":
-        head = "\t".join(column.name for column in columns.tsv)
-        rows = ("\t".join(column.cell(record) for column in columns.tsv) for record in records)
-        _write_lines([head, *rows] if heading else rows)
-    elif format == "name":
-        _write_lines(map(Column(id_field).cell, records))
-    else:
-        import orjson
-
-        if records:
-            write_json(b"\n".join(map(orjson.dumps, records)))
 
 
 def _write_lines(lines: Iterable[str]) -> None:

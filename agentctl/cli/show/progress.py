@@ -15,7 +15,7 @@ from agentctl.records.times import format_span
 
 if TYPE_CHECKING:
     from agentctl.admin.imports.store import ImportReport
-    from agentctl.cli.show.output import Format
+    from agentctl.cli.show.output import CommandOutput
 
 DELAY_SECONDS = 1.0
 """Shorter work shows no progress."""
@@ -154,16 +154,13 @@ def report_failures(ids: Sequence[str], results: Sequence[object]) -> None:
         raise PartFailed(f"{len(failures)} of {len(ids)} failed")
 
 
-def report_import(made: ImportReport, form: Format) -> None:
+def report_import(made: ImportReport, out: CommandOutput) -> None:
     """Print the numbers of imported and skipped rows, and list the rest with the reasons."""
-    from agentctl.cli.show.output import show_list
-    from agentctl.cli.show.table import Column, Columns
+    from agentctl.cli.show.table import plain_columns
     from agentctl.cli.show.terminal import note
-    from agentctl.records.document import build_document
 
     rows = [{"what": name, "count": count} for name, count in made.counts.items() if count]
-    columns = [Column("what"), Column("count")]
-    show_list(build_document(rows), Columns(columns, columns), form, id_field="what")
+    out.show_list(rows, plain_columns("what", "count"), "what")
     for text in made.unused:
         note(f"no place for {text}")
     for name, reason in made.left:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from agentctl.cli.io import current_io, using_io
 from agentctl.cli.show.output import (
     ColumnChoice,
+    FieldsOutput,
     Format,
     choose_columns,
     pick_values,
-    show_page,
     to_columns,
     write_json,
 )
@@ -40,18 +40,17 @@ class WatchedList:
 
     target: Target
     read: Callable[[], Awaitable[Document[Any]]]
+    out: FieldsOutput
     columns: ColumnChoice
-    form: Format
     id_field: str
-    fields: str | None
     seconds: float
 
     def select(self, document: Document[Any]) -> dict[str, Record]:
         """Return the records of a page by id, with the fields of `--fields`."""
         records = document.value["data"]
         chosen: Sequence[Record] = records
-        if self.fields is not None:
-            columns = choose_columns(records, to_columns(self.columns), self.fields)
+        if self.out.fields is not None:
+            columns = choose_columns(records, to_columns(self.columns), self.out.fields)
             chosen = [pick_values(record, columns.tsv) for record in records]
         ids = [str(record[self.id_field]) for record in records]
         return dict(zip(ids, chosen, strict=True))
@@ -82,7 +81,7 @@ def check_watch(watch: bool, every: float | None, form: Format) -> None:
 
 async def watch_list(watched: WatchedList) -> None:
     """Show the list until the command is interrupted."""
-    if watched.form == "jsonl":
+    if watched.out.format == "jsonl":
         await _print_changes(watched)
     else:
         await _redraw(watched)
@@ -198,13 +197,7 @@ def _draw(watched: WatchedList, document: Document[Any]) -> list[str]:
     outer = current_io()
     frame = _Frame(outer.out)
     with using_io(replace(outer, out=frame, err=frame)):
-        show_page(
-            document,
-            watched.columns,
-            watched.form,
-            id_field=watched.id_field,
-            fields=watched.fields,
-        )
+        watched.out.show_page(document, watched.columns, watched.id_field)
     frame.flush()
     drawn = frame.buffer.getvalue()  # type: ignore[attr-defined]
     return str(drawn.decode(frame.encoding)).splitlines()

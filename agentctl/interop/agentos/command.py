@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 from agentctl.cli.databases import OneDatabase
-from agentctl.cli.options import CommandOutput, argument
+from agentctl.cli.help import argument
+from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
 from agentctl.cli.show.terminal import note
 
@@ -50,6 +51,6 @@ async def import_database(
             imported = await import_agentos(
                 theirs.reader, target, first, counter.show, settings.quotas
             )
-    report_import(imported, out.format)
+    report_import(imported, out)
     note(f"imported {theirs.place} into {display_url(chosen.url)}")
     check_complete(imported)

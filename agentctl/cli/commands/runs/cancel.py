@@ -12,19 +12,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from agentctl.cli.help import flag, option
 from agentctl.cli.lists import NO_AGES, AgeOptions, check_row_count, read_pages
 from agentctl.cli.options import (
     NO_CHOICE,
-    CommandOutput,
     ComponentChoice,
     OptionalRunIds,
     SessionOption,
     Yes,
-    flag,
-    option,
     select_component,
 )
 from agentctl.cli.show import columns
+from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.progress import (
     Counter,
     report_failures,

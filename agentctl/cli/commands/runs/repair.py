@@ -17,21 +17,12 @@ from agentctl.cli.commands.runs.start import (
     show_new_run,
 )
 from agentctl.cli.databases import AnyDatabase
+from agentctl.cli.help import flag, option
 from agentctl.cli.ids import ShortId
 from agentctl.cli.io import read_text_or_stdin
-from agentctl.cli.options import (
-    AgentId,
-    CommandOutput,
-    ComponentChoice,
-    DbId,
-    RunId,
-    TeamId,
-    Yes,
-    build_id_option,
-    flag,
-    option,
-)
+from agentctl.cli.options import AgentId, ComponentChoice, DbId, RunId, TeamId, Yes, build_id_option
 from agentctl.cli.show import columns
+from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import check_confirmable, confirm, note
 from agentctl.cli.target import LocalTarget, Target, with_target

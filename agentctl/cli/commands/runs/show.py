@@ -14,24 +14,23 @@ from typing import TYPE_CHECKING, Annotated
 
 from agentctl.cli.approvals import build_waiting
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
+from agentctl.cli.help import flag, option
 from agentctl.cli.ids import ShortId
 from agentctl.cli.lists import NO_AGES, AgeOptions, WatchedOutput
 from agentctl.cli.options import (
     NO_CHOICE,
-    CommandOutput,
     ComponentChoice,
     DbId,
     RunId,
     RunIds,
     SessionOption,
     build_id_option,
-    flag,
-    option,
     select_component,
 )
 from agentctl.cli.run_streams import RunWatch, WatchedRun, follow_streams
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import read_run_end, report_run_end
+from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.progress import (
     Counter,
     report_failures,

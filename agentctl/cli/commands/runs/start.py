@@ -20,16 +20,9 @@ from agentctl.cli.approvals import (
     read_value,
     show_call,
 )
+from agentctl.cli.help import flag, option
 from agentctl.cli.io import read_text_or_stdin
-from agentctl.cli.options import (
-    NO_CHOICE,
-    CommandOutput,
-    ComponentChoice,
-    SessionOption,
-    flag,
-    option,
-    parse_object,
-)
+from agentctl.cli.options import NO_CHOICE, ComponentChoice, SessionOption, parse_object
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import RunOutput, read_run_end, report_run_end
 from agentctl.cli.show.event_lines import (
@@ -38,7 +31,7 @@ from agentctl.cli.show.event_lines import (
     with_activity,
     write_event,
 )
-from agentctl.cli.show.output import write_text
+from agentctl.cli.show.output import CommandOutput, write_text
 from agentctl.cli.show.progress import showing_progress
 from agentctl.cli.show.terminal import ask, may_ask, note
 from agentctl.cli.target import Target, with_target

@@ -17,22 +17,12 @@ from typing import IO, Annotated
 from agentctl.cli.databases import find_databases
 from agentctl.cli.durations import parse_days
 from agentctl.cli.export_folder import ExportFolder
+from agentctl.cli.help import argument, flag, option
 from agentctl.cli.io import current_io
 from agentctl.cli.lists import read_pages
-from agentctl.cli.options import (
-    NO_CHOICE,
-    CommandOutput,
-    ComponentChoice,
-    DbId,
-    SessionId,
-    SessionIds,
-    Yes,
-    argument,
-    flag,
-    option,
-)
+from agentctl.cli.options import NO_CHOICE, ComponentChoice, DbId, SessionId, SessionIds, Yes
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import write_line
+from agentctl.cli.show.output import CommandOutput, write_line
 from agentctl.cli.show.progress import (
     Counter,
     check_complete,
@@ -90,7 +80,7 @@ async def import_sessions(
                 report = await sessions.store(database, total, counter.show, dry_run=dry_run)
             finally:
                 await database.close()
-    report_import(report, out.format)
+    report_import(report, out)
     if dry_run:
         note(f"nothing was changed: {name} would be imported {target.place}")
     else:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.files import creating_file
+from agentctl.cli.help import flag, option
 from agentctl.cli.lists import (
     AgeOptions,
     ListOutput,
@@ -21,10 +22,10 @@ from agentctl.cli.lists import (
     build_age_option,
     read_pages,
 )
-from agentctl.cli.options import OptionalSessionIds, SessionId, ToFile, flag, option
+from agentctl.cli.options import OptionalSessionIds, SessionId, ToFile
 from agentctl.cli.run_streams import RECONNECT_DELAYS, RunWatch, WatchedRun, follow_streams
 from agentctl.cli.show import columns
-from agentctl.cli.show.output import show_page, write_bytes
+from agentctl.cli.show.output import write_bytes
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.terminal import note
 from agentctl.cli.show.transcript.pages import (
@@ -111,8 +112,7 @@ async def list_sessions(
     async def read(filter: SessionFilter) -> Document[SessionPage]:
         return await target.operations.get_sessions(ages.limit(filter))
 
-    def show(document: Document[Any], *args: Any, **options: Any) -> None:
-        show_page(document, *args, **options)
+    def note_rest(document: Document[Any]) -> None:
         meta = document.value["meta"]
         if meta.get("searched") == "page" and meta["total_pages"] > 1:
             pages = f"page {meta['page']} of {meta['total_pages']}"
@@ -133,7 +133,7 @@ async def list_sessions(
     if filter.search is not None:
         listed = replace(filter, page=replace(filter.page, sort_by="created_at"))
         shown = columns.FOUND_SESSIONS
-    await out.show(target, read, listed, shown, "session_id", show=show)
+    await out.show(target, read, listed, shown, "session_id", note_rest=note_rest)
 
 
 @with_target(
