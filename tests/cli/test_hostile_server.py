@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agentctl.cli import lists, run_streams
+from agentctl.cli import follow, lists
 from agentctl.remote import connection, events
 from agentctl.remote.connection import Timeouts
 from tests.cli.conftest import Agentctl, Terminal
@@ -64,8 +64,7 @@ def _check(ended: Result) -> None:
 @pytest.fixture(autouse=True)
 def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Resume and retry at once, and only once."""
-    monkeypatch.setattr("agentctl.cli.run_streams.RECONNECT_DELAYS", (0.0,))
-    monkeypatch.setattr("agentctl.cli.commands.audit.RETRY_DELAYS", (0.0,))
+    monkeypatch.setattr("agentctl.cli.follow.RECONNECT_DELAYS", (0.0,))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -338,7 +337,7 @@ def test_one_event_for_each_connection_does_not_watch_forever(agentctl: Agentctl
             thread.join()
     assert ended.code == 7
     assert "the stream was interrupted and could not be resumed" in ended.stderr
-    assert next(numbers) <= run_streams.MAXIMUM_SHORT_STREAMS + 2
+    assert next(numbers) <= follow.MAXIMUM_SHORT_STREAMS + 2
 
 
 def test_interim_responses_do_not_extend_the_time_of_a_command(agentctl: Agentctl) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.cli import run_streams
+from agentctl.cli import follow
 from agentctl.cli.io import IO, using_io
 from agentctl.cli.show.answer import RunOutput
 from agentctl.cli.show.event_lines import EventLines
@@ -290,7 +290,7 @@ def test_a_killed_server_is_waited_for(
 def test_a_server_that_stays_away_is_an_error(
     agentctl: Agentctl, demo: Demo, slow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_streams, "RECONNECT_DELAYS", (0.01, 0.02))
+    monkeypatch.setattr(follow, "RECONNECT_DELAYS", (0.01, 0.02))
     with proxied(demo.url, cut_behind=b"text/event-stream", times=100) as proxy:
         token = {"AGENTCTL_TOKEN": demo.token}
         ended = agentctl("runs", "watch", slow, "--url", proxy.url, env=token)

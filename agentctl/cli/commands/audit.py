@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agentctl.cli.files import creating_file
+from agentctl.cli.follow import Retries
 from agentctl.cli.help import CommandApp, argument, option
 from agentctl.cli.io import current_io, read_file_or_stdin
 from agentctl.cli.lists import ListOutput, Row, check_row_count, read_pages, read_rows
@@ -66,9 +67,6 @@ PAGE_SIZE = 50
 
 LATE_ROWS = 40
 """The distance from the highest number within which a lower number can appear later."""
-
-RETRY_DELAYS = (0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0)
-"""Seconds before each retry of a server that is not available: enough time for a restart."""
 
 _TAIL = [*plain_columns("at", "outcome", "principal", "operation", "resource", "reason"), _COUNT]
 
@@ -121,7 +119,7 @@ min=0, max=MAXIMUM_LIMIT, default=10),
     names = ("principal", "operation", "outcome")
     while True:
         await asyncio.sleep(POLL_SECONDS)
-        rows = await _rows_after_with_retry(target, last - LATE_ROWS)
+        rows = await _rows_after_retries(target, last - LATE_ROWS)
         new = [
             row
             for row in rows
@@ -158,18 +156,15 @@ async def _rows_after(target: Target, last: int) -> list[Row]:
     return entries[::-1]
 
 
-async def _rows_after_with_retry(target: Target, last: int) -> list[Row]:
-    import asyncio
-
-    for delay in RETRY_DELAYS:
+async def _rows_after_retries(target: Target, last: int) -> list[Row]:
+    retries = Retries(target)
+    while True:
         try:
             return await _rows_after(target, last)
+        except InvalidResponse:
+            raise
         except (Unavailable, TooManyRequests) as failure:
-            if target.local is not None or isinstance(failure, InvalidResponse):
-                raise
-            note(f"{failure.detail}; retrying in {delay:g} s")
-        await asyncio.sleep(delay)
-    return await _rows_after(target, last)
+            await retries.wait(failure, "retrying")
 
 
 def _write_rows(rows: list[Row], out: CommandOutput) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from agentctl.cli.approvals import build_waiting
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
+from agentctl.cli.follow import WatchedRun, is_settled
 from agentctl.cli.help import flag, option
 from agentctl.cli.ids import ShortId
 from agentctl.cli.lists import NO_AGES, AgeOptions, WatchedOutput
@@ -27,9 +28,9 @@ from agentctl.cli.options import (
     build_id_option,
     select_component,
 )
-from agentctl.cli.run_streams import RunWatch, WatchedRun, follow_streams
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import read_run_end, report_run_end
+from agentctl.cli.show.event_lines import create_event_lines
 from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.progress import (
     Counter,
@@ -43,9 +44,7 @@ from agentctl.cli.show.transcript.pages import Pager, TraceLinks, TranscriptOutp
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import RunFailed, StillPending, UsageError
 from agentctl.extensions import name_products
-from agentctl.interface.requests import FULL_VIEW, SUMMARY_VIEW, RunFilter, SessionLocator
-from agentctl.records.kinds import component_of_run
-from agentctl.records.runs import FINAL_STATUSES
+from agentctl.interface.requests import FULL_VIEW, RunFilter, SessionLocator
 from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.runs import CausesReader, read_members
 
@@ -53,11 +52,6 @@ if TYPE_CHECKING:
     from agentctl.interface.requests import RunView
     from agentctl.records.document import Document
     from agentctl.records.runs import RunPage, RunRecord
-
-FIRST_POLL_SECONDS = 0.1
-
-LAST_POLL_SECONDS = 2.0
-"""The pause between two reads of a run doubles from the first to the last of these."""
 
 
 @with_target(
@@ -160,38 +154,30 @@ async def watch_run(
     """
     import asyncio
 
-    component = choice.resolve()
-    by_component = component is not None and session is not None
-    watched = WatchedRun(target, run_id, component, session, db, by_component)
-    watch = await _start_watch(watched, out, -1 if after is None else after)
+    run = WatchedRun(target, run_id, choice.resolve(), session, db)
+    component = run.component
+    if component is None or not run.by_component:
+        component = run.use((await run.read_document()).value)
+        note(
+            f"run {run_id} of {component[0]} {component[1]}, session {run.session_id},"
+            f" is {run.state['status']} {target.place}"
+        )
+    run.last = -1 if after is None else after
+    lines = create_event_lines(component[0], out.format, run_id=run_id, whole=run.last < 0)
     silent = out.format in ("json", "name")  # nothing is written before the end
     progress = showing_progress("waiting for the end of the run, Ctrl-C does not cancel it")
     try:
         async with progress if silent else contextlib.nullcontext():
-            await follow_streams(watch)
+            await run.follow(out.format, lines)
     except asyncio.CancelledError:
-        if not watch.output.end:
-            watch.note_interrupted()
+        if not lines.output.end:
+            run.note_interrupted()
         raise
     finally:
-        watch.lines.flush()
+        lines.flush()
     if silent:
-        out.show_record(await watched.read_document(), columns.RUN, "run_id")
-    assert watched.component is not None
-    report_run_end(target, run_id, await read_run_end(target, watched.component, watch.output))
-
-
-async def _start_watch(watched: WatchedRun, out: CommandOutput, after: int) -> RunWatch:
-    if watched.by_component:
-        return RunWatch(watched, out.format, after, {})
-    run = dict((await watched.read_document()).value)
-    kind, component_id = watched.component = watched.component or component_of_run(run)
-    watched.session_id = watched.session_id or str(run["session_id"])
-    note(
-        f"run {watched.run_id} of {kind} {component_id}, session {watched.session_id},"
-        f" is {run['status']} {watched.target.place}"
-    )
-    return RunWatch(watched, out.format, after, run)
+        out.show_record(await run.read_document(), columns.RUN, "run_id")
+    report_run_end(target, run_id, await read_run_end(target, component, lines.output))
 
 
 @with_target()
@@ -220,12 +206,11 @@ async def wait_for_runs(
     deadline = None if wait is None else time.monotonic() + wait
     counter = Counter("runs have ended", len(run_ids))
     component = choice.resolve()
-    by_component = component is not None and session is not None
 
     async def wait_for(run_id: str) -> RunRecord:
-        run = WatchedRun(target, run_id, component, session, db, by_component)
-        record = await _wait_for_end(run, deadline, form)
-        counter.done += _is_settled(record)
+        run = WatchedRun(target, run_id, component, session, db)
+        record = await run.wait_for_end(deadline, form)
+        counter.done += is_settled(record)
         return record
 
     async with showing_progress(counter, limit=wait):
@@ -234,7 +219,7 @@ async def wait_for_runs(
     if records:
         out.show_list(records, columns.RUNS, "run_id")
     report_failures(run_ids, results)
-    live = [record["run_id"] for record in records if not _is_settled(record)]
+    live = [record["run_id"] for record in records if not is_settled(record)]
     if live:
         hint = f"follow one with: {target.command(f'runs watch {live[0]}')}"
         count = f"{len(live)} of {len(run_ids)} runs"
@@ -246,23 +231,3 @@ async def wait_for_runs(
         raise RunFailed(f"{len(failed)} of {len(run_ids)} runs not completed", hint=hint)
     if paused:
         raise build_waiting(target, paused[0]["run_id"], paused[0]["approvals"])
-
-
-def _is_settled(record: RunRecord) -> bool:
-    """Return True if the run has ended, or goes on only after a decision."""
-    return record["status"] == "PAUSED" or record["status"] in FINAL_STATUSES
-
-
-async def _wait_for_end(run: WatchedRun, deadline: float | None, form: RunView) -> RunRecord:
-    import asyncio
-
-    pause = FIRST_POLL_SECONDS
-    while True:
-        record = (await run.read_document(SUMMARY_VIEW)).value
-        left = pause if deadline is None else deadline - time.monotonic()
-        if _is_settled(record) or left <= 0:
-            if form is SUMMARY_VIEW:
-                return record
-            return (await run.read_document(form)).value
-        await asyncio.sleep(min(pause, left))
-        pause = min(2 * pause, LAST_POLL_SECONDS)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.files import creating_file
+from agentctl.cli.follow import WatchedRun, Retries
 from agentctl.cli.help import flag, option
 from agentctl.cli.lists import (
     AgeOptions,
@@ -23,7 +24,6 @@ from agentctl.cli.lists import (
     read_pages,
 )
 from agentctl.cli.options import OptionalSessionIds, SessionId, ToFile
-from agentctl.cli.run_streams import RECONNECT_DELAYS, RunWatch, WatchedRun, follow_streams
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import write_bytes
 from agentctl.cli.show.progress import Counter, showing_progress
@@ -171,7 +171,8 @@ async def get_session(
     look, number = out.create_look(form), None if all else last or DEFAULT_LAST_RUNS
     if follow:
         page = create_page(form, look, write_at_once)
-        await _follow_session(target, document.value, where, page, number, look.run_view)
+        follower = _SessionFollower(target, document.value, where, page, look.run_view)
+        await follower.follow(number)
         return
     with Pager(wanted=not out.no_pager) as pager:
         page = create_page(form, look, pager.write)
@@ -180,61 +181,75 @@ async def get_session(
         )
 
 
-@dataclass(slots=True)
-class _Followed:
-    """A session that is followed.
+class _SessionFollower:
+    """Prints a session and its newest runs; then its live and new runs, until an interrupt."""
 
-    Attributes:
-        after: the last run that was shown; None for none.
-        is_broken: True if the events of a run that is partly drawn cannot be read.
-    """
+    def __init__(
+        self,
+        target: Target,
+        session: Record,
+        where: SessionLocator,
+        page: TranscriptPage,
+        form: RunView,
+    ) -> None:
+        self._target, self._session, self._where, self._page = target, session, where, page
+        self._form = form
+        self._session_id = str(session["session_id"])
+        self._runs = SessionRuns(target.operations, self._session_id, where, form)
+        self._is_broken = False  # the events of a run that is partly drawn cannot be read
 
-    target: Target
-    session_id: str
-    where: SessionLocator
-    form: RunView
-    page: TranscriptPage
-    after: str | None
-    number: int
-    is_broken: bool = False
+    async def follow(self, last: int | None) -> None:
+        """Print the session with its newest `last` runs, None: all, and go on. The runs go on."""
+        import asyncio
 
-    async def show_new_runs(self) -> None:
-        """Show the runs after the last one, each until its end."""
-        runs = SessionRuns(self.target.operations, self.session_id, self.where, self.form)
-        async for run in runs.read(self.after):
-            await self._show_run(run)
-            self.after, self.number = str(run["run_id"]), self.number + 1
+        part = await self._runs.find_last(last, self._session)
+        self._page.print_session(self._session, part.describe())
+        after, number, retries = part.after, part.first, Retries(self._target)
+        try:
+            while True:
+                try:
+                    async for run in self._runs.read(after):
+                        await self._show_run(run, number)
+                        after, number = str(run["run_id"]), number + 1
+                    retries.reset()
+                    async with showing_progress("waiting for the next run, Ctrl-C ends this"):
+                        await asyncio.sleep(POLL_SECONDS)
+                except (Unavailable, TooManyRequests) as failure:
+                    if self._is_broken:
+                        raise
+                    await retries.wait(failure, "trying again")
+        except asyncio.CancelledError:
+            note(f"interrupted: session {self._session_id} and its runs go on")
+            raise
 
-    async def _show_run(self, run: Record) -> None:
+    async def _show_run(self, run: Record, number: int) -> None:
         from agentctl.cli.show.transcript.draw import INDENT, Printer
         from agentctl.cli.show.transcript.live import LiveTranscript
 
         if run["status"] not in FINAL_STATUSES:
-            if isinstance(self.page, Printer):
-                self.page.start_run(run, self.number)
+            if isinstance(self._page, Printer):
+                self._page.start_run(run, number)
                 kind, _ = component_of_run(run)
-                lines = LiveTranscript(self.page, kind, str(run["run_id"]), indent=INDENT)
+                lines = LiveTranscript(self._page, kind, str(run["run_id"]), indent=INDENT)
                 await self._follow_events(run, lines)
-                self.page.end_run(build_drawn_run(await self._wait_for_end(run)))
+                self._page.end_run(build_drawn_run(await self._wait_for_end(run)))
                 return
             run = await self._wait_for_end(run)
-        children = await read_members(self.target.operations, run, self.where, self.form)
+        children = await read_members(self._target.operations, run, self._where, self._form)
         drawn = build_drawn_run(run, children)
-        await CausesReader(self.target.operations, self.where.db_id).add_to(drawn)
-        self.page.print_run(drawn, self.number)
+        await CausesReader(self._target.operations, self._where.db_id).add_to(drawn)
+        self._page.print_run(drawn, number)
 
     async def _follow_events(self, run: Record, lines: LiveTranscript) -> None:
-        run_id, component = str(run["run_id"]), component_of_run(dict(run))
-        watched = WatchedRun(
-            self.target, run_id, component, self.session_id, self.where.db_id, by_component=False
-        )
+        followed = WatchedRun(self._target, str(run["run_id"]), db=self._where.db_id)
+        followed.use(run)
         try:
-            await follow_streams(RunWatch(watched, "text", -1, dict(run), lines))
+            await followed.follow("text", lines)
         except Unavailable:
-            self.is_broken = True
+            self._is_broken = True
             raise
         except Forbidden as refused:
-            note(f"run {run_id} is shown when it has ended: {refused.detail}")
+            note(f"run {run['run_id']} is shown when it has ended: {refused.detail}")
             lines.conclude(await self._wait_for_end(run))
         finally:
             lines.flush()
@@ -242,54 +257,13 @@ class _Followed:
     async def _wait_for_end(self, run: Record) -> Record:
         import asyncio
 
-        operations, run_id = self.target.operations, str(run["run_id"])
+        read, run_id = self._target.operations.get_session_run, str(run["run_id"])
         while True:
-            document = await operations.get_session_run(
-                self.session_id, run_id, self.where, form=self.form
-            )
-            record = document.value
-            if record["status"] in FINAL_STATUSES:
-                return record
+            document = await read(self._session_id, run_id, self._where, form=self._form)
+            if document.value["status"] in FINAL_STATUSES:
+                return document.value
             async with showing_progress(f"waiting for the end of run {run_id}"):
                 await asyncio.sleep(POLL_SECONDS)
-
-
-async def _follow_session(
-    target: Target,
-    session: Record,
-    where: SessionLocator,
-    page: TranscriptPage,
-    last: int | None,
-    form: RunView,
-) -> None:
-    """Print a session and its newest `last` runs, None: all; then its live and new runs.
-
-    It ends with an interrupt. The runs go on.
-    """
-    import asyncio
-
-    session_id = str(session["session_id"])
-    runs = SessionRuns(target.operations, session_id, where, form)
-    part = await runs.find_last(last, session)
-    page.print_session(session, part.describe())
-    followed = _Followed(target, session_id, where, form, page, part.after, part.first)
-    delays = iter(RECONNECT_DELAYS)
-    try:
-        while True:
-            try:
-                await followed.show_new_runs()
-                delays = iter(RECONNECT_DELAYS)
-                async with showing_progress("waiting for the next run, Ctrl-C ends this"):
-                    await asyncio.sleep(POLL_SECONDS)
-            except (Unavailable, TooManyRequests) as failure:
-                delay = next(delays, None)
-                if target.local is not None or delay is None or followed.is_broken:
-                    raise
-                note(f"{failure.detail}; trying again in {delay:g} s")
-                await asyncio.sleep(delay)
-    except asyncio.CancelledError:
-        note(f"interrupted: session {session_id} and its runs go on")
-        raise
 
 
 @with_target(
