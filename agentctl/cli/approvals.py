@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from agentctl.cli.help import argument, option
 from agentctl.cli.ids import choose_id
 from agentctl.cli.io import read_text_or_stdin
-from agentctl.cli.options import complete_values
+from agentctl.cli.parameters import argument, complete_values, option
 from agentctl.cli.show.columns import format_distance
 from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.table import Column, Columns, plain_columns

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from agentctl.cli.help import option
 from agentctl.cli.options import Config, DbId
+from agentctl.cli.parameters import option
 from agentctl.errors import NotFound
 from agentctl.light_dataclass import dataclass
 

@@ -1,4 +1,4 @@
-"""The parameters of commands, and the help of every command in one layout, built from them.
+"""The help of every command in one layout, built from its parameters.
 
 Usage: agentctl runs cancel [OPTIONS] RUN_ID...
 """
@@ -26,25 +26,6 @@ PANEL = "Common options"
 When = Literal["auto", "always", "never"]
 
 COLOR_HELP = "Use colors: auto, always or never  [env: NO_COLOR, FORCE_COLOR]"
-
-
-def option(flags: str, metavar: str, help: str, *, default: Any = ..., **more: Any) -> Any:
-    """Return an option with a value, such as `option("--message -m", "TEXT", "Message")`.
-
-    In an annotation it describes the parameter. As the default of a parameter it describes it too,
-    and its own default is `default`, else None, else False for a flag.
-    """
-    return typer.Option(default, *flags.split(), metavar=metavar, help=help, **more)
-
-
-def flag(flags: str, help: str, **more: Any) -> Any:
-    """Return an option without a value; see `option`."""
-    return typer.Option(..., *flags.split(), help=help, **more)
-
-
-def argument(metavar: str, help: str, *, default: Any = ..., **more: Any) -> Any:
-    """Return an argument; see `option`."""
-    return typer.Argument(default, metavar=metavar, help=help, **more)
 
 
 class Command(TyperCommand):

@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from agentctl.cli.durations import microseconds_ago
-from agentctl.cli.help import flag, option
 from agentctl.cli.io import current_io
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.output import (
     ColumnChoice,
     FieldsOutput,

@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from agentctl.cli.help import argument, flag, option
 from agentctl.cli.ids import ShortId
+from agentctl.cli.parameters import (
+    argument,
+    build_id_option,
+    build_option,
+    complete_values,
+    flag,
+    option,
+)
 from agentctl.errors import InvalidConfiguration, UsageError
 from agentctl.extensions import name_products
 from agentctl.interface import requests
-from agentctl.interface.declarations import Option, Query, find_declared
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.records.strict import parse_json
@@ -25,42 +31,6 @@ if TYPE_CHECKING:
 F = TypeVar("F")
 
 _TOKEN_PLACES = "(- reads stdin)  [env: AGENTCTL_TOKEN]"
-
-
-def complete_values(subject: str) -> Any:
-    """Return the completion of a parameter with the ids or names of a subject.
-
-    The group of the root finds the values: a completion opens a target, and a target has options.
-
-    Args:
-        subject: `agentctl.cli.completion.Subject`, or `component`: that of the group of commands.
-    """
-
-    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
-        group = str(ctx.parent.info_name) if ctx.parent is not None else ""
-        noun = group.removesuffix("s") if subject == "component" else subject
-        root: Any = ctx.find_root().command
-        return cast(list[str], root.complete_values(noun, ctx.params, incomplete))
-
-    return complete
-
-
-def build_option(annotation: object) -> Any:
-    """Build the option of a field of a request, from the declarations in its annotation."""
-    declared, bounds = find_declared(annotation, Option), find_declared(annotation, Query)
-    assert declared is not None
-    more: dict[str, Any] = {"case_sensitive": False} if declared.any_case else {}
-    if bounds is not None:
-        more |= {"min": bounds.ge, "max": bounds.le}
-    if declared.noun is not None:
-        more["autocompletion"] = complete_values(declared.noun)
-    return typer.Option(declared.flag, metavar=declared.metavar, help=declared.help, **more)
-
-
-def build_id_option(noun: str, help: str | None = None) -> Any:
-    """Return the option for the id of something, such as `--session`, which a shell completes."""
-    text = help or f"{noun.title()} id"
-    return option(f"--{noun}", "ID", text, autocompletion=complete_values(noun))
 
 
 def _id_argument(noun: str, help: str) -> Any:

@@ -18,7 +18,7 @@ from typer.models import ParameterInfo
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.ids import ShortId
-from agentctl.cli.options import build_option
+from agentctl.cli.parameters import build_option
 from agentctl.cli.show.output import CommandOutput, resolve_format
 from agentctl.interface.declarations import Option, Query, Signature, find_declared, is_time
 

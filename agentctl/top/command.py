@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from agentctl.cli.help import flag, option
 from agentctl.cli.io import current_io
 from agentctl.cli.options import NO_CHOICE, ComponentChoice, UserId
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.target import Target, with_target
 from agentctl.errors import AgentctlError, UsageError
 from agentctl.interface.requests import RunFilter

@@ -81,7 +81,7 @@ DESCRIPTIONS = {"help", "short_help", "epilog", "description", "summary"}
 """Arguments that users read as a description."""
 
 DECLARATIONS = {"option", "flag", "argument"}
-"""Functions whose last positional argument is such a description (`agentctl/cli/help.py`)."""
+"""Functions whose last positional argument is such a description (`agentctl/cli/parameters.py`)."""
 
 ALLOWED: dict[str, tuple[str, ...]] = {
     "docs/style.md": ("*",),

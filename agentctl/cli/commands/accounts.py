@@ -8,10 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 from agentctl.cli.durations import parse_until
-from agentctl.cli.help import CommandApp, argument, flag, option
+from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import choose_id, is_id_prefix
 from agentctl.cli.lists import ListOutput, read_rows
 from agentctl.cli.options import Yes
+from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show.output import CommandOutput, CommonFormat, write_line
 from agentctl.cli.show.table import Column, Columns, format_time, plain_columns
 from agentctl.cli.show.terminal import check_confirmable, confirm, note

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from agentctl.cli.help import argument, option
 from agentctl.cli.io import current_io, read_text_or_stdin
 from agentctl.cli.options import parse_object
+from agentctl.cli.parameters import argument, option
 from agentctl.cli.show.output import write_bytes
 from agentctl.cli.show.terminal import note_detail
 from agentctl.cli.target import Target, with_target

@@ -29,10 +29,11 @@ from agentctl.cli.approvals import (
     show_call,
 )
 from agentctl.cli.files import create_file
-from agentctl.cli.help import CommandApp, argument, flag, option
+from agentctl.cli.help import CommandApp
 from agentctl.cli.io import read_file_or_stdin
 from agentctl.cli.lists import ListOutput
 from agentctl.cli.options import DbId, ToFile, Yes, parse_object
+from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show.output import (
     CommandOutput,
     FieldsOutput,

@@ -18,10 +18,11 @@ import typer
 
 from agentctl.cli.files import creating_file
 from agentctl.cli.follow import Retries
-from agentctl.cli.help import CommandApp, argument, option
+from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io, read_file_or_stdin
 from agentctl.cli.lists import ListOutput, Row, check_row_count, read_pages, read_rows
 from agentctl.cli.options import ToFile
+from agentctl.cli.parameters import argument, option
 from agentctl.cli.show.output import CommandOutput, write_json, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns, wrap_with_indent

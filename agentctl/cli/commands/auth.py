@@ -13,7 +13,7 @@ from agentctl.auth.explain.suggestions import routable_path, suggest_path
 from agentctl.auth.principal import Principal
 from agentctl.auth.scopes import KNOWN_SCOPES, find_covering_scope
 from agentctl.auth.tokens.mint import check_mintable_scopes
-from agentctl.cli.help import CommandApp, argument, flag
+from agentctl.cli.help import CommandApp
 from agentctl.cli.io import read_token_file, resolve_token
 from agentctl.cli.options import (
     AgentId,
@@ -29,6 +29,7 @@ from agentctl.cli.options import (
     load_optional_settings,
     resolve_admin_scope,
 )
+from agentctl.cli.parameters import argument, flag
 from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_json
 from agentctl.cli.show.table import Column, plain_columns
 from agentctl.cli.show.terminal import note

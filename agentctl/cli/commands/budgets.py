@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agentctl.cli.help import CommandApp, option
+from agentctl.cli.help import CommandApp
+from agentctl.cli.parameters import option
 from agentctl.cli.show.output import FieldsOutput
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.target import Target, with_target

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from agentctl.cli.help import CommandApp, argument
-from agentctl.cli.options import complete_values
+from agentctl.cli.help import CommandApp
+from agentctl.cli.parameters import argument, complete_values
 from agentctl.cli.show.output import FieldsOutput
 from agentctl.cli.show.table import Column
 from agentctl.cli.target import Target, with_target

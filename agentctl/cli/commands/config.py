@@ -8,8 +8,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agentctl.cli.help import CommandApp, flag
+from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Config
+from agentctl.cli.parameters import flag
 from agentctl.cli.show.output import CommandOutput, write_line, write_value
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note

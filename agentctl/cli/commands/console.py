@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentctl.cli.commands.token import USER_SCOPES_NAME, sign_token
-from agentctl.cli.help import flag, option
 from agentctl.cli.options import Config
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from agentctl.cli import contexts
-from agentctl.cli.help import CommandApp, argument, flag, option
-from agentctl.cli.options import Yes, complete_values
+from agentctl.cli.help import CommandApp
+from agentctl.cli.options import Yes
+from agentctl.cli.parameters import argument, complete_values, flag, option
 from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import confirm, note

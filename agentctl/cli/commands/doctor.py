@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agentctl.cli.help import flag, option
 from agentctl.cli.io import current_io
 from agentctl.cli.options import Config, GivenTokenFile, InsecureHttp
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.output import CommandOutput, write_line
 from agentctl.cli.show.table import Column, wrap_with_indent
 from agentctl.cli.show.terminal import note

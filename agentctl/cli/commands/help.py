@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from agentctl.cli.help import argument
+from agentctl.cli.parameters import argument
 from agentctl.cli.show.output import write_line
 from agentctl.errors import UsageError
 from agentctl.light_dataclass import dataclass

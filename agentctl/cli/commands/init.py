@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from agentctl.cli.commands.console import find_url
-from agentctl.cli.help import argument, option
+from agentctl.cli.parameters import argument, option
 from agentctl.cli.show.terminal import note
 
 EXAMPLE = "agentctl init my-server"

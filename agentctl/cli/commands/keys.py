@@ -18,8 +18,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from agentctl.cli.help import CommandApp, flag, join_alternatives, option
+from agentctl.cli.help import CommandApp, join_alternatives
 from agentctl.cli.options import Config, Yes
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.output import FieldsOutput, write_json, write_line
 from agentctl.cli.show.table import Column, Columns, plain_columns
 from agentctl.cli.show.terminal import confirm, note

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from agentctl.cli.help import CommandApp, argument, option
+from agentctl.cli.help import CommandApp
 from agentctl.cli.options import Config
+from agentctl.cli.parameters import argument, option
 from agentctl.cli.show.output import CommandOutput, FieldsOutput
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import note

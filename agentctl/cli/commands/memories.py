@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Annotated
 
 from agentctl.cli.files import creating_file
-from agentctl.cli.help import CommandApp, argument, flag, option
+from agentctl.cli.help import CommandApp
 from agentctl.cli.ids import ShortId
 from agentctl.cli.io import read_file_or_stdin, read_text_or_stdin
 from agentctl.cli.lists import ListOutput, read_rows
-from agentctl.cli.options import ToFile, UserId, Yes, complete_values
+from agentctl.cli.options import ToFile, UserId, Yes
+from agentctl.cli.parameters import argument, complete_values, flag, option
 from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_json, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentctl import __version__
-from agentctl.cli.help import flag, option
 from agentctl.cli.options import Config
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import adding_config
 from agentctl.errors import UsageError

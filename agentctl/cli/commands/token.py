@@ -8,15 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from agentctl.cli.help import CommandApp, argument, flag, option
+from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io
-from agentctl.cli.options import (
-    Config,
-    GivenTokenFile,
-    complete_values,
-    load_optional_settings,
-    resolve_admin_scope,
-)
+from agentctl.cli.options import Config, GivenTokenFile, load_optional_settings, resolve_admin_scope
+from agentctl.cli.parameters import argument, complete_values, flag, option
 from agentctl.cli.show import tokens as tokenview
 from agentctl.cli.show.output import CommandOutput, write_line, write_value
 from agentctl.cli.show.terminal import confirm, note

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast, get_args
 
-from agentctl.cli.help import flag, option
 from agentctl.cli.io import current_io
 from agentctl.cli.options import NO_CHOICE, ComponentChoice, select_component
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.columns import format_distance
 from agentctl.cli.show.output import (
     FieldsOption,

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 from agentctl.cli.files import check_absent, creating_file, publish_file
-from agentctl.cli.help import CommandApp, flag, option
+from agentctl.cli.help import CommandApp
 from agentctl.cli.lists import read_pages
 from agentctl.cli.options import UserOfData, Yes
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.output import CommandOutput, write_value
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import plain_columns

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from agentctl.cli.durations import microseconds_ago
-from agentctl.cli.help import CommandApp, argument, flag, option
+from agentctl.cli.help import CommandApp
 from agentctl.cli.lists import ListOutput, read_rows
+from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show.columns import format_distance
 from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_line
 from agentctl.cli.show.table import Column, Columns, plain_columns

@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
-from agentctl.cli.help import option
 from agentctl.cli.io import current_io
+from agentctl.cli.parameters import option
 from agentctl.cli.show.table import Column, Columns, format_fields, format_table, print_table
 from agentctl.cli.show.terminal import note
 from agentctl.errors import UsageError

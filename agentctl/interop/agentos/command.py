@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from agentctl.cli.databases import OneDatabase
-from agentctl.cli.help import argument
+from agentctl.cli.parameters import argument
 from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress
 from agentctl.cli.show.terminal import note

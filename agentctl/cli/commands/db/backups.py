@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from agentctl.cli.databases import AllDatabases, OneDatabase
-from agentctl.cli.help import argument, flag, option
 from agentctl.cli.options import Yes
+from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show.output import CommandOutput, write_line
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import Column, Columns, plain_columns

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentctl.cli.databases import OneDatabase, find_databases
-from agentctl.cli.help import flag, option
 from agentctl.cli.options import Config
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.progress import Counter, showing_progress
 from agentctl.cli.show.table import plain_columns

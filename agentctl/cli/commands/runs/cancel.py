@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from agentctl.cli.help import flag, option
 from agentctl.cli.lists import NO_AGES, AgeOptions, check_row_count, read_pages
 from agentctl.cli.options import (
     NO_CHOICE,
@@ -22,6 +21,7 @@ from agentctl.cli.options import (
     Yes,
     select_component,
 )
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.progress import (

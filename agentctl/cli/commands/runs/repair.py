@@ -17,10 +17,10 @@ from agentctl.cli.commands.runs.start import (
     show_new_run,
 )
 from agentctl.cli.databases import AnyDatabase
-from agentctl.cli.help import flag, option
 from agentctl.cli.ids import ShortId
 from agentctl.cli.io import read_text_or_stdin
-from agentctl.cli.options import AgentId, ComponentChoice, DbId, RunId, TeamId, Yes, build_id_option
+from agentctl.cli.options import AgentId, ComponentChoice, DbId, RunId, TeamId, Yes
+from agentctl.cli.parameters import build_id_option, flag, option
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.progress import Counter, showing_progress

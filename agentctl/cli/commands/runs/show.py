@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated
 from agentctl.cli.approvals import build_waiting
 from agentctl.cli.commands.runs.cancel import MAXIMUM_WAIT_SECONDS
 from agentctl.cli.follow import WatchedRun, is_settled
-from agentctl.cli.help import flag, option
 from agentctl.cli.ids import ShortId
 from agentctl.cli.lists import NO_AGES, AgeOptions, WatchedOutput
 from agentctl.cli.options import (
@@ -25,9 +24,9 @@ from agentctl.cli.options import (
     RunId,
     RunIds,
     SessionOption,
-    build_id_option,
     select_component,
 )
+from agentctl.cli.parameters import build_id_option, flag, option
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import read_run_end, report_run_end
 from agentctl.cli.show.event_lines import create_event_lines

@@ -20,9 +20,9 @@ from agentctl.cli.approvals import (
     read_value,
     show_call,
 )
-from agentctl.cli.help import flag, option
 from agentctl.cli.io import read_text_or_stdin
 from agentctl.cli.options import NO_CHOICE, ComponentChoice, SessionOption, parse_object
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.show import columns
 from agentctl.cli.show.answer import RunOutput, read_run_end, report_run_end
 from agentctl.cli.show.event_lines import (

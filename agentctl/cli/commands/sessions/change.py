@@ -17,10 +17,10 @@ from typing import IO, Annotated
 from agentctl.cli.databases import find_databases
 from agentctl.cli.durations import parse_days
 from agentctl.cli.export_folder import ExportFolder
-from agentctl.cli.help import argument, flag, option
 from agentctl.cli.io import current_io
 from agentctl.cli.lists import read_pages
 from agentctl.cli.options import NO_CHOICE, ComponentChoice, DbId, SessionId, SessionIds, Yes
+from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import CommandOutput, write_line
 from agentctl.cli.show.progress import (

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.files import creating_file
-from agentctl.cli.follow import WatchedRun, Retries
-from agentctl.cli.help import flag, option
+from agentctl.cli.follow import Retries, WatchedRun
 from agentctl.cli.lists import (
     AgeOptions,
     ListOutput,
@@ -24,6 +23,7 @@ from agentctl.cli.lists import (
     read_pages,
 )
 from agentctl.cli.options import OptionalSessionIds, SessionId, ToFile
+from agentctl.cli.parameters import flag, option
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import write_bytes
 from agentctl.cli.show.progress import Counter, showing_progress

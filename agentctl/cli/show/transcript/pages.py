@@ -11,8 +11,8 @@ from shutil import which
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from agentctl.cli.help import flag
 from agentctl.cli.io import current_io
+from agentctl.cli.parameters import flag
 from agentctl.cli.show.output import FieldsOutput, Format, build_output_option
 from agentctl.cli.show.terminal import note
 from agentctl.errors import AgentctlError, UsageError
