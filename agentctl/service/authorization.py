@@ -124,7 +124,7 @@ class _DataCheck:
             if run_id is None:
                 await database.read(lookups.session(session_id, where))
             else:
-                await database.read(lookups.session_run_document(session_id, run_id, where))
+                await database.read(lookups.run_document(run_id, session=(session_id, where)))
         elif component is not None:
             await self._require_component(*component, run_id)
         elif run_id is not None:

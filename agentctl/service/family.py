@@ -6,7 +6,7 @@ A resource that the principal may not see raises the same NotFound as one that d
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 
 from agentctl import errors
@@ -34,7 +34,7 @@ from agentctl.runtime.components.records import SESSION_TABLE
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.documents import build_document_alone, read_run_documents
 from agentctl.service.hosting import Hosting
-from agentctl.store.database import Database, Steps, Work, single_unit, unit
+from agentctl.store.database import Database, Steps, single_unit, unit
 from agentctl.store.repositories import run_reads, sessions
 from agentctl.store.visibility import EVERYONE, Visibility
 
@@ -194,9 +194,7 @@ class Lookups:
             row = await database.read(run_reads.get_alone(run_id, self.visibility, LARGE_RUN_BYTES))
             if row is not None:
                 return Document(build_document_alone(row, view.cut))
-        return await self._read_document(
-            database, lambda replay: self.run_document(run_id, view, replay=replay)
-        )
+        return await self._read_document(database, run_id, view, None)
 
     async def read_session_run(
         self, database: Database, session_id: str, run_id: str, where: SessionLocator, view: RunView
@@ -206,39 +204,48 @@ class Lookups:
         Raises:
             NotFound: the session is not found, or the run is not one of its runs.
         """
-        return await self._read_document(
-            database,
-            lambda replay: self.session_run_document(
-                session_id, run_id, where, view, replay=replay
-            ),
-        )
+        return await self._read_document(database, run_id, view, (session_id, where))
 
     async def _read_document(
-        self, database: Database, build: Callable[[bool], Work[bytes | None]]
+        self,
+        database: Database,
+        run_id: str,
+        view: RunView,
+        session: tuple[str, SessionLocator] | None,
     ) -> Document[RunRecord]:
-        raw = await database.read(build(False))
+        raw = await database.read(self.run_document(run_id, view, session, replay=False))
         if raw is None:
-            raw = await database.read(build(True), size="large")
+            raw = await database.read(self.run_document(run_id, view, session), size="large")
         assert raw is not None
         return Document(raw)
 
     @unit
     def run_document(
-        self, run_id: str, view: RunView = FULL_VIEW, *, replay: bool = True
+        self,
+        run_id: str,
+        view: RunView = FULL_VIEW,
+        session: tuple[str, SessionLocator] | None = None,
+        *,
+        replay: bool = True,
     ) -> Steps[bytes | None]:
         """Read the document of a run.
 
         Args:
+            session: its session, which has to match; None for any.
             replay: False returns None if the stored events of the run would have to be read, or
                 its texts are large.
 
         Raises:
             NotFound: the run does not exist or is not visible.
         """
+        if session is not None:
+            yield from self.session(*session)
         if not replay and (yield from self._is_large(run_id, view)):
             return None
-        row = yield from run_reads.get(run_id, self.visibility, summary=view.view in SUMMARY_VIEWS)
-        if row is None:
+        # The session is visible, so its runs are: a run belongs to the owner of its session.
+        visibility = self.visibility if session is None else EVERYONE
+        row = yield from run_reads.get(run_id, visibility, summary=view.view in SUMMARY_VIEWS)
+        if row is None or (session is not None and row.session_id != session[0]):
             raise errors.NotFound("Run not found")
         return (yield from self._build_document(row, view, replay))
 
@@ -259,33 +266,6 @@ class Lookups:
         find_metrics = self._hosting.engine.find_metrics
         (document,) = yield from read_run_documents([row], view, lambda _: spans, find_metrics)
         return document
-
-    @unit
-    def session_run_document(
-        self,
-        session_id: str,
-        run_id: str,
-        where: SessionLocator,
-        view: RunView = FULL_VIEW,
-        *,
-        replay: bool = True,
-    ) -> Steps[bytes | None]:
-        """Read the document of a run of a session.
-
-        Args:
-            replay: as for `run_document`.
-
-        Raises:
-            NotFound: the session is not found, or the run is not one of its runs.
-        """
-        yield from self.session(session_id, where)
-        if not replay and (yield from self._is_large(run_id, view)):
-            return None
-        # The session is visible, so its runs are: a run belongs to the owner of its session.
-        row = yield from run_reads.get(run_id, EVERYONE, summary=view.view in SUMMARY_VIEWS)
-        if row is None or row.session_id != session_id:
-            raise errors.NotFound("Run not found")
-        return (yield from self._build_document(row, view, replay))
 
     async def run_database(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -21,7 +20,6 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.run_spec import Origin
 from agentctl.records.runs import RunRecord
 from agentctl.runs.follow.follow import flatten
-from agentctl.runs.life.engine import StartedRun
 from agentctl.runs.life.repeats import (
     StoredOrigin,
     build_plan,
@@ -38,8 +36,7 @@ from agentctl.runtime.component import Component
 from agentctl.runtime.transcript.history import complete_history, mark_kept
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.keyed_requests import build_idempotency, find_repeated
-from agentctl.service.runs import RunOperations
-from agentctl.store.database import Database
+from agentctl.service.runs import RunOperations, Started
 from agentctl.store.repositories import run_reads
 
 
@@ -59,13 +56,6 @@ class _Repeat:
     is_new_session: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Started:
-    database: Database
-    run: StartedRun
-    request: RunRequest
-
-
 class RepeatOperations(RunOperations):
     """Operations on runs, with those that repeat one."""
 
@@ -73,7 +63,7 @@ class RepeatOperations(RunOperations):
         self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
     ) -> Document[RunRecord]:
         started = await self._retry(kind, component_id, run_id, request, stream=False)
-        return await self.read_started(started.database, started.run, started.request)
+        return await self.read_started(started)
 
     def stream_retried_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
@@ -84,7 +74,7 @@ class RepeatOperations(RunOperations):
         self, kind: ComponentKind, component_id: str, run_id: str, request: RetryRequest
     ) -> AsyncGenerator[list[StreamEvent]]:
         """Do the same as `stream_retried_run`, and yield all events that are available at once."""
-        return self._follow_repeat(
+        return self.stream_started(
             lambda: self._retry(kind, component_id, run_id, request, stream=True)
         )
 
@@ -92,7 +82,7 @@ class RepeatOperations(RunOperations):
         self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
     ) -> Document[RunRecord]:
         started = await self._fork(kind, component_id, run_id, request, stream=False)
-        return await self.read_started(started.database, started.run, started.request)
+        return await self.read_started(started)
 
     def stream_forked_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
@@ -103,19 +93,9 @@ class RepeatOperations(RunOperations):
         self, kind: ComponentKind, component_id: str, run_id: str, request: ForkRequest
     ) -> AsyncGenerator[list[StreamEvent]]:
         """Do the same as `stream_forked_run`, and yield all events that are available at once."""
-        return self._follow_repeat(
+        return self.stream_started(
             lambda: self._fork(kind, component_id, run_id, request, stream=True)
         )
-
-    async def _follow_repeat(
-        self, start: Callable[[], Awaitable[_Started]]
-    ) -> AsyncGenerator[list[StreamEvent]]:
-        """Start a run and yield its events."""
-        started = await start()
-        events = self.follow_started(started.database, started.run, started.request)
-        async with contextlib.aclosing(events) as portions:
-            async for portion in portions:
-                yield portion
 
     async def _retry(
         self,
@@ -125,7 +105,7 @@ class RepeatOperations(RunOperations):
         request: RetryRequest,
         *,
         stream: bool,
-    ) -> _Started:
+    ) -> Started:
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).retry_run, **path) as call:
             component = self.lookups.component(kind, component_id)
@@ -145,7 +125,7 @@ class RepeatOperations(RunOperations):
         request: ForkRequest,
         *,
         stream: bool,
-    ) -> _Started:
+    ) -> Started:
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).fork_run, **path) as call:
             target_kind, target_id = _find_target((kind, component_id), request)
@@ -246,7 +226,7 @@ class RepeatOperations(RunOperations):
         request: RetryRequest,
         *,
         stream: bool,
-    ) -> _Started:
+    ) -> Started:
         component, start, origin = repeat.component, repeat.request, repeat.origin
         database = self.lookups.database(component.database)
         fields = {
@@ -266,7 +246,7 @@ class RepeatOperations(RunOperations):
             spec=replace(submission.spec, origin=origin),
             is_new_session=repeat.is_new_session,
         )
-        return _Started(database, await self.submit(call, submission), start)
+        return Started(database, await self.submit(call, database, submission), start)
 
 
 def _load_object(text: str | None) -> dict[str, Any] | None:

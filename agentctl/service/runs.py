@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentctl import errors
 from agentctl.interface.requests import (
@@ -50,6 +50,14 @@ from agentctl.store.totals import ListTotals
 from agentctl.work.tasks import read_after_change, retry_while_unavailable
 
 
+class Started(NamedTuple):
+    """A run that a request has started, or that an earlier one with its key has."""
+
+    database: Database
+    run: StartedRun
+    request: RunRequest
+
+
 class RunOperations(OperationFamily):
     """Operations on the runs of agents, teams and workflows."""
 
@@ -69,13 +77,11 @@ class RunOperations(OperationFamily):
         Raises:
             Conflict: the run of the first request was deleted.
         """
-        run = await self._start(kind, component_id, request, earlier, stream=False)
-        database = self.lookups.component_database(kind, component_id)
-        return await self.read_started(database, run, request)
+        return await self.read_started(
+            await self._start(kind, component_id, request, earlier, stream=False)
+        )
 
-    async def read_started(
-        self, database: Database, run: StartedRun, request: RunRequest
-    ) -> Document[RunRecord]:
+    async def read_started(self, started: Started) -> Document[RunRecord]:
         """Return the record of a started run after its end, or at once with `background`.
 
         If the database does not give a record, that of the start: an error would make the caller
@@ -84,6 +90,7 @@ class RunOperations(OperationFamily):
         Raises:
             Conflict: the run of the first request was deleted.
         """
+        database, run, request = started
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
                 if not request.background:
@@ -93,7 +100,7 @@ class RunOperations(OperationFamily):
             if request.background:
                 return await self.lookups.read_run(database, run.run_id)
             if isinstance(run, QueuedRun):
-                async with self._cancelling_on_leave(database, run.run_id, request):
+                async with self._cancelling_on_leave(started):
                     return await retry_while_unavailable(
                         lambda: self._wait_for_record(database, run.run_id)
                     )
@@ -112,7 +119,7 @@ class RunOperations(OperationFamily):
     ) -> AsyncGenerator[StreamEvent]:
         return flatten(self.stream_run_portions(kind, component_id, request))
 
-    async def stream_run_portions(
+    def stream_run_portions(
         self,
         kind: ComponentKind,
         component_id: str,
@@ -126,45 +133,40 @@ class RunOperations(OperationFamily):
         Args:
             run_id: the id of the run, unless another run has it already; None for a new one.
         """
-        run = await self._start(kind, component_id, request, earlier, stream=True, run_id=run_id)
-        database = self.lookups.component_database(kind, component_id)
-        started = self.follow_started(database, run, request)
-        async with contextlib.aclosing(started):
-            async for portion in started:
-                yield portion
+        return self.stream_started(
+            lambda: self._start(kind, component_id, request, earlier, stream=True, run_id=run_id)
+        )
 
-    async def follow_started(
-        self, database: Database, run: StartedRun, request: RunRequest
+    async def stream_started(
+        self, start: Callable[[], Awaitable[Started]]
     ) -> AsyncGenerator[list[StreamEvent]]:
-        """Yield the events of a started run, in portions; the run ends if its caller leaves.
+        """Start a run and yield its events, in portions; the run ends if its caller leaves.
 
         Raises:
             Conflict: the run of the first request was deleted.
         """
+        started = await start()
+        database, run, request = started
         if isinstance(run, KeyedRun):
             with _deleted_as_conflict():
                 await database.read(self.lookups.run_document(run.run_id))
         is_started = not isinstance(run, KeyedRun)
         events = self.follow(database, run.run_id, BEFORE_FIRST_EVENT, is_started=is_started)
-        if isinstance(run, QueuedRun):
-            async with (
-                self._cancelling_on_leave(database, run.run_id, request),
-                contextlib.aclosing(events),
-            ):
-                async for portion in events:
-                    yield portion
-            return
-        try:
-            async with contextlib.aclosing(events):
-                async for portion in events:
-                    yield portion
-                    # The caller has sent the portion when it asks for the next one.
-                    if not isinstance(run, KeyedRun):
+        if isinstance(run, LiveRun):
+            try:
+                async with contextlib.aclosing(events):
+                    async for portion in events:
+                        yield portion
+                        # The caller has sent the portion when it asks for the next one.
                         self.hosting.engine.complete_start(run)
-        finally:
-            if not isinstance(run, KeyedRun):
+            finally:
                 self.hosting.engine.complete_start(run)
                 await self._leave(run, request)
+            return
+        leaving = self._cancelling_on_leave(started) if is_started else contextlib.nullcontext()
+        async with leaving, contextlib.aclosing(events):
+            async for portion in events:
+                yield portion
 
     async def resume_run(
         self, kind: ComponentKind, component_id: str, run_id: str, request: ResumeRequest
@@ -199,11 +201,13 @@ class RunOperations(OperationFamily):
         return await self.lookups.read_run(database, run_id)
 
     def _cancelling_on_leave(
-        self, database: Database, run_id: str, request: RunRequest
+        self, started: Started
     ) -> contextlib.AbstractAsyncContextManager[None]:
-        if self._outlives_caller(request):
+        if self._outlives_caller(started.request):
             return contextlib.nullcontext()
-        return self.hosting.canceller.cancelling_on_leave(database, run_id, self.principal.actor)
+        return self.hosting.canceller.cancelling_on_leave(
+            started.database, started.run.run_id, self.principal.actor
+        )
 
     async def _leave(self, run: LiveRun, request: RunRequest) -> None:
         if run.ended.done() or self._outlives_caller(request):
@@ -230,11 +234,8 @@ class RunOperations(OperationFamily):
         *,
         stream: bool,
         run_id: str | None = None,
-    ) -> StartedRun:
-        """Start a run; its audit entry is part of the transaction of its row.
-
-        A repeated request starts no run and has no audit entry.
-        """
+    ) -> Started:
+        """Start a run. A repeated request starts no run and has no audit entry."""
         path = {KINDS[kind].id_field: component_id}
         async with self.audit(operation_ids(kind).create_run, **path) as call:
             submission = await self.build_submission(
@@ -243,11 +244,12 @@ class RunOperations(OperationFamily):
             database = self.lookups.database(submission.component.database)
             if run_id is not None and await database.read(run_reads.get_state(run_id)) is None:
                 submission = replace(submission, spec=replace(submission.spec, run_id=run_id))
-            return await self.submit(call, submission)
+            return Started(database, await self.submit(call, database, submission), request)
 
-    async def submit(self, call: AuditedCall, submission: Submission) -> StartedRun:
+    async def submit(
+        self, call: AuditedCall, database: Database, submission: Submission
+    ) -> StartedRun:
         """Start a run; its audit entry is part of the transaction of its row."""
-        database = self.lookups.database(submission.component.database)
         call.add_resource("session", submission.spec.session_id)
         call.add_created("run", submission.spec.run_id)
         note = await prepare_keyed_entry(self.hosting, call, database, submission.idempotency)
