@@ -164,21 +164,21 @@ def test_batches_of_a_stream_have_each_event_once() -> None:
         stream.publish(piece.frame.name, data, piece if number > 10 else None)
         if number % 7 == 6 and (batch := stream.next_batch()) is not None:
             check_batch(stream, batch)
-            stream.mark_stored(batch.last)
+            stream.mark_stored(batch.last_seq)
     rest = stream.unstored_batch()
     assert rest is not None
     check_batch(stream, rest)
     last = stream.last_batch(("TeamRunCompleted", b"{}"))
     stream.close(("TeamRunCompleted", b"{}"))
     check_batch(stream, last)
-    assert (rest.first, rest.last, last.last) == (40, 44, 45)
+    assert (rest.first_seq, rest.last_seq, last.last_seq) == (40, 44, 45)
 
 
 def check_batch(stream: Stream, batch: Any) -> None:
-    row = EventRow("root", batch.first, batch.last, batch.lines, "s1")
-    published = stream.events_from(batch.first)
+    row = EventRow("root", batch.first_seq, batch.last_seq, batch.events, "s1")
+    published = stream.events_from(batch.first_seq)
     assert published is not None
-    assert list(decode_events(row)) == published[: batch.last + 1 - batch.first]
+    assert list(decode_events(row)) == published[: batch.last_seq + 1 - batch.first_seq]
 
 
 def test_the_schema_names_the_first_programs_that_read_text_rows() -> None:

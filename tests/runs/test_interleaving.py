@@ -223,7 +223,7 @@ class Scene:
             cause_reader=CauseReader(self.service.settings),
             budgets=self.service.hosting.budgets,
         )
-        run.recorder = Recorder(run.run_id, run.attempt, run.stream, self.database)
+        run.recorder = Recorder(run.stream, self.database)
         run.transcript.add_user("hello")
         return await store_end(run, ending, lambda late: None, lambda: None, lambda: None)
 

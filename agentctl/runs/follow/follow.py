@@ -113,7 +113,7 @@ async def wait_until_final(
             raise errors.NotFound("Run not found")
         if is_settled(state.status):
             return
-        with contextlib.closing(changes.hub.join_without_events(database, run_id)) as followed:
+        with contextlib.closing(changes.hub.join(database, run_id, None)) as followed:
             while await followed.wait(LAST_POSITION, CHANGE_WAIT_SECONDS) is None:
                 if engine.closing.is_set() and engine.find_run(run_id) is None:
                     raise errors.Unavailable("The server is shutting down")

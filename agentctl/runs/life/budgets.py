@@ -67,13 +67,6 @@ class ChargedRun(Protocol):
     def stop(self, ending: Ending) -> None: ...
 
 
-class Charge(NamedTuple):
-    """The user and the component that a run counts for."""
-
-    user_id: str | None
-    component: Component
-
-
 class Budgets:
     """The budgets of a configuration, for the runs of this process."""
 
@@ -94,14 +87,13 @@ class Budgets:
         Raises:
             BudgetExceeded: a budget is used up, or has no price for a model of the component.
         """
-        charge = Charge(user_id, component)
-        for budget in self._find(charge):
+        for budget in self._find(component):
             if model := await self._find_unpriced(budget, component):
                 raise errors.BudgetExceeded(
                     _describe_unpriced(budget, model), budget=budget.id, seconds=None
                 )
             period = find_period(budget)
-            if _exceeds(budget, await self._read(budget, charge, period)):
+            if _exceeds(budget, await self._read(budget, user_id, component, period)):
                 seconds = (period.before - now()) / 1_000_000
                 detail = describe_exceeded(budget, period)
                 raise errors.BudgetExceeded(detail, budget=budget.id, seconds=seconds)
@@ -124,7 +116,7 @@ class Budgets:
 
     def watch(self, run: ChargedRun) -> None:
         """Do the same for a run of an agent in code, which calls models itself, and stop it."""
-        if not self._find(_charge(run)):
+        if not self._find(run.component):
             return
         if run.run_id in self._watched:
             self._watched[run.run_id] = True
@@ -153,8 +145,8 @@ class Budgets:
             del self._watched[run.run_id]
 
     async def _check(self, run: ChargedRun, *, all_budgets: bool) -> None:
-        charge = _charge(run)
-        budgets = self._find(charge)
+        user_id, component = run.spec.user_id, run.component
+        budgets = self._find(component)
         if not budgets:
             return
         if not all_budgets and not run.transcript.metrics["total_tokens"]:
@@ -162,7 +154,7 @@ class Budgets:
             return
         unpriced = await self._report(run)
         for budget in budgets:
-            if all_budgets and (model := await self._find_unpriced(budget, charge.component)):
+            if all_budgets and (model := await self._find_unpriced(budget, component)):
                 raise ExecutionError("BUDGET_EXCEEDED", _describe_unpriced(budget, model))
             if not all_budgets and budget.on_exceed == "refuse":
                 continue
@@ -170,7 +162,7 @@ class Budgets:
                 raise ExecutionError("BUDGET_EXCEEDED", _describe_unpriced(budget, unpriced))
             period = find_period(budget)
             used = await retry_while_unavailable(
-                partial(self._read, budget, charge, period), stopped=run.stop_requested
+                partial(self._read, budget, user_id, component, period), stopped=run.stop_requested
             )
             if _exceeds(budget, used):
                 raise ExecutionError("BUDGET_EXCEEDED", describe_exceeded(budget, period))
@@ -203,8 +195,8 @@ class Budgets:
             )
         return unpriced
 
-    def _find(self, charge: Charge) -> list[Budget]:
-        return [budget for budget in self.budgets if budget.component in ("", charge.component.id)]
+    def _find(self, component: Component) -> list[Budget]:
+        return [budget for budget in self.budgets if budget.component in ("", component.id)]
 
     async def _find_unpriced(self, budget: Budget, component: Component) -> str | None:
         if budget.cost is None or budget.unknown == "allow":
@@ -220,10 +212,12 @@ class Budgets:
             yield spec.model
             yield from self._models[spec.model].fallbacks
 
-    async def _read(self, budget: Budget, charge: Charge, period: Period) -> Used:
+    async def _read(
+        self, budget: Budget, user_id: str | None, component: Component, period: Period
+    ) -> Used:
         used = Used()
-        for database in self._list_databases(budget, charge.component.database):
-            scope = build_scope(budget, period, charge.user_id, charge.component.id)
+        for database in self._list_databases(budget, component.database):
+            scope = build_scope(budget, period, user_id, component.id)
             key = (database.id, scope)
             read = self._reads.setdefault(key, SharedRead())
             try:
@@ -332,7 +326,3 @@ def _describe_unpriced(budget: Budget, model: str) -> str:
 
 def _exceeds(budget: Budget, used: Used) -> bool:
     return measure(budget, used) >= find_limit(budget)
-
-
-def _charge(run: ChargedRun) -> Charge:
-    return Charge(run.spec.user_id, run.component)

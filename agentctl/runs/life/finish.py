@@ -221,8 +221,7 @@ def _write_plain_end(run: LiveRun, ending: Ending, end: RunEnd) -> Steps[Ending 
 
 def _build_last_batch(run: LiveRun, ending: Ending, end: RunEnd) -> events.Batch:
     last = event_format.format_end(run.identity, ending, run.transcript, end.finished_at)
-    batch = run.stream.last_batch(last)
-    return events.Batch(run.run_id, run.attempt, batch.first, batch.last, batch.lines)
+    return run.stream.last_batch(last)
 
 
 @unit
@@ -325,9 +324,7 @@ def _write_hand_over(run: LiveRun, *, lost: bool) -> Steps[HandOverOutcome]:
         yield from _return_members(run.run_id)
         return "cancelled"
     if run.recorder is not None and (batch := run.stream.unstored_batch()) is not None:
-        yield from events.append_batch(
-            run.run_id, run.attempt, batch.first, batch.last, batch.lines
-        )
+        yield from events.append_batch(run.run_id, *batch[1:])
     if lost:
         # As after the death of this process: a call under way is in doubt.
         returned = yield from return_tree(run.database.outbox, run.run_id, state.owner)

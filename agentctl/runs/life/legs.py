@@ -28,7 +28,6 @@ from agentctl.runs.log import event_format
 from agentctl.runs.log.event_format import describe
 from agentctl.runs.log.fold import PAUSE, START, StoredLog, find_root_id, load_log
 from agentctl.runs.log.results import to_json
-from agentctl.runs.log.stream import EventBatch
 from agentctl.runs.states import Pause, is_final, is_settled
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.pauses import Ask, Decided, Leg
@@ -66,7 +65,7 @@ class PreparedPause:
     rows: Sequence[ApprovalRow]
     checkpoint: Checkpoint
     event: tuple[str, bytes]
-    batch: EventBatch | None
+    batch: events.Batch | None
 
 
 def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPause:
@@ -184,9 +183,7 @@ def write_pause(run: LiveRun, prepared: PreparedPause) -> Steps[PauseOutcome]:  
     yield from approvals.create(prepared.rows)
     yield from approvals.keep_checkpoint(prepared.checkpoint)
     if (batch := prepared.batch) is not None:
-        yield from events.append_batch(
-            run.run_id, run.attempt, batch.first, batch.last, batch.lines
-        )
+        yield from events.append_batch(run.run_id, *batch[1:])
 
     values = prepared.values
     # The approvals of members may have been decided while the root was RUNNING. The last decision

@@ -160,7 +160,9 @@ class LiveRun:
         if parent is not None:
             self.stream: Stream = parent.stream
         else:
-            self.stream = Stream(spec.run_id, recorded=spec.recorded, first=start.first_event)
+            self.stream = Stream(
+                spec.run_id, self.attempt, recorded=spec.recorded, first=start.first_event
+            )
         self.identity = RunIdentity(
             spec.run_id,
             spec.session_id,
@@ -240,7 +242,7 @@ class LiveRun:
         if self._start.session_changes is not None:
             self.root.restore_state(self._start.session_changes, self._start.changed_at)
         if self.parent is None and self.stream.recorded:
-            self.recorder = Recorder(self.run_id, self.attempt, self.stream, self.database)
+            self.recorder = Recorder(self.stream, self.database)
 
     def restore_state(self, changes: StateChanges, at: int) -> None:
         """Repeat the changes of the session state that an earlier process has made until a time."""

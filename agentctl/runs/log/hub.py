@@ -177,23 +177,17 @@ class Hub:
     def __init__(self) -> None:
         self._readers: dict[str, _Reader] = {}
 
-    def join(self, database: Database, run_id: str, position: int) -> FollowedRun:
+    def join(self, database: Database, run_id: str, position: int | None) -> FollowedRun:
         """Follow a run that another process executes.
 
         Args:
-            position: number of the last stored event that the follower has.
+            position: number of the last stored event that the follower has; None to wait for the
+                end or the pause of the run only.
         """
         reader = self._readers.get(database.id)
         if reader is None:
             reader = self._readers[database.id] = _Reader(database)
-        return reader.join(run_id, position, has_events=True)
-
-    def join_without_events(self, database: Database, run_id: str) -> FollowedRun:
-        """Wait for the end or the pause of a run that another process executes."""
-        reader = self._readers.get(database.id)
-        if reader is None:
-            reader = self._readers[database.id] = _Reader(database)
-        return reader.join(run_id, events.LAST_POSITION, has_events=False)
+        return reader.join(run_id, position)
 
 
 class _Reader:
@@ -208,7 +202,9 @@ class _Reader:
         self._next_read = 0.0
         self._failing_since: float | None = None
 
-    def join(self, run_id: str, position: int, *, has_events: bool) -> FollowedRun:
+    def join(self, run_id: str, after: int | None) -> FollowedRun:
+        has_events = after is not None
+        position = events.LAST_POSITION if after is None else after
         run = self._runs.get((run_id, has_events))
         if run is None:
             version = self._database.watch(run_topic(run_id))

@@ -84,15 +84,9 @@ class _EventWriter:
 
 
 class Recorder:
-    """Stores the events that a stream publishes.
+    """Stores the events that a stream publishes."""
 
-    Args:
-        attempt: of the run; the store refuses the events of another attempt.
-    """
-
-    def __init__(self, run_id: str, attempt: int, stream: Stream, database: Database) -> None:
-        self._run_id = run_id
-        self._attempt = attempt
+    def __init__(self, stream: Stream, database: Database) -> None:
         self._stream = stream
         self._database = database
         self._writer = _writers.setdefault(database, _EventWriter())
@@ -137,20 +131,17 @@ class Recorder:
         # Events that arrive during these writes wait for the next tick, to share its transaction.
         first_new = self._stream.next
         try:
-            while (batch := self._stream.next_batch()) and batch.first < first_new:
-                stored = events.Batch(
-                    self._run_id, self._attempt, batch.first, batch.last, batch.lines
-                )
-                if self._ended or not await self._writer.append(self._database, stored):
+            while (batch := self._stream.next_batch()) and batch.first_seq < first_new:
+                if self._ended or not await self._writer.append(self._database, batch):
                     # The run has ended or was deleted, or another worker owns it.
                     self._ended = True
                     break
-                self._stream.mark_stored(batch.last)
+                self._stream.mark_stored(batch.last_seq)
         except errors.Unavailable:
             _rate_limited.log("events of runs could not be stored yet")
             self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._write)
         except Exception:
-            _log.exception("run %s: its events are not stored any more", self._run_id)
+            _log.exception("run %s: its events are not stored any more", self._stream.run_id)
             self._ended = True
         finally:
             self._writing = None

@@ -18,11 +18,11 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import cached_property
-from typing import NamedTuple
 
 from agentctl.interface.requests import StreamEvent
 from agentctl.records.times import now
 from agentctl.runs.log.event_rows import Piece, encode_events
+from agentctl.store.repositories.events import Batch
 
 WINDOW_BYTES = 262_144
 """Maximum size of the stored events that stay in memory for followers."""
@@ -33,19 +33,6 @@ BATCH_BYTES = 65_536
 PORTION_EVENTS = 4_096
 """Maximum number of events that are taken at a time. To copy all that wait, again and again, would
 take quadratic time."""
-
-
-class EventBatch(NamedTuple):
-    """Events that are stored together.
-
-    Attributes:
-        first, last: numbers of the first and the last event.
-        lines: their stored form (`runs.log.event_rows`).
-    """
-
-    first: int
-    last: int
-    lines: str
 
 
 class EventPlace:
@@ -83,6 +70,7 @@ class Stream:
     """The events of a root run and of its members, for any number of followers.
 
     Args:
+        attempt: the store refuses the events of another one.
         recorded: False for a plain run: no client can follow it while it executes, so its events
             are not created at all (docs/decisions/0014).
         first: number of the first event: those of earlier legs of the run are stored.
@@ -93,8 +81,9 @@ class Stream:
         on_publish: callback after each event, with the name of the event; set by the recorder.
     """
 
-    def __init__(self, run_id: str, *, recorded: bool, first: int = 0) -> None:
-        self._run_id = run_id
+    def __init__(self, run_id: str, attempt: int = 1, *, recorded: bool, first: int = 0) -> None:
+        self.run_id = run_id
+        self._attempt = attempt
         self.recorded = recorded
         self.next = first
         self.closed = False
@@ -204,13 +193,13 @@ class Stream:
         finally:
             self._waiting.discard(waiter)
 
-    def next_batch(self) -> EventBatch | None:
+    def next_batch(self) -> Batch | None:
         """Return the oldest events that are not stored, at least one; None if all are stored."""
         start = self._stored - self._first
         batch = limit_size(self._events[start : start + PORTION_EVENTS], BATCH_BYTES)
         return self._build_batch(batch, self._pieces[: len(batch)]) if batch else None
 
-    def last_batch(self, last: tuple[str, bytes]) -> EventBatch:
+    def last_batch(self, last: tuple[str, bytes]) -> Batch:
         """Return all events that are not stored, followed by the last event.
 
         The stream does not publish the last event here: followers get it after it is stored.
@@ -219,14 +208,14 @@ class Stream:
         waiting = [*self._events[self._stored - self._first :], end]
         return self._build_batch(waiting, [*self._pieces, None])
 
-    def unstored_batch(self) -> EventBatch | None:
+    def unstored_batch(self) -> Batch | None:
         """Return all events that are not stored, however large; None if all are."""
         waiting = self._events[self._stored - self._first :]
         return self._build_batch(waiting, self._pieces) if waiting else None
 
-    def _build_batch(self, portion: list[StreamEvent], pieces: list[Piece | None]) -> EventBatch:
-        lines = encode_events(self._run_id, portion, pieces)
-        return EventBatch(portion[0].seq, portion[-1].seq, lines)
+    def _build_batch(self, portion: list[StreamEvent], pieces: list[Piece | None]) -> Batch:
+        lines = encode_events(self.run_id, portion, pieces)
+        return Batch(self.run_id, self._attempt, portion[0].seq, portion[-1].seq, lines)
 
     def mark_stored(self, last: int) -> None:
         """Mark the events up to number `last` as stored and drop those outside the window."""
