@@ -38,8 +38,7 @@ from agentctl.runs.log.event_format import UNRECORDED_EVENTS
 from agentctl.runs.states import is_final
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AppendEntry, AuditedCall
-from agentctl.service.family import OperationFamily
-from agentctl.service.keyed_requests import build_idempotency, find_repeated, prepare_keyed_entry
+from agentctl.service.family import OperationFamily, find_repeated
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import Conditions, build_any
 from agentctl.store.outbox import Outbox
@@ -145,11 +144,9 @@ class ApprovalOperations(OperationFamily):
             return build_document(ReceiptRecord(approval_id=row.approval_id, receipt=receipt))
 
     async def locate_approval(self, operation: str, approval_id: str) -> ApprovalRecord:
-        """Return the approval with an id, for an operation whose path does not name its component.
+        """Return an approval by its id, for an operation whose path does not name its component.
 
-        Raises:
-            NotFound: there is no such approval, or it is not visible, or the scopes of the caller
-                for the operation are those of other components.
+        It is not found if the scopes of the caller for the operation are those of other components.
         """
         ids = policy.allowed_ids(self.principal, operation)
         _, row = await self._search_row(
@@ -161,11 +158,7 @@ class ApprovalOperations(OperationFamily):
     async def list_run_approvals(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
     ) -> tuple[str, list[ApprovalRecord]]:
-        """Return the status of a run, and the approvals of it and of its members, oldest first.
-
-        Raises:
-            NotFound: there is no such run of this component and session, or it is not visible.
-        """
+        """Return the status of a run, and the approvals of it and of its members, oldest first."""
         database, state = await self.lookups.find_run(kind, component_id, run_id, session_id)
         rows = await database.read(approvals.list_of_root(run_id))
         return state.status, [documents.build_approval_record(row) for row in rows]
@@ -177,11 +170,7 @@ class ApprovalOperations(OperationFamily):
         await self._find(kind, component_id, approval_id)
 
     async def find_asked(self, approval_id: str) -> ApprovalRecord:
-        """Return an approval, within the runs that the caller can see.
-
-        Raises:
-            NotFound: there is no such approval, or it is that of a run of another user.
-        """
+        """Return an approval, within the runs that the caller can see."""
         _, row = await self._search_row(approval_id, self.lookups.visibility)
         return documents.build_approval_record(row)
 
@@ -260,7 +249,7 @@ class ApprovalOperations(OperationFamily):
         self, place: Sequence[str], request: dict[str, Any], key: str | None
     ) -> Idempotency | None:
         fields = {name: value for name, value in request.items() if value is not None}
-        return build_idempotency(self.principal, key, [*place, fields])
+        return self.build_idempotency(key, [*place, fields])
 
     async def _rule(self, row: ApprovalRow, ruling: Ruling) -> DecisionChange:
         hosting = self.hosting
@@ -277,7 +266,7 @@ class ApprovalOperations(OperationFamily):
     ) -> tuple[list[ApprovalRow], bool] | None:
         """Store decisions with their audit entry; return None for a repeated request."""
         call.add_resource("run", root_run_id)
-        note = await prepare_keyed_entry(self.hosting, call, database, identity)
+        note = await self.prepare_keyed_entry(call, database, identity)
         with call.change():
             try:
                 decided, continues = await database.write(
@@ -325,13 +314,9 @@ class ApprovalOperations(OperationFamily):
             None if the run still waits for other decisions.
 
         Raises:
-            NotFound: there is no such run of this component, or it is not visible; or it has no
-                such approval.
             FourEyes: an approver has to decide.
             Conflict: the run has ended or is part of another one, an approval was decided or has
                 expired, or the call is another one.
-            ValidationFailed: a decision is not valid.
-            TooLarge: a part of the request is too large.
         """
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).continue_run, **path) as call:

@@ -12,9 +12,8 @@ from agentctl.records.usage import BudgetRecord
 from agentctl.records.validation import check_texts
 from agentctl.runs.life.admission import Submission
 from agentctl.runs.life.budgets import Period, build_scope, find_limit, find_period, measure
-from agentctl.service.family import OperationFamily
+from agentctl.service.family import OperationFamily, find_repeated
 from agentctl.service.hosting import Hosting
-from agentctl.service.keyed_requests import find_repeated
 from agentctl.store.database import Database
 from agentctl.store.repositories import live_usage
 from agentctl.store.repositories.live_usage import Used

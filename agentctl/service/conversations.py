@@ -30,7 +30,6 @@ class ConversationOperations(OperationFamily):
 
         Raises:
             Forbidden: the caller may not continue runs of the component.
-            NotFound: there is no component of this kind and id.
         """
         self.require(operation_ids(kind).continue_run, **{KINDS[kind].id_field: component_id})
         database = self.lookups.component_database(kind, component_id)

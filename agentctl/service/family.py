@@ -1,13 +1,19 @@
 """The base of the operation families, with find-or-404 lookups for one principal.
 
-A resource that the principal may not see raises the same NotFound as one that does not exist
-(docs/contract.md "Errors").
+Every lookup of a resource raises NotFound if it does not exist. One that the principal may not see
+raises the same error (docs/contract.md "Errors"). docs/contract.md "Runs" and docs/decisions/0015
+have the rules of requests with an idempotency key.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+import contextlib
+import hashlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
+from typing import Any
+
+import orjson
 
 from agentctl import errors
 from agentctl.auth import policy
@@ -20,22 +26,24 @@ from agentctl.interface.requests import (
     StreamEvent,
 )
 from agentctl.records.document import Document
-from agentctl.records.ids import new_id
+from agentctl.records.ids import is_idempotency_key, new_id
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord, RunRow, RunState
 from agentctl.records.sessions import SessionRow
+from agentctl.records.times import now
 from agentctl.records.validation import check_text
 from agentctl.runs.follow.follow import follow_run
+from agentctl.runs.life.admission import Idempotency
 from agentctl.runs.log.fold import read_stored_spans
 from agentctl.runs.states import is_settled
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.records import SESSION_TABLE
-from agentctl.service.audit_log import AuditedCall
+from agentctl.service.audit_log import AppendEntry, AuditedCall
 from agentctl.service.documents import build_document_alone, read_run_documents
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database, Steps, single_unit, unit
-from agentctl.store.repositories import run_reads, sessions
+from agentctl.store.repositories import idempotency, run_reads, sessions
 from agentctl.store.visibility import EVERYONE, Visibility
 
 LARGE_RUN_BYTES = 262_144
@@ -332,7 +340,8 @@ class OperationFamily:
     """Operations of one principal on the shared objects of a service.
 
     Every operation executes inside `audit`, which asks the policy first, and finds resources with
-    `lookups`.
+    `lookups`. It raises NotFound for what does not exist or is not visible to the principal,
+    ValidationFailed for a value that is not valid, and TooLarge for one that is too large.
 
     Args:
         request_id: for the audit log; None: a new id, as for a command.
@@ -392,3 +401,67 @@ class OperationFamily:
             operation,
             path_params,
         )
+
+    def build_idempotency(self, key: str | None, request: Sequence[Any]) -> Idempotency | None:
+        """Return the identity of a request; None without a key.
+
+        Args:
+            request: everything that two equal requests have in common, as JSON values.
+        """
+        if key is None:
+            return None
+        if not is_idempotency_key(key):
+            raise errors.ValidationFailed(
+                "Idempotency-Key must be 1 to 255 visible ASCII characters"
+            )
+        # A subject is never empty, so the empty owner represents callers without a subject.
+        owner = self.principal.subject or ""
+        return Idempotency(owner, key, hashlib.sha256(orjson.dumps(list(request))).hexdigest())
+
+    async def prepare_keyed_entry(
+        self, call: AuditedCall, database: Database, request: Idempotency | None
+    ) -> AppendEntry | None:
+        """Return the unit that the transaction of a change in `database` has to append.
+
+        In a database without the audit log the entry is committed first, but not for a repeated
+        request.
+
+        Raises:
+            ValidationFailed: the key was used for a request in another database
+                (docs/decisions/0015). A database that is unavailable is left out.
+        """
+        if request is not None:
+            claimed = idempotency.is_claimed(request.principal, request.key, now())
+            if database is not self.hosting.audit_log.database and await database.read(claimed):
+                return _refuse_new_change
+            for other in self.hosting.databases.get_open().values():
+                with contextlib.suppress(errors.Unavailable):
+                    if other is not database and await other.read(claimed):
+                        raise errors.ValidationFailed(
+                            "The Idempotency-Key was used for another request"
+                        )
+        return await call.prepare_entry(database)
+
+
+async def find_repeated(database: Database, request: Idempotency | None) -> bool:
+    """Return True if a request with the key was executed in the database before.
+
+    Raises:
+        ValidationFailed: that was another request.
+    """
+    if request is None:
+        return False
+    earlier = await database.read(idempotency.get_claim(request.principal, request.key, now()))
+    if earlier is not None and earlier.body_hash != request.body_hash:
+        raise errors.ValidationFailed("The Idempotency-Key was used for another request")
+    return earlier is not None
+
+
+@unit
+def _refuse_new_change() -> Steps[None]:
+    """Fail instead of an audit entry: the key of a repeated request expired in between.
+
+    The change would be made without an entry in the audit log.
+    """
+    yield from ()
+    raise errors.Unavailable("The Idempotency-Key expired just now")

@@ -35,7 +35,7 @@ from agentctl.runs.states import is_final
 from agentctl.runtime.component import Component
 from agentctl.runtime.transcript.history import complete_history, mark_kept
 from agentctl.service.audit_log import AuditedCall
-from agentctl.service.keyed_requests import build_idempotency, find_repeated
+from agentctl.service.family import find_repeated
 from agentctl.service.runs import RunOperations, Started
 from agentctl.store.repositories import run_reads
 
@@ -235,7 +235,7 @@ class RepeatOperations(RunOperations):
             if value is not None and name not in ("confirm", "idempotency_key")
         }
         place = [origin.kind, component.kind, component.id, origin.run_id, stream, fields]
-        identity = build_idempotency(self.principal, request.idempotency_key, place)
+        identity = self.build_idempotency(request.idempotency_key, place)
         if not await find_repeated(database, identity):
             _check_confirmed(build_plan(stored, origin, runs_code=repeat.runs_code), request)
         submission = await self.build_submission(

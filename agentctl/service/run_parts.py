@@ -55,10 +55,6 @@ class RunPartOperations(OperationFamily):
         """Return the events of a run after `request.after`, stored and future ones, in portions.
 
         Errors are raised at the call, so that the server sends them before an event exists.
-
-        Raises:
-            NotFound: there is no such run of this component and session, or it is not visible.
-            ValidationFailed: the event number is out of range.
         """
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).follow_run, **path):
@@ -109,11 +105,7 @@ class RunPartOperations(OperationFamily):
 
 
 def check_event_number(number: int) -> None:
-    """Check the number of an event.
-
-    Raises:
-        ValidationFailed: the number is out of range.
-    """
+    """Check the number of an event."""
     if not BEFORE_FIRST_EVENT <= number <= MAXIMUM_EVENT_NUMBER:
         raise errors.ValidationFailed(
             f"last_event_index must be a number from {BEFORE_FIRST_EVENT} to {MAXIMUM_EVENT_NUMBER}"

@@ -40,7 +40,6 @@ from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.budgets import check_start
 from agentctl.service.family import OperationFamily
-from agentctl.service.keyed_requests import build_idempotency, prepare_keyed_entry
 from agentctl.service.run_input import build_neutral_messages, dump_request_tools, read_run_input
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database, Steps, unit
@@ -185,8 +184,6 @@ class RunOperations(OperationFamily):
 
         Raises:
             BadRequest: the session is missing and the caller is not an administrator.
-            NotFound: there is no such run of this component and session, or it is not visible.
-            ValidationFailed: the event number is out of range.
         """
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).resume_run, **path):
@@ -252,7 +249,7 @@ class RunOperations(OperationFamily):
         """Start a run; its audit entry is part of the transaction of its row."""
         call.add_resource("session", submission.spec.session_id)
         call.add_created("run", submission.spec.run_id)
-        note = await prepare_keyed_entry(self.hosting, call, database, submission.idempotency)
+        note = await self.prepare_keyed_entry(call, database, submission.idempotency)
         await check_start(self.hosting, self.principal, database, submission)
         with call.change():
             return await self.hosting.engine.submit(replace(submission, extra_write=note))
@@ -370,7 +367,7 @@ class RunOperations(OperationFamily):
         }
         parts = [[name, value] for name, value in objects.items() if value is not None]
         body = [*fields, request.background, stream, *parts]
-        return build_idempotency(self.principal, request.idempotency_key, body)
+        return self.build_idempotency(request.idempotency_key, body)
 
     async def get_runs(self, filter: RunFilter) -> Document[RunPage]:
         async with self.audit("get_runs"):
@@ -448,7 +445,6 @@ class RunOperations(OperationFamily):
 
         Raises:
             BadRequest: the session is missing and the caller is not an administrator.
-            NotFound: there is no such run of this component and session, or it is not visible.
         """
         path = {KINDS[kind].id_field: component_id, "run_id": run_id}
         async with self.audit(operation_ids(kind).cancel_run, **path) as call:

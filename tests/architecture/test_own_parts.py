@@ -35,7 +35,7 @@ USES: dict[str, tuple[str, ...]] = {
         "auth.audit_chain", "cli.commands.users", "cli.export_folder", "cli.show.answer",
         "interop.agui.interrupts", "interop.mcp.handshake", "records.approvals",
         "records.retention", "runs.life.repeats", "runtime.mcp.definitions",
-        "runtime.runners.replay", "service.keyed_requests", "service.session_documents",
+        "runtime.runners.replay", "service.family", "service.session_documents",
         "store.copying.tables", "store.sqlite.backup",
     ),
     "parts of URLs and of query strings, by urllib": (

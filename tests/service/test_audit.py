@@ -178,7 +178,7 @@ async def test_expired_key_starts_no_run_without_an_entry(
             file.execute("UPDATE idempotency SET created_at = ?", (expired,))
         # The first reader has an earlier clock than the one that decides.
         with monkeypatch.context() as patched:
-            patched.setattr("agentctl.service.keyed_requests.now", lambda: now() - 10_000_000)
+            patched.setattr("agentctl.service.family.now", lambda: now() - 10_000_000)
             with pytest.raises(errors.Unavailable):
                 await operations.create_run("agent", "apart", request)
         assert len((await operations.get_session_runs("s1", IN_SECOND)).value) == 1
