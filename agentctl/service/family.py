@@ -29,7 +29,7 @@ from agentctl.records.document import Document
 from agentctl.records.ids import is_idempotency_key, new_id
 from agentctl.records.items import SUMMARY_VIEWS
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.runs import RunRecord, RunRow, RunState
+from agentctl.records.runs import RunRecord, RunState
 from agentctl.records.sessions import SessionRow
 from agentctl.records.times import now
 from agentctl.records.validation import check_text
@@ -248,29 +248,23 @@ class Lookups:
         """
         if session is not None:
             yield from self.session(*session)
-        if not replay and (yield from self._is_large(run_id, view)):
+        is_summary = view.view in SUMMARY_VIEWS
+        is_measured = not replay and not is_summary
+        if is_measured and ((yield from run_reads.measure(run_id)) or 0) > LARGE_RUN_BYTES:
             return None
+
         # The session is visible, so its runs are: a run belongs to the owner of its session.
         visibility = self.visibility if session is None else EVERYONE
-        row = yield from run_reads.get(run_id, visibility, summary=view.view in SUMMARY_VIEWS)
+        row = yield from run_reads.get(run_id, visibility, summary=is_summary)
         if row is None or (session is not None and row.session_id != session[0]):
             raise errors.NotFound("Run not found")
-        return (yield from self._build_document(row, view, replay))
 
-    @unit
-    def _is_large(self, run_id: str, view: RunView) -> Steps[bool]:
-        if view.view in SUMMARY_VIEWS:
-            return False
-        return ((yield from run_reads.measure(run_id)) or 0) > LARGE_RUN_BYTES
-
-    @unit
-    def _build_document(self, row: RunRow, view: RunView, replay: bool) -> Steps[bytes | None]:
-        spans = self._hosting.engine.find_spans(row.run_id)
-        is_live = view.view not in SUMMARY_VIEWS and not is_settled(row.status)
-        if is_live and not replay and (spans is None or view.view == "items"):
-            return None
-        if is_live and spans is None:
-            spans = yield from read_stored_spans(row)
+        spans = self._hosting.engine.find_spans(run_id)
+        if not is_summary and not is_settled(row.status):
+            if not replay and (spans is None or view.view == "items"):
+                return None
+            if spans is None:
+                spans = yield from read_stored_spans(row)
         find_metrics = self._hosting.engine.find_metrics
         (document,) = yield from read_run_documents([row], view, lambda _: spans, find_metrics)
         return document

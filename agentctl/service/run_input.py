@@ -92,6 +92,8 @@ async def dump_request_tools(
             component takes no such tools, or the tool choice names none of them.
         TooLarge: they are larger than their limit.
     """
+    if request.client_tools is None and request.tool_choice is None:
+        return None
     from agentctl.runtime.tools.external import (
         check_tool_choice,
         dump_client_tools,
@@ -167,6 +169,8 @@ async def _read_object(schema: InputSchema, message: str, agent_id: str, limit: 
 
 def build_neutral_messages(earlier: Sequence[EarlierMessage]) -> tuple[dict[str, Any], ...]:
     """Return messages of a request in the form of stored ones (`runtime.transcript.transcript`)."""
+    if not earlier:
+        return ()
     at = whole_seconds(now())
     return tuple(_build_neutral_message(message, at) for message in earlier)
 

@@ -316,7 +316,6 @@ class RunOperations(OperationFamily):
         return Submission(
             spec,
             component,
-            actor=self.principal.actor,
             visibility=self.lookups.run_visibility(request.user_id),
             outlives_caller=outlives_caller,
             idempotency=identity,
@@ -338,6 +337,8 @@ class RunOperations(OperationFamily):
         return text
 
     def _dump_object(self, name: str, value: dict[str, Any] | None) -> str | None:
+        if value is None:
+            return None
         return dump_checked_json(name, value, self.hosting.settings.limits.state_bytes)
 
     def _build_idempotency(
@@ -349,6 +350,8 @@ class RunOperations(OperationFamily):
         *,
         stream: bool,
     ) -> Idempotency | None:
+        if request.idempotency_key is None:
+            return None
         fields = [kind, component_id, request.message, request.session_id, request.user_id]
         objects = {
             "metadata": request.metadata,

@@ -63,7 +63,6 @@ class Submission:
     """A request for a root run, checked as far as possible without the database.
 
     Attributes:
-        actor: the principal that starts it, as rows name it.
         visibility: the existing sessions that the run may use.
         outlives_caller: True if the run continues when its client disconnects.
         idempotency: identity of a request with an idempotency key (docs/contract.md "Runs"), or
@@ -74,7 +73,6 @@ class Submission:
 
     spec: RunSpec
     component: Component
-    actor: str
     visibility: Visibility
     outlives_caller: bool
     idempotency: Idempotency | None = None

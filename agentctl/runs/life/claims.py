@@ -236,7 +236,10 @@ class LegClaims:
                     self.wake(database)
                 spec, continuation = legs.build_continuation(claimed)
                 spec = replace(spec, dependencies=dependencies)
-                self._count_wait(claimed)
+                state = claimed.state
+                if state.attempt == 1 and state.queued_at is not None:
+                    waited = max(now() - state.queued_at, 0) / 1_000_000
+                    self._host.counters.queue_seconds.add(waited)
                 run = LiveRun(spec, component, continuation=continuation, **self._host.shared)
                 if (ending := await self._check_leg(spec, claimed)) is not None:
                     run.stop(ending)
@@ -255,11 +258,6 @@ class LegClaims:
             )
 
         return await retry_while_unavailable(claim)
-
-    def _count_wait(self, claimed: legs.ClaimedLeg) -> None:
-        state = claimed.state
-        if state.attempt == 1 and state.queued_at is not None:
-            self._host.counters.queue_seconds.add(max(now() - state.queued_at, 0) / 1_000_000)
 
     async def _check_leg(self, spec: RunSpec, claimed: legs.ClaimedLeg) -> Ending | None:
         """Return the end of a leg that must not execute. Raises nothing: its claim is committed."""

@@ -227,7 +227,7 @@ class Engine:
             return KeyedRun(replayed.run_id)
         except asyncio.CancelledError:
             if not submission.outlives_caller:
-                run.stop(Ending.cancelled(submission.actor, CLIENT_DISCONNECTED))
+                run.stop(Ending.cancelled(run.spec.actor or "system", CLIENT_DISCONNECTED))
             raise
         else:
             is_followed = run.spec.recorded and not run.spec.background

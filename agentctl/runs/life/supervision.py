@@ -367,6 +367,8 @@ async def _stop_children(run: LiveRun) -> None:
 
 async def _end_reported(run: LiveRun) -> None:
     """End the members of a library that are open. What works on of the run may be their work."""
+    if not run.reported:
+        return
     ending = run.requested_end or Ending.cancelled("system:parent", "The parent run ended")
     for member in run.reported:
         if not member.is_reported:

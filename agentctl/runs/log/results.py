@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import orjson
 
 from agentctl.records.run_spec import RunSpec
@@ -37,14 +40,14 @@ def build_run_end(
         cancel_reason: replaces the recorded reason of a cancel; None keeps it.
         holding: JSON array of names of the work that continues; None for none or if not known.
     """
-    model_metrics = transcript.model_metrics
+    messages, model_metrics = transcript.messages, transcript.model_metrics
     return RunEnd(
         run_id=run.run_id,
         attempt=attempt,
         status=ending.status,
         content=replace_unstorable(transcript.content),
-        history=_encode_history(run, transcript, previous_instructions),
-        messages=to_json(transcript.messages),
+        history=_encode_history(run, messages, previous_instructions),
+        messages=to_json(messages),
         tools=to_json(transcript.tools),
         metrics=to_json(transcript.metrics),
         error_code=ending.error_code,
@@ -67,7 +70,9 @@ def build_run_end(
 
 
 def _encode_history(
-    run: RunSpec | RunRow, transcript: Transcript, previous_instructions: str | None = None
+    run: RunSpec | RunRow,
+    messages: Sequence[Mapping[str, Any]],
+    previous_instructions: str | None = None,
 ) -> str | None:
     """Return the JSON array that a run adds to `chat_history`.
 
@@ -76,15 +81,15 @@ def _encode_history(
     """
     if run.parent_run_id is not None or run.component_type == "workflow":
         return None
-    return to_json(build_chat_history(transcript.messages, previous_instructions))
+    return to_json(build_chat_history(messages, previous_instructions))
 
 
 @unit
 def store_question(run: RunRow) -> Steps[None]:
     """Store the message of a run that ended before it started."""
-    transcript = begin_transcript(run)
-    history = _encode_history(run, transcript)
-    yield from runs.store_question(run.run_id, history, to_json(transcript.messages))
+    messages = begin_transcript(run).messages
+    history = _encode_history(run, messages)
+    yield from runs.store_question(run.run_id, history, to_json(messages))
 
 
 def to_json(value: object) -> str:
