@@ -85,7 +85,6 @@ class EntryCounter:
 
     Args:
         commit: writes entries and returns when they are on disk; raises Unavailable.
-        seconds: the time between two writes.
     """
 
     def __init__(
@@ -170,7 +169,6 @@ class AuditLog:
     """The audit log of a service.
 
     Args:
-        databases: the databases of the service; the system database has the log.
         reads: record reads as well.
 
     Attributes:
@@ -247,12 +245,7 @@ class AuditedCall:
     before the caller gets the response.
 
     Args:
-        audit: the audit log.
-        principal: the caller.
-        request_id: id of the request.
         decide: raises Forbidden or ValidationFailed if the call is not allowed.
-        operation: operation id.
-        path_params: the path parameters by name.
     """
 
     _audit: AuditLog
@@ -342,9 +335,6 @@ class AuditedCall:
 
         Returns:
             None if the entry is already committed.
-
-        Raises:
-            Unavailable: the entry had to be committed first and cannot be written.
         """
         if database is self._audit.database and not self._done:
             return self._append
@@ -355,9 +345,6 @@ class AuditedCall:
         """Commit the entry before its change, unless it is committed.
 
         For a change of several transactions, or in a database without the audit log.
-
-        Raises:
-            Unavailable: the entry cannot be written.
         """
         if self._done:
             return

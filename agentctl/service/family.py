@@ -51,12 +51,7 @@ LARGE_RUN_BYTES = 262_144
 
 
 class Lookups:
-    """Databases, components, sessions and runs as one principal finds them.
-
-    Args:
-        hosting: the shared objects of the service.
-        principal: the caller.
-    """
+    """Databases, components, sessions and runs as one principal finds them."""
 
     def __init__(self, hosting: Hosting, principal: Principal) -> None:
         self._hosting = hosting
@@ -125,11 +120,7 @@ class Lookups:
             )
 
     def database(self, db_id: str | None) -> Database:
-        """Return the database with this id; None: the default database.
-
-        Raises:
-            NotFound: there is no such database.
-        """
+        """Return the database with this id; None: the default database."""
         databases = self._hosting.databases
         name = next(iter(databases)) if db_id is None else db_id
         if name not in databases.ids:
@@ -137,43 +128,27 @@ class Lookups:
         return databases[name]
 
     def session_database(self, where: SessionLocator) -> Database:
-        """Return the database that `where` names, after a check of its table.
-
-        Raises:
-            NotFound: there is no such database or table.
-        """
+        """Return the database that `where` names, after a check of its table."""
         if where.table is not None and where.table != SESSION_TABLE:
             raise errors.NotFound("Table not found")
         return self.database(where.db_id)
 
     def component(self, kind: ComponentKind, component_id: str) -> Component:
-        """Return a configured component.
-
-        Raises:
-            NotFound: there is no component of this kind and id.
-        """
+        """Return a configured component."""
         component = self._hosting.catalog.get(kind, component_id)
         if component is None:
             raise errors.NotFound(f"{KINDS[kind].noun} not found")
         return component
 
     def component_database(self, kind: ComponentKind, component_id: str) -> Database:
-        """Return the database of a configured component.
-
-        Raises:
-            NotFound: there is no component of this kind and id.
-        """
+        """Return the database of a configured component."""
         return self.database(self.component(kind, component_id).database)
 
     @single_unit
     def session(
         self, session_id: str, where: SessionLocator, *, lock: bool = False
     ) -> Steps[SessionRow]:
-        """Read a session; with `lock` its row cannot change until the transaction ends.
-
-        Raises:
-            NotFound: it does not exist, is not visible, or does not match `where`.
-        """
+        """Read a session; with `lock` its row cannot change until the transaction ends."""
         find = sessions.get_for_update if lock else sessions.get
         return _require_match((yield from find(session_id, self.visibility)), where)
 
@@ -181,11 +156,7 @@ class Lookups:
     def session_with_history(
         self, session_id: str, where: SessionLocator, maximum: int
     ) -> Steps[tuple[SessionRow, bytes | None, str | None]]:
-        """Read a session and its history in the same way; see `sessions.get_with_history`.
-
-        Raises:
-            NotFound: it does not exist, is not visible, or does not match `where`.
-        """
+        """Read a session and its history in the same way; see `sessions.get_with_history`."""
         found = yield from sessions.get_with_history(session_id, self.visibility, maximum)
         row, history, identity = found or (None, None, None)
         return _require_match(row, where), history, identity
@@ -193,11 +164,7 @@ class Lookups:
     async def read_run(
         self, database: Database, run_id: str, view: RunView = FULL_VIEW
     ) -> Document[RunRecord]:
-        """Read a run; the spans of a live one as far as they are known (docs/decisions/0053).
-
-        Raises:
-            NotFound: the run does not exist or is not visible.
-        """
+        """Read a run; the spans of a live one as far as they are known (docs/decisions/0053)."""
         if view.view == "full":
             row = await database.read(run_reads.get_alone(run_id, self.visibility, LARGE_RUN_BYTES))
             if row is not None:
@@ -207,11 +174,7 @@ class Lookups:
     async def read_session_run(
         self, database: Database, session_id: str, run_id: str, where: SessionLocator, view: RunView
     ) -> Document[RunRecord]:
-        """Read a run of a session in the same way.
-
-        Raises:
-            NotFound: the session is not found, or the run is not one of its runs.
-        """
+        """Read a run of a session in the same way."""
         return await self._read_document(database, run_id, view, (session_id, where))
 
     async def _read_document(
@@ -242,9 +205,6 @@ class Lookups:
             session: its session, which has to match; None for any.
             replay: False returns None if the stored events of the run would have to be read, or
                 its texts are large.
-
-        Raises:
-            NotFound: the run does not exist or is not visible.
         """
         if session is not None:
             yield from self.session(*session)
@@ -279,11 +239,7 @@ class Lookups:
     async def find_run(
         self, kind: ComponentKind, component_id: str, run_id: str, session_id: str | None
     ) -> tuple[Database, RunState]:
-        """Return database and state of a run of this component, and of this session unless None.
-
-        Raises:
-            NotFound: there is no such run, or it is not visible.
-        """
+        """Return database and state of a run of this component, and of this session unless None."""
         database = self.component_database(kind, component_id)
         state = await database.read(run_reads.get_state(run_id, self.visibility))
         if (
@@ -312,7 +268,6 @@ class Lookups:
 
         Raises:
             BadRequest: the session is missing.
-            NotFound: there is no such run, or it is not visible.
         """
         session = session_id or self._principal.session_id
         if session is None and not self._principal.admin:
@@ -438,11 +393,7 @@ class OperationFamily:
 
 
 async def find_repeated(database: Database, request: Idempotency | None) -> bool:
-    """Return True if a request with the key was executed in the database before.
-
-    Raises:
-        ValidationFailed: that was another request.
-    """
+    """Return True if a request with the key was executed in the database before."""
     if request is None:
         return False
     earlier = await database.read(idempotency.get_claim(request.principal, request.key, now()))

@@ -26,7 +26,6 @@ class RunInput(NamedTuple):
 
     Attributes:
         message: the message; without one the JSON text of the object.
-        object: the JSON text of the object; None for none.
     """
 
     message: str

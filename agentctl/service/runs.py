@@ -85,9 +85,6 @@ class RunOperations(OperationFamily):
 
         If the database does not give a record, that of the start: an error would make the caller
         start the run again.
-
-        Raises:
-            Conflict: the run of the first request was deleted.
         """
         database, run, request = started
         if isinstance(run, KeyedRun):
@@ -139,11 +136,7 @@ class RunOperations(OperationFamily):
     async def stream_started(
         self, start: Callable[[], Awaitable[Started]]
     ) -> AsyncGenerator[list[StreamEvent]]:
-        """Start a run and yield its events, in portions; the run ends if its caller leaves.
-
-        Raises:
-            Conflict: the run of the first request was deleted.
-        """
+        """Start a run and yield its events, in portions; the run ends if its caller leaves."""
         started = await start()
         database, run, request = started
         if isinstance(run, KeyedRun):
