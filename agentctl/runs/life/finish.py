@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from itertools import chain, repeat
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
 from agentctl.config.settings import Approvals
 from agentctl.records.runs import FinalStatus, RunEnd
@@ -33,6 +33,8 @@ from agentctl.store.postgres import plain_runs
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions
 from agentctl.webhooks.facts import publish_run
 from agentctl.work.tasks import retry_while_unavailable
+
+T = TypeVar("T")
 
 HISTORY_ALLOWANCE = 8_388_608
 """Bytes by which a checkpoint may exceed `limits.run_bytes`: the history that the run was given."""
@@ -68,12 +70,7 @@ async def store_end(
     Returns:
         The stored ending, which another process may have written.
     """
-    # Sealed first: a child that ignores its stop may still publish, and the last event has the
-    # highest number. Then the write in progress ends, so that the last batch repeats no event.
-    if run.parent is None:
-        run.stream.seal()
-    if run.recorder is not None:
-        await run.recorder.end()
+    await _end_stream(run)
     at = run.finished_at or now()
     run.transcript.spans.end_all("failed" if ending.status == "ERROR" else "cancelled", at)
     if ending.status != "COMPLETED":
@@ -86,9 +83,7 @@ async def store_end(
         try:
             end = await _build_live_end(run, ending)
             store = partial(_store_or_read_end, run, ending, end)
-            stored = await retry_while_unavailable(
-                store, seconds=math.inf, pauses=RETRY_SECONDS, on_unavailable=on_unavailable
-            )
+            stored = await _retry(store, on_unavailable)
             break
         except Exception:
             # The transcript cannot be stored: store the ending without it.
@@ -120,10 +115,7 @@ async def store_pause(
         The stored pause; or the ending that the run has instead: its cancel was requested, too many
         approvals are pending, or its state cannot be stored. The caller stores that one.
     """
-    if run.parent is None:
-        run.stream.seal()
-    if run.recorder is not None:
-        await run.recorder.end()
+    await _end_stream(run)
     try:
         prepared = prepare_pause(run, pause, settings)
     except TypeError:
@@ -133,12 +125,7 @@ async def store_pause(
         return _STATE_REJECTED
     # A write that is interrupted may be committed: the end closes its approvals.
     run.has_asked = True
-    outcome = await retry_while_unavailable(
-        lambda: run.database.write(write_pause(run, prepared)),
-        seconds=math.inf,
-        pauses=RETRY_SECONDS,
-        on_unavailable=on_unavailable,
-    )
+    outcome = await _retry(lambda: run.database.write(write_pause(run, prepared)), on_unavailable)
     if outcome == "full":
         return Ending.failed("APPROVALS_FULL", DETAILS["APPROVALS_FULL"])
     if outcome in ("cancelled", "ended"):
@@ -159,14 +146,9 @@ async def store_hand_over(
     if run.parent is not None:
         # Its row is that of a run which waits for the next leg of its root.
         return ending
-    run.stream.seal()
-    if run.recorder is not None:
-        await run.recorder.end()
-    outcome = await retry_while_unavailable(
-        lambda: run.database.write(_write_hand_over(run, lost=ending.lost)),
-        seconds=math.inf,
-        pauses=RETRY_SECONDS,
-        on_unavailable=on_unavailable,
+    await _end_stream(run)
+    outcome = await _retry(
+        lambda: run.database.write(_write_hand_over(run, lost=ending.lost)), on_unavailable
     )
     run.stream.abandon()
     if outcome == "handed over":
@@ -174,6 +156,23 @@ async def store_hand_over(
         _log.info("run %s was handed over", run.run_id)
         return ending
     return run.requested_end or Ending.cancelled("system", None)
+
+
+async def _end_stream(run: LiveRun) -> None:
+    """Accept no more events of a leg, and end the writes of those that it has."""
+    # Sealed first: a child that ignores its stop may still publish, and the last event has the
+    # highest number. Then the write in progress ends, so that the last batch repeats no event.
+    if run.parent is None:
+        run.stream.seal()
+    if run.recorder is not None:
+        await run.recorder.end()
+
+
+async def _retry(write: Callable[[], Awaitable[T]], on_unavailable: Callable[[], None]) -> T:
+    """Write the end of a leg until the database accepts it."""
+    return await retry_while_unavailable(
+        write, seconds=math.inf, pauses=RETRY_SECONDS, on_unavailable=on_unavailable
+    )
 
 
 async def _store_or_read_end(run: LiveRun, ending: Ending, end: RunEnd) -> Ending:

@@ -48,7 +48,7 @@ class JournaledRun(Protocol):
 
 
 class RunJournal:
-    """The journal of one run in this process.
+    """The journal of one run in this process, a `runtime.journal.Journal`.
 
     Args:
         stored: the steps of earlier attempts.
@@ -70,7 +70,6 @@ class RunJournal:
     async def add_answer(
         self, body: Mapping[str, Any], calls: Sequence[JournaledCall] = ()
     ) -> None:
-        """Store an answer of the model, and that some of its calls begin, in one transaction."""
         body, at = {**body, **self._describe_begin()}, now()
         # All calls before it have ended, and some models use their ids again.
         self._begun.clear()
@@ -78,7 +77,6 @@ class RunJournal:
         await self._keep([answer, *(self._begin(call, at) for call in calls)])
 
     async def replace_answer(self, body: Mapping[str, Any]) -> None:
-        """Store an answer in place of the one before it; the calls before it are a part of it."""
         row = self._replaced or self._build_row("answer", None, "done", now(), None)
         self._replaced = row
         self._begun.clear()
@@ -140,7 +138,6 @@ class RunJournal:
         return None
 
     async def begin_call(self, call: JournaledCall, more: Mapping[str, Any] | None = None) -> None:
-        """Store that a call begins, unless `add_answer` of this attempt did."""
         begun = self._begun.get(call.call_id)
         if begun is None or (begun.state, begun.attempt) != ("started", self._run.attempt):
             described = self._describe_begin()
@@ -157,7 +154,6 @@ class RunJournal:
         more: Mapping[str, Any] | None = None,
         approved: ApprovedEnd | None = None,
     ) -> None:
-        """Store the result of a call and its approval's, or that it waits in the middle."""
         row, at = self._begun.get(call.call_id), now()
         body = None
         if row is not None and (more is not None or row.kind == "member"):
