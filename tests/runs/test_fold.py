@@ -1,4 +1,4 @@
-"""The state of a durable component after the last step of its journal."""
+"""The transcript and the state of a run from its checkpoint, its journal and its events."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import Any
 
 import pytest
 
-from agentctl.runs.log.fold import fold_steps
+from agentctl.records.events import parse_event
+from agentctl.runs.log.event_format import format_event
+from agentctl.runs.log.event_rows import RunIdentity
+from agentctl.runs.log.fold import EventFold, StoredLog, begin_transcript, fold_steps
 from agentctl.runtime.journal import dump_outcome, load_outcome
 from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.transcript.events import Content, RunEvent, ToolCallCompleted, ToolCallStarted
+from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.runtime.transcript.transcript import Transcript
+from agentctl.store.repositories.approvals import Checkpoint
 
 USAGE = {"usage": {"input_tokens": 3}, "usage_of_models": {}, "knows_usage": True}
 NO_SPANS = {"model_calls": 1, "spans": []}
@@ -252,3 +258,93 @@ def test_latest_changes_of_the_session_state_are_kept(kind: str) -> None:
         step(4, "member", "started", "step-2", run_id="t", session_state=first),
     ]
     assert fold_steps(start(kind), steps)["session_changes"] == {**CHANGES, "at": 21}
+
+
+RUN: Any = SimpleNamespace(
+    run_id="r1", component_type="agent", input="hello", created_at=5_000_000, content=None
+)
+IDENTITY = RunIdentity("r1", "s1", None, "agent", "a", "A")
+
+
+def call(call_id: str, error: bool | None = None) -> dict[str, Any]:
+    """Build the entry of a call; one without a result by default."""
+    result = None if error is None else f"of {call_id}"
+    return {
+        "tool_call_id": call_id, "tool_name": "look", "tool_args": {"n": 1},
+        "tool_call_error": error, "result": result,
+    }  # fmt: skip
+
+
+def apply_all(fold: EventFold, *happened: RunEvent) -> None:
+    for each in happened:
+        name, data, _ = format_event(IDENTITY, each)
+        fold.apply(parse_event(name, data))
+
+
+def test_events_of_a_lost_run_become_messages() -> None:
+    kept = [{"role": "user", "content": "before", "created_at": 1, "origin_run_id": "r0"}]
+    fold = EventFold(RUN, begin_transcript(RUN, kept))
+    apply_all(
+        fold,
+        Content("\n\nOne"),
+        Content(" moment"),
+        ToolCallStarted(call("a")),
+        ToolCallCompleted(call("a", error=False)),
+        Content("Then"),
+        ToolCallStarted(call("b")),
+    )
+    assert fold.component_name == "A"
+    transcript = fold.end(9_000_000)
+    assert [(each["role"], each["content"]) for each in transcript.messages] == [
+        ("user", "before"), ("user", "hello"), ("assistant", "One moment"), ("tool", "of a"),
+        ("assistant", "Then"), ("tool", CANCELLED_RESULT),
+    ]  # fmt: skip
+    assert transcript.messages[1]["created_at"] == 5
+    assert transcript.content == "\n\nOne momentThen"
+    found = [(each["result"], each["tool_call_error"]) for each in transcript.tools]
+    assert found == [("of a", False), (CANCELLED_RESULT, True)]
+    spans = transcript.spans.records()
+    assert [(span["id"], span["status"]) for span in spans] == [("a", "completed"), ("b", None)]
+
+
+def test_run_goes_on_after_the_kept_result_of_a_call() -> None:
+    kept = [{"role": "tool", "content": "x", "tool_call_id": "a", "tool_name": "look"}]
+    assert begin_transcript(RUN, kept).messages == kept
+
+
+def test_event_without_a_member_of_its_call_is_skipped() -> None:
+    fold = EventFold(RUN, begin_transcript(RUN))
+    entry = call("a")
+    del entry["tool_call_error"]
+    name, data, _ = format_event(IDENTITY, ToolCallStarted(entry))
+    with pytest.raises(KeyError):
+        fold.apply(parse_event(name, data))
+    assert fold.end(9_000_000).tools == []
+
+
+def test_workflow_of_a_dead_server_has_no_messages() -> None:
+    workflow: Any = SimpleNamespace(**{**vars(RUN), "component_type": "workflow"})
+    fold = EventFold(workflow, begin_transcript(workflow))
+    apply_all(fold, Content("text"))
+    transcript = fold.end(9_000_000)
+    assert (transcript.messages, transcript.content) == ([], "text")
+
+
+def test_arguments_of_calls_are_those_of_the_last_state_and_of_later_steps() -> None:
+    state = {"calls": ["unknown", {"id": "old", "arguments": {"n": 0}}]}
+    checkpoint = Checkpoint("r1", 1, "pause", json.dumps(start(state=state)))
+    steps = [
+        answer(0, "one", "a"),
+        step(1, "tool", "started", "b", arguments={"n": 2}),
+        step(2, "tool", "started", "c"),
+    ]
+    log = StoredLog(checkpoint, steps)
+    assert log.find_arguments() == {"old": {"n": 0}, "a": {}, "b": {"n": 2}}
+    assert not log.is_durable
+
+
+def test_log_goes_on_by_default() -> None:
+    steps = [answer(0, "one", "a"), step(1, "tool", "done", "a", **outcome("of a"))]
+    log = StoredLog(Checkpoint("r1", 0, "start", json.dumps(start())), steps)
+    assert list(log.fold()["state"]["known"]) == ["a"]
+    assert "known" not in log.fold(ends=True)["state"]
