@@ -6,6 +6,7 @@ import pytest
 
 from agentctl.interface.requests import ResumeRequest
 from agentctl.runs.log.event_format import LOST_SEQ_STEP
+from agentctl.runs.log.fold import read_stored_items
 from agentctl.runs.workers.recovery import recover_runs
 from tests.deployment import Deployment
 from tests.runs.shared_databases import create_live_run, store_events
@@ -28,3 +29,12 @@ async def test_end_of_an_orphaned_run_follows_unstored_events(
         numbers = [*range(after + 1, stored), stored - 1 + LOST_SEQ_STEP]
         assert [event.seq for event in found] == numbers
         assert found[-1].name == "RunError"
+
+
+async def test_items_of_a_run_of_another_process_have_its_text(deployment: Deployment) -> None:
+    async with open_service(deployment) as service:
+        database = service.hosting.databases["main"]
+        run = await create_live_run(database, "other", component_id="echo")
+        await store_events(database, run, "one ", "two")
+        (item,) = (await database.read(read_stored_items("r1"))).runs["r1"].items
+        assert item == {"type": "text", "text": "one two"}
