@@ -42,11 +42,7 @@ async def check_servers(settings: Settings) -> None:
 
 
 async def finish_upgrade(settings: Settings, database_id: str) -> None:
-    """Exclude programs of earlier releases from a migrated database; see `check_servers`.
-
-    Raises:
-        Unavailable, SchemaMismatch: the database cannot be used.
-    """
+    """Exclude programs of earlier releases from a migrated database; see `check_servers`."""
     databases = Databases(settings, create=False)
     try:
         await databases[database_id].write(exclude_earlier_programs())

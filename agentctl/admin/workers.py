@@ -40,9 +40,6 @@ async def survey_workers(hosting: Hosting) -> list[WorkerState]:
 
     Only the local command line uses this: access to the database is the authority
     (docs/contract.md "Local mode").
-
-    Raises:
-        Unavailable: a database cannot be read.
     """
     databases = hosting.databases
     deaths = await hosting.monitor.check_all()

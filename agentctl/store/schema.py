@@ -139,7 +139,6 @@ def check_version(version: StoredVersion, where: str) -> None:
     """Check that this code works with the schema of a database.
 
     Args:
-        version: the schema version of the database.
         where: its file or its URL without a password, for messages.
 
     Raises:

@@ -17,12 +17,9 @@ T = TypeVar("T")
 
 
 async def call_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a blocking function in a new thread and return its result.
+    """Call a blocking function in a new thread; return its result, or raise its exception.
 
     A cancel abandons the call: the thread continues, and its outcome is dropped.
-
-    Raises:
-        BaseException: the exception of the function.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()

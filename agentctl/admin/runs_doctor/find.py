@@ -168,12 +168,7 @@ class RunsDoctor:
 
 
 def select_databases(hosting: Hosting, db_id: str | None) -> dict[str, Database]:
-    """Return the database with this id by id; None: all databases.
-
-    Raises:
-        NotFound: there is no such database.
-        Unavailable: a database cannot be opened.
-    """
+    """Return the database with this id by id; None: all databases."""
     configured = hosting.databases
     if db_id is not None and db_id not in configured.ids:
         raise errors.NotFound("Database not found")

@@ -422,7 +422,6 @@ async def run_write(connection: PooledConnection, work: Work[T]) -> T:
 
     Raises:
         InDoubt: the connection was lost during the COMMIT, and the unit has written something.
-        Exception: any other error. Nothing was changed.
     """
     if work.repeatable:
         return await run_unit(connection, work, alone=True)

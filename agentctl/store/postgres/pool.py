@@ -69,7 +69,6 @@ class Pool:
         Raises:
             Unavailable: all connections were in use for `entry.wait_seconds`.
             TimeoutError: the response to a statement was late.
-            Exception: the errors of `connection.connect`.
         """
         return _Loan(self, custom_plans)
 

@@ -66,11 +66,7 @@ class ThreadConnection:
         return self._submit(self._write(work)).result()
 
     async def share(self) -> SharedConnection:
-        """Return the connection for the event loop of the caller; open it if necessary.
-
-        Raises:
-            Exception: the errors of `connection.connect`.
-        """
+        """Return the connection for the event loop of the caller; open it if necessary."""
         connection = await asyncio.wrap_future(self._submit(self._open()))
         return SharedConnection(connection, self._submit, self._using)
 

@@ -162,11 +162,7 @@ def get(memory_id: str, visibility: Visibility) -> Work[MemoryRow | None]:
 def update(
     memory_id: str, visibility: Visibility, memory: str, topics: Iterable[str], now: int
 ) -> Steps[MemoryRow | None]:
-    """Replace the text and the topics of a visible memory; return None if there is none.
-
-    Raises:
-        ValidationFailed: the text or a topic is not allowed.
-    """
+    """Replace the text and the topics of a visible memory; return None if there is none."""
     rows = yield Statement(
         _UPDATE,
         {

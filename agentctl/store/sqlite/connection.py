@@ -224,7 +224,6 @@ def run_unit(connection: apsw.Connection, work: Work[T], *, alone: bool = False)
     Raises:
         ValidationFailed: a value is text that no database stores (docs/contract.md "Requests").
         SecondStatement: the unit is `alone` and has a second statement.
-        Exception: the exceptions of the statements and of the unit.
     """
     steps = iter(work)
     send = steps.send

@@ -37,7 +37,6 @@ async def run_on_thread(
 
     Raises:
         Unavailable: the database failed.
-        Exception: the exceptions of the work.
     """
     stop = threading.Event()
 
