@@ -3,15 +3,15 @@
 A run has legs. A component that needs a decision raises `Paused` when everything else that it began
 has ended. The engine stores what it asks and its state; no task, thread or slot remains. The next
 leg, in any process, calls the component again, with the state and the decisions in
-`RunEnvironment.leg`. An approved call is made at most once (`perform_decided`),
-unless its tool is idempotent or a person repeats it after its server died.
+`RunEnvironment.leg`. An approved call is made at most once, unless its tool is idempotent or a
+person repeats it after its server died.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import Any, Protocol
+from typing import Any
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import (
@@ -175,43 +175,6 @@ class CallOutcome:
     counts_as_failure: bool = True
     pause: CallPause | None = None
     is_routed: bool = False
-
-
-class CallRecords(Protocol):
-    """The side of a run that stores the begin and the end of approved calls."""
-
-    async def begin_call(self, approval_id: str) -> None: ...
-
-    async def end_call(self, approval_id: str, result: str, *, failed: bool) -> None: ...
-
-
-async def perform_decided(
-    context: CallRecords,
-    decision: Decided,
-    perform: Callable[[Mapping[str, Any]], Awaitable[CallOutcome]],
-    *,
-    stores_end: bool = True,
-) -> CallOutcome:
-    """Return the outcome of a call that was decided about; make it at most once.
-
-    A call that an earlier leg has made is not made again: its result is stored. `executing` is on
-    the disk before the call. A call that waits in the middle keeps it until it ends.
-
-    Args:
-        perform: makes the call with the approved arguments.
-        stores_end: False if the caller stores the end of the call.
-    """
-    if decision.execution in ("done", "failed"):
-        return CallOutcome(to_text(decision.result), failed=decision.execution == "failed")
-    if not decision.is_approved:
-        return CallOutcome(decision.refusal, failed=True, counts_as_failure=False)
-    if decision.execution != "executing":
-        # Else an earlier leg has begun the call, and has waited in the middle of it.
-        await context.begin_call(decision.approval_id)
-    outcome = await perform(decision.arguments)
-    if outcome.pause is None and stores_end:
-        await context.end_call(decision.approval_id, outcome.text, failed=outcome.failed)
-    return outcome
 
 
 def to_text(value: Any) -> str:

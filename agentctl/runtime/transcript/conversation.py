@@ -21,7 +21,7 @@ from agentctl.runtime.bounds import MAXIMUM_FAILURES, MAXIMUM_UNKNOWN, check_par
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ApprovedEnd, JournaledCall, load_outcome
 from agentctl.runtime.json_values import NOT_AN_OBJECT
-from agentctl.runtime.pauses import Ask, CallOutcome, WaitingCall, perform_decided
+from agentctl.runtime.pauses import Ask, CallOutcome, Decided, WaitingCall, to_text
 from agentctl.runtime.tracing import enter_call
 from agentctl.runtime.transcript.events import (
     Content,
@@ -443,10 +443,6 @@ class Conversation:
             self.context.emit(ToolCallCompleted(closed))
         if outcome.is_routed:
             self.routed_answer = text
-        self._count_failures(name, outcome)
-        return text
-
-    def _count_failures(self, name: str, outcome: CallOutcome) -> None:
         if not outcome.failed:
             self._failures[name] = 0
         elif outcome.counts_as_failure:
@@ -455,6 +451,7 @@ class Conversation:
             raise ExecutionError(
                 "TOOL_FAILED", f"The tool {name} failed {MAXIMUM_FAILURES} times in a row"
             )
+        return text
 
     def _publish_text(self, text: str) -> None:
         delta = _SEPARATOR + text if self._needs_separator else text
@@ -472,3 +469,32 @@ class Conversation:
         self._transcript.size = self._kept_bytes
         if self._kept_bytes + self._arriving_bytes > self._run_bytes:
             raise ExecutionError("MODEL_REJECTED", "The run exceeded its maximum size")
+
+
+async def perform_decided(
+    context: RunEnvironment,
+    decision: Decided,
+    perform: Callable[[Mapping[str, Any]], Awaitable[CallOutcome]],
+    *,
+    stores_end: bool = True,
+) -> CallOutcome:
+    """Return the outcome of a call that was decided about; make it at most once.
+
+    A call that an earlier leg has made is not made again: its result is stored. `executing` is on
+    the disk before the call. A call that waits in the middle keeps it until it ends.
+
+    Args:
+        perform: makes the call with the approved arguments.
+        stores_end: False if the caller stores the end of the call.
+    """
+    if decision.execution in ("done", "failed"):
+        return CallOutcome(to_text(decision.result), failed=decision.execution == "failed")
+    if not decision.is_approved:
+        return CallOutcome(decision.refusal, failed=True, counts_as_failure=False)
+    if decision.execution != "executing":
+        # Else an earlier leg has begun the call, and has waited in the middle of it.
+        await context.begin_call(decision.approval_id)
+    outcome = await perform(decision.arguments)
+    if outcome.pause is None and stores_end:
+        await context.end_call(decision.approval_id, outcome.text, failed=outcome.failed)
+    return outcome

@@ -22,9 +22,8 @@ from typing import Any, NamedTuple
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.causes import Causes
-from agentctl.runtime.transcript.answer import AnswerInProgress
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, build_tool_message
-from agentctl.runtime.transcript.spans import Span, Spans
+from agentctl.runtime.transcript.spans import Span, Spans, SpanStatus
 from agentctl.work.unstopped import UnstoppedWork
 
 MAXIMUM_TOKENS = 10**12
@@ -39,6 +38,40 @@ class TranscriptMark(NamedTuple):
     reasoning: int = 0
     spans: int = 0
     tools: int = 0
+
+
+class _AnswerInProgress:
+    """The answer of a model while it arrives; `count` is the first value of its counters."""
+
+    def __init__(self, model: str | None, count: int | None, span: Span | None) -> None:
+        self.model = model
+        self.span = span
+        self.pieces: list[str] = []
+        self.usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, count)
+        self.finish_reason: str | None = None
+        self.created_at = times.whole_seconds(times.now())
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(self.pieces)
+
+    def end_span(self, status: SpanStatus, error_code: str | None = None) -> None:
+        if self.span is not None:
+            self.span.input_tokens = self.usage["input_tokens"]
+            self.span.output_tokens = self.usage["output_tokens"]
+            self.span.error_code = self.span.error_code or error_code
+            self.span.end(status)
+
+    def message(self, tool_calls: list[dict[str, Any]]) -> dict[str, Any]:
+        message = {
+            "role": "assistant",
+            "content": "".join(self.pieces),
+            "created_at": self.created_at,
+            "metrics": dict(self.usage),
+            "finish_reason": self.finish_reason,
+            "model": self.model,
+        }
+        return {**message, "tool_calls": tool_calls} if tool_calls else message
 
 
 class Transcript:
@@ -73,7 +106,7 @@ class Transcript:
         self._knows_usage = True
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._answer: AnswerInProgress | None = None
+        self._answer: _AnswerInProgress | None = None
         self._open_calls: dict[str, tuple[dict[str, Any], Span]] = {}
         self._unanswered: dict[str, str] = {}
         self._requested: set[str] = set()
@@ -187,11 +220,7 @@ class Transcript:
         )
 
     def since(self, mark: TranscriptMark, *, results: bool = False) -> dict[str, Any]:
-        """Return what the answers after a mark have added, as a JSON object.
-
-        Args:
-            results: True adds the results of calls, which have all ended.
-        """
+        """Return the additions after a mark as JSON; the results of ended calls on request."""
         messages = self._messages[mark.messages :]
         if not results:
             messages = [message for message in messages if message["role"] != "tool"]
@@ -322,7 +351,7 @@ class Transcript:
         """
         self.end_answer([])
         span = self.spans.start_model_call(model) if model is not None else None
-        self._answer = AnswerInProgress(model, 0 if self._knows_usage else None, span)
+        self._answer = _AnswerInProgress(model, 0 if self._knows_usage else None, span)
         return span
 
     def extend_answer(self, delta: str) -> None:
@@ -423,11 +452,7 @@ class Transcript:
     def close_call(
         self, call_id: str, result: str, *, error: bool, at: int | None = None
     ) -> dict[str, Any] | None:
-        """Add the result of an open call; return a copy of its entry, None if none is open.
-
-        Args:
-            at: the time of the result in microseconds; None for now.
-        """
+        """Add the result of an open call, now or at a time; return a copy of its entry, if any."""
         opened = self._open_calls.pop(call_id, None)
         if opened is None:
             return None
@@ -439,11 +464,7 @@ class Transcript:
         return dict(entry)
 
     def add_result(self, call_id: str, result: str, created_at: int) -> None:
-        """Add the result of a call of `request_call`, unless it has one, to the messages.
-
-        Args:
-            created_at: seconds since the epoch.
-        """
+        """Add the result of a call of `request_call`, unless it has one, to the messages."""
         name = self._unanswered.pop(call_id, None)
         if name is not None:
             self._messages.append(build_tool_message(call_id, name, result, created_at))
