@@ -67,8 +67,6 @@ class FaceRoute(NamedTuple):
     Attributes:
         name: its name in the log.
         place: its method and path.
-        setting: the setting that serves it.
-        is_served: True if the setting is on.
         decision: the operation whose policy decides.
     """
 
@@ -105,7 +103,6 @@ class Extension(NamedTuple):
     `settings` is the `config.settings.Settings` of a process.
 
     Attributes:
-        name: for errors.
         product: the product whose servers and databases it reads, for help texts.
         commands: commands of the command line.
         list_tables: returns the tables of the configuration.

@@ -188,7 +188,6 @@ class RunEnvironment(Protocol):
 
         Args:
             name: id and name of the member.
-            task: its input.
             call_id: the open tool call of this run that started it.
         """
         ...
@@ -255,9 +254,6 @@ class RunHost:
     """The side of a `RunContext` that belongs to the server.
 
     Its methods may be called in any thread; they change the run in the thread of the event loop.
-
-    Args:
-        environment: the run.
 
     Attributes:
         abandoned: set when the tool call that has the context was abandoned.

@@ -109,7 +109,6 @@ class Leg:
     """The continuation of a run.
 
     Attributes:
-        state: the state of the component at the pause.
         decisions: all decisions of the run so far, oldest first.
     """
 
@@ -149,8 +148,6 @@ class WaitingCall:
 
     Attributes:
         is_gated: True if a decision about it is needed.
-        has_begun: True if it has begun and waits in the middle.
-        state: see `CallPause`.
     """
 
     is_gated: bool = False
@@ -164,7 +161,6 @@ class CallOutcome:
 
     Attributes:
         text: the result that the model gets.
-        failed: True if the call failed.
         counts_as_failure: True if a failure counts towards `MAXIMUM_FAILURES`.
         pause: set if the call has not ended: it waits.
         is_routed: True if the text is the answer of the run, in place of one of its model.

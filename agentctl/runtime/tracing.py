@@ -32,7 +32,6 @@ class LegTrace:
     """The span of one leg of a run. It has no reference to the run.
 
     Args:
-        own: the span.
         parent: its parent; None for a root.
         link: the span that it links to; None for none.
         propagates: the systems that get the `traceparent` of their call.

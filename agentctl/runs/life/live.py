@@ -72,9 +72,6 @@ class Continuation:
 
     Attributes:
         leg: the state and the decisions for the component; None if the run begins.
-        transcript: the transcript of the legs before it.
-        first_event: number of the first event of the leg.
-        steps: the journal of a durable run.
         first_step: number of the first step after the checkpoint.
         session_changes: the changes of the state of the session since the checkpoint.
         changed_at: their time, in microseconds.

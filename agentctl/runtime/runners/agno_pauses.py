@@ -251,9 +251,6 @@ class StepPause:
     """The reason why a workflow waits.
 
     Attributes:
-        asks: the approvals.
-        requirement: that of the library for the step.
-        output: the run of the workflow.
         executor: the paused run of the agent or team in the step; None if the step itself waits.
         calls: the calls of that run which wait.
     """

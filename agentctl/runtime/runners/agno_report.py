@@ -178,7 +178,6 @@ class AgnoReport:
         inputs: the inputs of members, by the ids of their runs (`watch_inputs`).
 
     Attributes:
-        root: the run itself.
         failure: the last failure of a member; None for none.
     """
 

@@ -66,10 +66,6 @@ class HostedRun:
     ignores its cancellation cannot add to a run that has ended. Text is made storable, and a report
     raises ExecutionError if the run would exceed `limits.run_bytes`.
 
-    Args:
-        environment: the run.
-        kind: the kind of runner.
-
     Attributes:
         transcript: the results of the run so far.
         context_host: the side of `context` that belongs to the server.
@@ -240,7 +236,6 @@ class HostedRun:
 
         Args:
             result: text, or a value with a JSON form; see `format_result`.
-            failed: True if the call failed.
         """
         self.checkpoint()
         text = self.format_result(result)

@@ -260,11 +260,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
 
 
 class ApprovedCalls(BaseCallbackHandler):  # type: ignore[misc]
-    """Stops a tool whose arguments are not those that were approved, before it is executed.
-
-    Args:
-        approved: the approved calls by their ids.
-    """
+    """Stops a tool whose arguments are not those that were approved, before it is executed."""
 
     ignore_chain = ignore_chat_model = ignore_llm = ignore_retriever = True
     run_inline = True
@@ -283,11 +279,7 @@ class ApprovedCalls(BaseCallbackHandler):  # type: ignore[misc]
 
 
 class Effects(AsyncCallbackHandler):  # type: ignore[misc]
-    """Stores that a tool without an approval begins, before it is executed.
-
-    Args:
-        approved: ids of the approved calls.
-    """
+    """Stores that a tool without an approval begins, before it is executed."""
 
     ignore_chain = ignore_chat_model = ignore_llm = ignore_retriever = True
     # Awaited in place: otherwise LangChain creates a task for each piece of an answer.

@@ -35,7 +35,6 @@ class GraphReport:
     """Reports the parts of the stream of a graph.
 
     Args:
-        model_calls: the calls of models so far.
         decided: the calls of the pause before this leg, by their ids.
         is_public: returns True for a graph whose messages are part of the state of the root graph.
         stored: the state of the report at the pause before this leg.

@@ -65,7 +65,6 @@ class GraphSpace:
     Attributes:
         run: its run: the one of the root graph, or that of a member.
         failure: the failure of one of its nodes.
-        state: its newest state.
     """
 
     def __init__(

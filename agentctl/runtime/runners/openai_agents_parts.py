@@ -89,7 +89,6 @@ class RunParts:
     """The parts of one run in one leg.
 
     Attributes:
-        root: the run itself.
         current: the part that answers: the member after a handoff.
     """
 

@@ -102,11 +102,7 @@ class AgentReport(RunHooks[Any]):  # type: ignore[misc]
     Text that a guardrail may still refuse is published when the guardrail has passed.
 
     Args:
-        agent: the agent that starts.
         stored: the state of the report at the pause before this leg.
-
-    Attributes:
-        parts: the run and its members.
     """
 
     def __init__(

@@ -334,11 +334,7 @@ class _OutputStream:
         self._index: int | None = None
 
     def read(self, event: object, tools: Any) -> str:
-        """Return the JSON that an event adds to the output; empty if it adds none.
-
-        Args:
-            tools: the tool manager of the run.
-        """
+        """Return the JSON that an event adds to the output; empty if it adds none."""
         if isinstance(event, PartStartEvent) and isinstance(event.part, ToolCallPart):
             self._parts[event.index] = event.part
         elif isinstance(event, FinalResultEvent) and event.tool_name is not None:

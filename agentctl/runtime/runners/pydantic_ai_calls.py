@@ -206,7 +206,6 @@ class DeferredCalls:
         Args:
             messages: all messages of the run, with those of earlier runs.
             first: number of the messages of earlier runs.
-            steps: the run of the library.
 
         Raises:
             ExecutionError: the messages have no JSON form.
@@ -286,40 +285,38 @@ class DeferredCalls:
         try:
             result = await handler(args)
         except (ApprovalRequired, CallDeferred):
-            await end(DEFERRED, waits=True)
+            await end(CallOutcome(DEFERRED, pause=CallPause([], None)))
             raise
         except ToolRetryError as error:
-            await end(str(error.tool_retry.content), failed=True, more={"retry": True})
+            text = str(error.tool_retry.content)
+            await end(CallOutcome(text, failed=True), {"retry": True})
             raise
         except ToolFailedError as error:
-            await end(error.tool_failed.model_response_str(), failed=True)
+            await end(CallOutcome(error.tool_failed.model_response_str(), failed=True))
             raise
         except Exception as error:
             self._failed = error, call.tool_call_id
             reason = f"The tool {call.tool_name} failed ({type(error).__name__})"
-            await end(reason, failed=True)
+            await end(CallOutcome(reason, failed=True))
             raise
         finally:
             current_call.reset(token)
         value = result.return_value if isinstance(result, ToolReturn) else result
         more = _dump_result(result) if self.journal is not None else None
-        await end(self._run.format_result(value), more=more)
+        await end(CallOutcome(self._run.format_result(value)), more)
         return result
 
     async def _end_call(
         self,
         call: ToolCallPart,
         tool_def: ToolDefinition,
-        text: str,
-        *,
-        failed: bool = False,
-        waits: bool = False,
+        outcome: CallOutcome,
         more: Mapping[str, Any] | None = None,
     ) -> None:
         if call.tool_call_id in self._decided.approved:
-            await self._decided.end(call.tool_call_id, text, failed=failed)
+            await self._decided.end(call.tool_call_id, outcome.text, failed=outcome.failed)
         elif self.journal is not None:
-            await self.journal.end_call(call, tool_def, text, failed=failed, waits=waits, more=more)
+            await self.journal.end_call(call, tool_def, outcome, more)
 
 
 def _to_result(value: Any, *, failed: bool = False) -> ToolReturn[Any] | ToolFailed:
@@ -356,7 +353,6 @@ class StepJournal:
 
         Args:
             first: number of the messages of earlier runs.
-            steps: the run of the library.
 
         Raises:
             ExecutionError: the messages have no JSON form.
@@ -408,19 +404,10 @@ class StepJournal:
         self,
         call: ToolCallPart,
         tool_def: Any,
-        text: str,
-        *,
-        failed: bool = False,
-        waits: bool = False,
-        more: Mapping[str, Any] | None = None,
+        outcome: CallOutcome,
+        more: Mapping[str, Any] | None,
     ) -> None:
-        """Store the end of a call.
-
-        Args:
-            waits: True if it waits for a person instead.
-            more: the value for the model.
-        """
-        outcome = CallOutcome(text, failed=failed, pause=CallPause([], None) if waits else None)
+        """Store the end of a call, or that it waits; `more` has the value for the model."""
         await self._journal.end_call(_describe(call, tool_def), outcome, more or {})
 
 

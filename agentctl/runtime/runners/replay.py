@@ -61,7 +61,6 @@ class LoggedCall:
         digest: hash of the kind, the name and the arguments.
         call_id: the same in every leg: the digest, and a number if the call is made several times.
         is_done: True for a step that has ended; others are executed again.
-        result: the result of a step.
         reason: the class of the exception of a step; None if it succeeded.
     """
 

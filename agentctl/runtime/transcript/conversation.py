@@ -106,7 +106,6 @@ class Conversation:
         is_routing: True while a member answers in place of the leader.
         has_answer_begun: True if text or thinking of the current answer has arrived.
         asks: what the run asks for in this leg.
-        waiting: the calls that wait, by id.
         announces: True if the events of calls are published.
         is_parked: True if a call waits for another process, to which the run is handed over.
     """
@@ -177,11 +176,7 @@ class Conversation:
         self.instructions = f"{self.instructions}\n\n{text}" if self.instructions else text
 
     def begin_answer(self, model: str) -> Span | None:
-        """Start a new answer, before each call of a model; return the span of the call.
-
-        Args:
-            model: id of the model in the configuration.
-        """
+        """Start a new answer, before each call of a model; return the span of the call."""
         span = self._transcript.begin_answer(model)
         self.has_answer_begun = False
         self._needs_separator = bool(self._transcript.content)

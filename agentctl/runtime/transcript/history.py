@@ -33,7 +33,6 @@ def build_chat_history(
     """Return the `chat_history` entries of a run (docs/contract.md "Session records").
 
     Args:
-        messages: the messages of one run.
         previous_system: instructions of the previous run, None if there was none. Equal
             instructions are not repeated (docs/contract.md "Session records").
     """
