@@ -60,39 +60,14 @@ class Model(BaseModel):  # type: ignore[misc]
         check_model(model)
         self.model = model
 
-    async def get_response(
-        self,
-        system_instructions: str | None,
-        input: str | list[Any],
-        model_settings: ModelSettings,
-        tools: list[Tool],
-        output_schema: AgentOutputSchemaBase | None,
-        handoffs: list[Handoff[Any, Any]],
-        *more: Any,
-        **options: Any,
-    ) -> ModelResponse:
-        request = self._build_request(
-            system_instructions, input, model_settings, tools, output_schema, handoffs
-        )
-        _, answered = await fetch_answer(request)
+    async def get_response(self, *asked: Any, **options: Any) -> ModelResponse:
+        _, answered = await fetch_answer(self._build_request(*asked, **options))
         usage = answered.usage
         counted = Usage() if usage is None else Usage(requests=1, **dict(_build_usage(usage)))
         return ModelResponse(output=_build_items(answered), usage=counted, response_id=None)
 
-    async def stream_response(
-        self,
-        system_instructions: str | None,
-        input: str | list[Any],
-        model_settings: ModelSettings,
-        tools: list[Tool],
-        output_schema: AgentOutputSchemaBase | None,
-        handoffs: list[Handoff[Any, Any]],
-        *more: Any,
-        **options: Any,
-    ) -> AsyncIterator[Any]:
-        request = self._build_request(
-            system_instructions, input, model_settings, tools, output_schema, handoffs
-        )
+    async def stream_response(self, *asked: Any, **options: Any) -> AsyncIterator[Any]:
+        request = self._build_request(*asked, **options)
         response = Response(
             id=FAKE_RESPONSES_ID,
             created_at=time.time(),
@@ -148,13 +123,17 @@ class Model(BaseModel):  # type: ignore[misc]
 
     def _build_request(
         self,
-        instructions: str | None,
-        items: str | Sequence[Mapping[str, Any]],
-        settings: ModelSettings,
+        system_instructions: str | None,
+        input: str | Sequence[Mapping[str, Any]],
+        model_settings: ModelSettings,
         tools: Iterable[Tool],
         output_schema: AgentOutputSchemaBase | None,
         handoffs: Iterable[Handoff[Any, Any]],
+        *_: Any,
+        **__: Any,
     ) -> AnswerRequest:
+        """Build a request from the arguments of the library."""
+        settings = model_settings
         forms = [Converter.tool_to_openai(tool) for tool in tools]
         forms += [Converter.convert_handoff_tool(handoff) for handoff in handoffs]
         functions: list[Any] = [tool["function"] for tool in forms if "function" in tool]
@@ -177,7 +156,7 @@ class Model(BaseModel):  # type: ignore[misc]
         more = dict(settings.extra_args or {})
         chosen["seed"], stop = more.pop("seed", None), more.pop("stop", None)
         chosen["stop"] = (stop,) if isinstance(stop, str) else tuple(stop or ()) or None
-        converted, access = _convert_items(instructions or "", items), get_access()
+        converted, access = _convert_items(system_instructions or "", input), get_access()
         return AnswerRequest(
             self.model,
             converted.instructions,
