@@ -151,8 +151,16 @@ class RunEnvironment(Protocol):
         """
         ...
 
-    def watch_budgets(self) -> None:
-        """Do the same in the background after code has reported tokens, and stop the run."""
+    def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
+        """Add tokens that code has reported, unless the run has ended.
+
+        The budgets of the run are checked in the background, which may stop it. Counters that no
+        one reports stay unknown.
+
+        Args:
+            usage: numbers by the names of the nine counters (docs/contract.md "Session records").
+            model: the model that used the tokens; None for the one that was called last.
+        """
         ...
 
     async def run_member(
@@ -282,7 +290,7 @@ class RunHost:
     def report_usage(self, usage: Mapping[str, int]) -> None:
         """Add to the token counters of the run, unless it has stopped."""
         if not self._drops_reports:
-            self._call(self._add_usage, usage)
+            self._call(self._environment.add_usage, usage)
 
     def get_call_id(self) -> str | None:
         """Return the run and the id of the current tool call or step; None outside of one."""
@@ -306,11 +314,6 @@ class RunHost:
             return
         environment.transcript.progress_events += 1
         environment.emit(event)
-
-    def _add_usage(self, usage: Mapping[str, int]) -> None:
-        if not self._environment.has_ended:
-            self._environment.transcript.add_usage(usage)
-            self._environment.watch_budgets()
 
     def _is_in_loop(self) -> bool:
         try:

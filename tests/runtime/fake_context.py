@@ -85,8 +85,10 @@ class FakeContext:
     async def begin_model_call(self) -> None:
         """Check nothing: there are no budgets."""
 
-    def watch_budgets(self) -> None:
-        """Check nothing: there are no budgets."""
+    def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
+        """Add tokens; there are no budgets to check."""
+        if not self.has_ended:
+            self.transcript.add_usage(usage, model)
 
     def checkpoint(self) -> None:
         self.checkpoints += 1

@@ -304,8 +304,10 @@ class LiveRun:
     async def begin_model_call(self) -> None:
         await self._budgets.check_call(self)
 
-    def watch_budgets(self) -> None:
-        self._budgets.watch(self)
+    def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
+        if not self.has_ended:
+            self.transcript.add_usage(usage, model)
+            self._budgets.watch(self)
 
     def checkpoint(self) -> None:
         if self.is_stopping:

@@ -375,8 +375,7 @@ class _ArrivingAnswer:
         if (usage := self.usage) is not None:
             span.input_tokens, span.output_tokens = usage["input_tokens"], usage["output_tokens"]
             span.answer = {"metrics": usage}
-            environment.transcript.add_usage(usage, span.name)
-            environment.watch_budgets()
+            environment.add_usage(usage, span.name)
         failed = not work.cancelled() and work.exception() is not None
         span.end("cancelled" if work.cancelled() else "failed" if failed else "completed")
 

@@ -182,7 +182,7 @@ async def _report(item: object, run: HostedRun, output: ReplayedOutput, *, repea
             run.checkpoint()
             run.context.progress(text, fraction=fraction)
         case Usage():
-            run.add_usage(item.counters())
+            run.environment.add_usage(item.counters())
         case Output(value=value):
             await run.set_output(value)
         case _:

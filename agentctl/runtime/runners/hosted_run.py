@@ -251,17 +251,6 @@ class HostedRun:
         except NotSerializable:
             return "The result has no JSON form"
 
-    def add_usage(self, usage: Mapping[str, int], model: str | None = None) -> None:
-        """Add to the token counters of the run. Counters that no one reports stay unknown.
-
-        Args:
-            usage: numbers by the names of the nine counters (docs/contract.md "Session records").
-            model: the model that used the tokens; None for the one that was called last.
-        """
-        if not self.environment.has_ended:
-            self.transcript.add_usage(usage, model)
-            self.environment.watch_budgets()
-
     def set_usage(self, usage: Mapping[str, int]) -> None:
         """Set the counters of this runner to their current sums, for libraries that report these.
 
@@ -269,7 +258,7 @@ class HostedRun:
         """
         increase = {name: count - self.counted.get(name, 0) for name, count in usage.items()}
         self.counted |= usage
-        self.add_usage(increase)
+        self.environment.add_usage(increase)
 
     async def set_output(self, value: object) -> None:
         """Set the structured result of the run.

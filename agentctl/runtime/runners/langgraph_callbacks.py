@@ -229,7 +229,7 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
             span.name = answered or span.name
             span.end_call(usage)
             if usage is not None:
-                run.add_usage(usage, span.name)
+                run.environment.add_usage(usage, span.name)
             for text in texts:
                 run.context.progress(text)
 

@@ -135,7 +135,7 @@ class GraphSpace:
                     self.run.start_call(call_id, call["name"], call["args"])
             self._called.add(key)
             if message.usage_metadata is not None and not self._facts.model_calls.has_usage:
-                self.run.add_usage(extract_usage(message.usage_metadata))
+                self.run.environment.add_usage(extract_usage(message.usage_metadata))
 
     def _keep(self, key: str, message: Any) -> None:
         """Keep a message, in the order in which the messages appear."""

@@ -8,7 +8,7 @@ appear: in `member_runs`, spans, items, transcripts and exports (docs/decisions/
     members = LibraryMembers(run)                       # once in each leg of the run
     member = members.start("researcher", "researcher", task, call_id=call_id)
     member.run.add_text("Found it")                     # every report of a HostedRun
-    member.run.add_usage({"input_tokens": 3})           # not added to the run as well
+    member.run.environment.add_usage({"input_tokens": 3})  # not added to the run as well
     members.end("researcher")
 
 A key names one execution of a member: a library that starts the same agent twice needs two keys.

@@ -169,7 +169,7 @@ class RunParts:
         # The library reports zeros for a model that reports nothing.
         if any(usage.values()):
             self._counted.update(usage)
-            part.run.add_usage(usage)
+            part.run.environment.add_usage(usage)
         for item in response.output:
             if (call_id := getattr(item, "call_id", None)) is not None:
                 self._owners[call_id] = part
@@ -178,7 +178,7 @@ class RunParts:
         """Count the tokens of the run that no hook has reported."""
         rest = {name: count - self._counted[name] for name, count in read_usage(usage).items()}
         if any(count > 0 for count in rest.values()):
-            self.root.run.add_usage(rest)
+            self.root.run.environment.add_usage(rest)
 
     def _add(self, member: LibraryMember) -> Part:
         part = self._parts[member.key] = Part(member.run, member.key)
