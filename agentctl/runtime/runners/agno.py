@@ -148,10 +148,6 @@ async def add_event(
 
     Args:
         call_id: the call or step that started the run of the event, if that is known.
-
-    Raises:
-        ExecutionError: the run has failed, or the arguments of a call are not the approved ones: it
-            is not made.
     """
     name = event.event.removeprefix("Team")
     if name == "ToolCallStarted":

@@ -318,9 +318,6 @@ def decide_step(pause: StepPause, leg: Leg, calls: DecidedCalls) -> None:
 
     Args:
         calls: gets the decided calls of the agent or team in the step.
-
-    Raises:
-        ExecutionError: a question was rejected.
     """
     requirement = pause.requirement
     if pause.executor is not None:

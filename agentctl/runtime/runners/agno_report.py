@@ -197,9 +197,6 @@ class AgnoReport:
 
         Args:
             call_id: the open call or step that started the run of the event, if that is known.
-
-        Raises:
-            ExecutionError: the run has failed.
         """
         name = event.event.removeprefix("Team")
         report = self._reports.get(event.run_id)

@@ -177,11 +177,7 @@ class WorkflowReport:
         self._last = _find_last_step(workflow)
 
     async def add(self, event: Any, calls: DecidedCalls) -> None:
-        """Report one event.
-
-        Raises:
-            ExecutionError: the workflow has failed.
-        """
+        """Report one event."""
         if not isinstance(event, BaseWorkflowRunOutputEvent):
             if isinstance(event, BaseRunOutputEvent):
                 await self._add_member_event(event, calls)

@@ -74,11 +74,7 @@ class RunSaver(InMemorySaver):  # type: ignore[misc]
         super().__init__(serde=self._lazy)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the newest checkpoint of the graph and of its subgraphs as a JSON object.
-
-        Raises:
-            ExecutionError: the state of the graph cannot be serialized.
-        """
+        """Return the newest checkpoint of the graph and of its subgraphs as a JSON object."""
         try:
             return self._dump()
         except Exception as error:
@@ -190,11 +186,7 @@ class GraphJournal:
         _current.set(self)
 
     async def store(self) -> None:
-        """Store the newest superstep in place of the one before it.
-
-        Raises:
-            ExecutionError: the state cannot be stored, or is too large.
-        """
+        """Store the newest superstep in place of the one before it."""
         self._saver.prune()
         # Its members have ended with their nodes.
         report = {**self._report.to_json(), "members": [], "spaces": {}}
@@ -327,11 +319,7 @@ def is_idempotent(tool: BaseTool) -> bool:
 
 
 def find_undone(leg: Leg) -> dict[str, Decided]:
-    """Return the approved calls that the graph of an earlier leg has not made.
-
-    Raises:
-        ExecutionError: the outcome of one is not known.
-    """
+    """Return the approved calls that the graph of an earlier leg has not made."""
     undone = {}
     for call_id in leg.state.get("approved", ()):
         decision = leg.find(call_id, "approval")

@@ -111,11 +111,7 @@ class GraphReport:
         return self._classify_in(self._root, error)
 
     async def end(self) -> None:
-        """Report the end of the graph.
-
-        Raises:
-            ExecutionError: the graph stops before or after a node (`interrupt_before`).
-        """
+        """Report the end of the graph."""
         if self._stops_before_nodes:
             raise ExecutionError("INTERRUPTED")
         for member in reversed(self._members.list_open()):

@@ -268,9 +268,6 @@ class _AnswerStream:
         Args:
             answer: the id of the answer.
             origin: the fields `node`, `message_id` and `member_run_id` of the event.
-
-        Raises:
-            ExecutionError: the pieces that wait exceed `limits.run_bytes`.
         """
         if answer in self._ended:
             return

@@ -156,11 +156,7 @@ class DeferredCalls:
         return [ExternalToolset(definitions, id="client_tools")] if definitions else []
 
     def load_messages(self) -> list[ModelMessage]:
-        """Return the messages at the pause.
-
-        Raises:
-            ExecutionError: this version of the library cannot read them.
-        """
+        """Return the messages at the pause."""
         assert self.state is not None
         try:
             return ModelMessagesTypeAdapter.validate_python(self.state["messages"])
@@ -206,9 +202,6 @@ class DeferredCalls:
         Args:
             messages: all messages of the run, with those of earlier runs.
             first: number of the messages of earlier runs.
-
-        Raises:
-            ExecutionError: the messages have no JSON form.
         """
         calls = [*requests.approvals, *requests.calls]
         asks = [self._build_approval(requests, call, steps) for call in calls]
@@ -353,9 +346,6 @@ class StepJournal:
 
         Args:
             first: number of the messages of earlier runs.
-
-        Raises:
-            ExecutionError: the messages have no JSON form.
         """
         tools, messages = steps.ctx.deps.tool_manager, steps.all_messages()
         if self._has_answer:

@@ -433,21 +433,13 @@ class ReplayedOutput:
         return self._offset < len(self._content) or self._next < self._replayed
 
     def finish(self) -> list[tuple[int, str]]:
-        """Return the events of all legs.
-
-        Raises:
-            ExecutionError: REPLAY_MISMATCH: the generator has not repeated everything.
-        """
+        """Return the events of all legs."""
         if self.is_replaying:
             raise ExecutionError("REPLAY_MISMATCH")
         return self._events
 
     def take_text(self, text: str) -> str:
-        """Return the part of a text that is new.
-
-        Raises:
-            ExecutionError: REPLAY_MISMATCH.
-        """
+        """Return the part of a text that is new."""
         text = replace_unstorable(text)
         known = len(self._content)
         if self._next < self._replayed:
@@ -466,9 +458,6 @@ class ReplayedOutput:
 
         Args:
             values: its fields; values without a JSON form, or with a long one, are not compared.
-
-        Raises:
-            ExecutionError: REPLAY_MISMATCH.
         """
         encoded = [kind, {name: _to_comparable(values[name]) for name in values}]
         data = orjson.dumps(encoded, option=orjson.OPT_SORT_KEYS)
