@@ -14,13 +14,13 @@ import os
 import select
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conditions import wait_for
 from tests.endpoint_server import Body
 
 __all__ = ["ModelEndpoint", "model_endpoint", "start_endpoint", "vendor_endpoint"]
@@ -51,10 +51,8 @@ class ModelEndpoint:
 
     def wait_for_open(self, count: int, seconds: float = 60.0) -> None:
         """Wait until `count` calls are open; fail after `seconds`."""
-        deadline = time.monotonic() + seconds
-        while (open_now := self.open_calls()) != count:
-            assert time.monotonic() < deadline, f"{open_now} calls are open, not {count}"
-            time.sleep(0.01)
+        problem = lambda: f"{self.open_calls()} calls are open, not {count}"  # noqa: E731
+        wait_for(lambda: self.open_calls() == count, seconds, problem)
 
     def requests(self, model: str | None = None) -> list[Body]:
         """Return the request bodies received so far, newest last, of one model if given."""

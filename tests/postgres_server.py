@@ -12,13 +12,14 @@ import pwd
 import shutil
 import signal
 import tempfile
-import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+
+from tests.conditions import wait_for
 
 __all__ = ["PostgresServer", "execute", "list_children", "run_postgres_server", "run_standby"]
 
@@ -97,10 +98,7 @@ class PostgresServer:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         # PostgreSQL refuses to start while a process of the old server has its memory.
-        deadline = time.monotonic() + START_SECONDS
-        while any(map(is_at_work, killed)):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: not any(map(is_at_work, killed)), START_SECONDS)
         # A killed process that no one has waited for yet still has its id.
         for lock in (self._data / "postmaster.pid", Path(f"{self.socket}.lock")):
             lock.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.conditions import wait_for
 from tests.forking import ForkedProcess, is_forkable
 
 __all__ = [
@@ -98,11 +99,8 @@ class ServerProcess:
 
     def wait_for(self, text: str) -> str:
         """Wait until `text` is on stderr; return all of stderr."""
-        deadline = time.monotonic() + START_SECONDS
-        while text not in (text_so_far := self.log_text):
-            assert time.monotonic() < deadline, text_so_far
-            time.sleep(0.02)
-        return text_so_far
+        wait_for(lambda: text in self.log_text, START_SECONDS, lambda: self.log_text)
+        return self.log_text
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal, wait until the process has ended, and return its exit code."""

@@ -14,9 +14,9 @@ import pytest
 from agentctl.server import create_app
 from tests.agui.pages import CODE, CONFIG, SCOPES, answer, interrupts_of
 from tests.agui.protocol import parse_stream
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.server.event_streams import wait_for
 from tests.server.threaded_server import serve_in_thread
 from tests.server.worker_server import serve_with_two_workers
 

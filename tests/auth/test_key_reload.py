@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken
 from tests.auth.forge import b64, compact, rsa_pair
 from tests.auth.verifiers import NEW, OLD, Clock, bearer, jwks, replace_file, verifier
+from tests.conditions import wait_for
 
 
 @pytest.fixture
@@ -279,14 +279,6 @@ def test_cache_is_dropped_with_its_keys(clock: Clock, file: Path) -> None:
     assert again is not first
 
 
-def eventually(condition: Callable[[], bool], seconds: float) -> None:
-    """Ask until it holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 def test_files_are_watched_without_requests(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "agentctl.auth")
@@ -297,18 +289,18 @@ def test_files_are_watched_without_requests(file: Path, caplog: pytest.LogCaptur
     assert one.identify_jwt(header)
     with one.watch_key_files():
         replace_file(file, "broken")
-        eventually(lambda: one.problem is not None, 60)
+        wait_for(lambda: one.problem is not None)
         assert one.identify_jwt(header), "the last good keys stay in force"
         seen = steady.asked
-        eventually(lambda: steady.asked > seen + 1, 60)
+        wait_for(lambda: steady.asked > seen + 1)
         replace_file(file, jwks(("new", NEW)))
-        eventually(lambda: kids(one) == {"new"}, 60)
+        wait_for(lambda: kids(one) == {"new"})
         assert is_rejected(one, header)
     assert one.problem is None
     told = [record.getMessage() for record in caplog.records if record.name == "agentctl.auth"]
     assert [str(file) in line for line in told] == [True, False, False], "a failure is told once"
     replace_file(file, jwks(("old", OLD)))
-    eventually(lambda: not is_rejected(one, header), 60)
+    wait_for(lambda: not is_rejected(one, header))
 
 
 def test_requests_read_no_file_while_a_thread_watches(file: Path) -> None:
@@ -364,7 +356,7 @@ def test_failing_log_does_not_end_the_watch_thread(file: Path) -> None:
             replace_file(file, "broken")
             assert failed.wait(60)
             replace_file(file, jwks(("new", NEW)))
-            eventually(lambda: kids(one) == {"new"}, 60)
+            wait_for(lambda: kids(one) == {"new"})
     finally:
         log.removeFilter(fail)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -14,6 +13,7 @@ from agentctl.server import create_app
 from tests.auth.forge import rs, token
 from tests.auth.hostile import CASES, CLAIMS, OURS, RS, signed
 from tests.auth.verifiers import NEW, OLD, bearer, jwks, replace_file
+from tests.conditions import wait_for
 from tests.deployment import Deployment
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -93,13 +93,6 @@ def test_token_outside_of_the_header_is_ignored(host: ThreadedServer) -> None:
         assert answer.headers["www-authenticate"] == 'Bearer realm="agentctl"'
 
 
-def within(seconds: float, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_changed_keys_are_used_without_a_restart(tmp_path: Path) -> None:
     """K06, K07: nothing but `/ready` is asked until the change is there."""
     path = tmp_path / "jwks.json"
@@ -119,11 +112,11 @@ def test_changed_keys_are_used_without_a_restart(tmp_path: Path) -> None:
         assert state() == (200, "ready", None)
         assert ask(host, old).status_code == 200
         path.write_text("{")
-        within(15, lambda: state() == (200, "ready", "stale"))
+        wait_for(lambda: state() == (200, "ready", "stale"), 15)
         assert ask(host, old).status_code == 200, "the last good keys stay in force"
         assert str(tmp_path) not in host.client.get("/ready").text
         replace_file(path, jwks(("new", NEW)))
-        within(15, lambda: state() == (200, "ready", None))
+        wait_for(lambda: state() == (200, "ready", None), 15)
         assert ask(host, old).status_code == 401, "also when it was remembered"
         assert ask(host, new).status_code == 200
 

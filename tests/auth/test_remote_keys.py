@@ -24,6 +24,7 @@ from agentctl.config.settings import Settings
 from agentctl.errors import InvalidConfiguration, InvalidToken, Unavailable
 from tests.auth.key_server import KeyServer, serve_keys
 from tests.commands import run_command
+from tests.conditions import wait_for
 
 
 class Clock:
@@ -180,10 +181,7 @@ def test_keys_stay_in_use_during_an_outage_within_the_bound(
         assert (state.error, state.is_expired) == ("status", False)
         assert verifier.problem == "the server responds with 500"
         clock.now += 86_000
-        deadline = time.monotonic() + 60
-        while not verifier.remote_state.is_expired:  # type: ignore[union-attr]
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(lambda: verifier.remote_state.is_expired)  # type: ignore[union-attr]
         with pytest.raises(Unavailable):
             identify(verifier, signer.sign())
         server.status = 200

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
 
+from tests.conditions import wait_for
 from tests.process import start_agentctl
 
 __all__ = ["in_database", "running_command", "wait_for_line", "write_config"]
@@ -42,8 +42,6 @@ model = "leader"
 members = ["slow"]
 """
 
-SECONDS = 60.0
-
 
 def write_config(folder: Path) -> Path:
     """Write the configuration."""
@@ -71,11 +69,8 @@ def running_command(
 
 def wait_for_line(file: Path, text: str, times: int = 1) -> str:
     """Wait until a text is in a file, `times` or more, and return the content of the file."""
-    deadline = time.monotonic() + SECONDS
-    while (found := file.read_text()).count(text) < times:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
-    return found
+    wait_for(lambda: file.read_text().count(text) >= times, problem=file.read_text)
+    return file.read_text()
 
 
 def in_database(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from agentctl.auth.tokens.account_tokens import generate_account_token
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
+from tests.conditions import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -52,9 +53,8 @@ def test_a_new_token_works(agentctl: Agentctl, through: Agentctl, name: str, dem
     assert (listed.code, listed.lines) == (0, ["echo"])
     assert agentctl("teams", "list", *there, env=as_account).code == 4
     assert through("accounts", "revoke", name, "--yes").code == 0
-    deadline = time.monotonic() + REVOKED_SECONDS
-    while (asked := agentctl("agents", "list", *there, env=as_account)).code == 0:
-        assert time.monotonic() < deadline
+    ask = partial(agentctl, "agents", "list", *there, env=as_account)
+    asked = wait_for(lambda: (done := ask()).code != 0 and done, REVOKED_SECONDS)
     assert asked.code == 4
     assert not TOKEN.search(asked.stderr + asked.stdout)
 

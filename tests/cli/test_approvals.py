@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import jwt
@@ -16,6 +16,7 @@ from agentctl.cli.files import write_key_pair
 from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.local_project import running_command, wait_for_line
 from tests.commands import Result
+from tests.conditions import wait_for
 from tests.process import base_environment, start_server
 
 CONFIG = """
@@ -91,14 +92,8 @@ def read_approval(agentctl: Agentctl, payers: Payers, run_id: str) -> dict[str, 
 
 
 def wait_for_status(agentctl: Agentctl, payers: Payers, run_id: str, status: str) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while True:
-        got = agentctl("runs", "get", run_id, "-o", "json", *payers.door("local"))
-        record = json.loads(got.stdout)
-        if record["status"] == status:
-            return
-        assert time.monotonic() < deadline, record
-        time.sleep(0.1)
+    get = partial(agentctl, "runs", "get", run_id, "-o", "json", *payers.door("local"))
+    wait_for(lambda: json.loads(get().stdout)["status"] == status, DEADLINE, lambda: get().stdout)
 
 
 def test_approved_call_is_made_by_a_server(

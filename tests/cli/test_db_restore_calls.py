@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Agentctl
+from tests.conditions import wait_for
 from tests.process import base_environment, start_server
 
 pytestmark = pytest.mark.slow
@@ -58,13 +57,6 @@ def refund() -> str:
         time.sleep(0.02)
     return "paid back"
 '''
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("moment", ["before the call", "during the call"])

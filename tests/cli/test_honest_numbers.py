@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,12 @@ import pytest
 from agentctl.server import create_app
 from tests.cli.held_tool import HOLD, NAPPER
 from tests.commands import Result, run_command
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 __all__ = ["model_endpoint"]
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    """Wait until a condition is true."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @dataclass

@@ -21,6 +21,7 @@ import pytest
 from tests.cli.conftest import TIMEOUT, Agentctl, Terminal
 from tests.cli.projects import make_project
 from tests.commands import shift_clock
+from tests.conditions import wait_for
 from tests.process import AGENTCTL, ServerProcess, serve_config
 
 AT_ONCE = ("keys", "rotate", "--wait", "0")
@@ -91,13 +92,6 @@ def asking(server: ServerProcess, token: str) -> Iterator[Counter[int]]:
         thread.join()
 
 
-def wait_until_refused(server: ServerProcess, token: str) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while ask(server, token) != 401:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("project", "options"), [(pem_project, ()), (jwks_project, ("--wait", "3"))]
@@ -117,19 +111,14 @@ def test_a_running_server_rejects_no_token_during_a_rotation(
             new = mint(agentctl)
             assert ask(server, new) == 200, "the key that signs is known at once"
             with asking(server, new) as of_new:
-                enough, deadline = of_old.total() + 100, time.monotonic() + TIMEOUT
-                while of_old.total() < enough or of_new.total() < 100:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.02)
+                enough = of_old.total() + 100
+                wait_for(lambda: of_old.total() >= enough and of_new.total() >= 100, TIMEOUT)
         assert of_old.keys() == of_new.keys() == {200}
         assert of_old.total() > 100
         with asking(server, new) as of_new:
             assert agentctl("keys", "rotate", "--finish", "--yes").code == 0
-            wait_until_refused(server, old)
-            deadline = time.monotonic() + TIMEOUT
-            while of_new.total() <= 20:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_for(lambda: ask(server, old) == 401, TIMEOUT)
+            wait_for(lambda: of_new.total() > 20, TIMEOUT)
         assert of_new.keys() == {200}
     assert not holds(agentctl, old)
 

@@ -8,7 +8,6 @@ import signal
 import socket
 import stat
 import subprocess
-import time
 import urllib.request
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo, serving
+from tests.cli.local_project import wait_for_line
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +90,7 @@ def test_the_demo_supports_several_workers(tmp_path: Path) -> None:
         assert _status(f"{demo.url}/sessions", None) == 200
         demo.run("s1", "hello", agent="slow", leave=True)
         demo.process.send_signal(signal.SIGINT)
-        _wait_for(
+        wait_for_line(
             tmp_path / "several.log", "stopping: waiting up to 5 s for 1 run; press Ctrl-C again "
         )
         demo.process.send_signal(signal.SIGINT)
@@ -102,7 +102,7 @@ def test_shutdown_reports_the_runs_that_it_waits_for(tmp_path: Path) -> None:
         log = tmp_path / "stopped.log"
         demo.run("s1", "hello", agent="slow", leave=True)
         demo.process.send_signal(signal.SIGINT)
-        _wait_for(log, "stopping: waiting up to 5 s for 1 run; press Ctrl-C again ")
+        wait_for_line(log, "stopping: waiting up to 5 s for 1 run; press Ctrl-C again ")
         demo.process.send_signal(signal.SIGINT)
         assert demo.process.wait(60) == 0
         assert log.read_text().splitlines()[-1] == "stopped"
@@ -151,13 +151,6 @@ def test_an_exposed_server_without_authorization_is_rejected(
     )
     assert ended.code == 2
     assert "--insecure-no-auth" in ended.stderr
-
-
-def _wait_for(log: Path, text: str) -> None:
-    deadline = time.monotonic() + 60
-    while text not in log.read_text():
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.02)
 
 
 def _status(url: str, token: str | None) -> int:

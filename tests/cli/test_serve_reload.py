@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from agentctl.config.extras import build_extra_command
 from agentctl.interface.requests import RunRequest
 from agentctl.remote import RemoteOperations
 from tests.cli.conftest import Agentctl
+from tests.cli.local_project import wait_for_line
 from tests.process import ServerProcess, serve_config
 
 pytestmark = pytest.mark.slow
@@ -80,11 +80,7 @@ def _start(server: ServerProcess) -> str:
 
 
 def _wait_for_reloads(server: ServerProcess, count: int) -> str:
-    deadline = time.monotonic() + 60
-    while server.log_text.count("new requests are served by the new process") < count:
-        assert time.monotonic() < deadline, server.log_text
-        time.sleep(0.02)
-    return server.log_text
+    return wait_for_line(server.log, "new requests are served by the new process", count)
 
 
 def _status(server: ServerProcess, run_id: str) -> str:

@@ -34,6 +34,7 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.demo import Demo
 from tests.cli.held_tool import HOLD, NAPPER
 from tests.commands import shift_clock
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -617,10 +618,7 @@ def busy(server: ThreadedServer) -> Iterator[ThreadedServer]:
         record: dict[str, Any] = server.client.get(f"/runs/{run_id}", headers=headers).json()
         return record
 
-    deadline = time.monotonic() + DEADLINE
-    while not began.exists() or len(get(team)["member_runs"]) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: began.exists() and len(get(team)["member_runs"]) >= 2, DEADLINE)
     cancel(server, "agents/napper", "busy-5", napper, user="ada")
     yield server
     (server.deployment.folder / "busy-5").touch()

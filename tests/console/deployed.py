@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import httpx2
 
+from tests.conditions import wait_for
 from tests.console.browser import SECONDS
 from tests.deployment import ADMIN
 from tests.server.threaded_server import ThreadedServer
@@ -115,7 +115,5 @@ def hold(server: ThreadedServer, session: str) -> None:
 
 def wait_for_status(server: ThreadedServer, place: str, status: str) -> None:
     """Wait until a run has a status."""
-    headers, deadline = server.bearer("me", *READS), time.monotonic() + SECONDS
-    while server.client.get(place, headers=headers).json()["status"] != status:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    headers = server.bearer("me", *READS)
+    wait_for(lambda: server.client.get(place, headers=headers).json()["status"] == status, SECONDS)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import apsw
 
+from tests.conditions import wait_for
 from tests.console.browser import SECONDS
 from tests.server.threaded_server import ThreadedServer
 
@@ -30,12 +30,10 @@ def open_sums(server: ThreadedServer) -> Iterator[apsw.Connection]:
     The library is that of the server, which is in the same process: if another one closes the file,
     the locks of the server are gone.
     """
-    deadline = time.monotonic() + SECONDS
     with closing(apsw.Connection(str(server.deployment.folder / "main.db"))) as store:
         store.set_busy_timeout(int(SECONDS * 1000))
-        while store.execute("SELECT count(*) FROM usage_ends").fetchone() != (0,):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        waiting = "SELECT count(*) FROM usage_ends"
+        wait_for(lambda: store.execute(waiting).fetchone() == (0,), SECONDS)
         with store:
             yield store
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections import Counter
 from pathlib import Path
+
+from tests.conditions import wait_for
 
 CHILD_SECONDS = 20.0
 
@@ -40,10 +41,8 @@ class GitLedger:
         Args:
             alive: process ids of the servers that live.
         """
-        deadline = time.monotonic() + CHILD_SECONDS
-        while self._find_orphans(alive):
-            assert time.monotonic() < deadline, "a program of a killed server did not end"
-            time.sleep(0.02)
+        problem = "a program of a killed server did not end"
+        wait_for(lambda: not self._find_orphans(alive), CHILD_SECONDS, problem)
 
     def _find_orphans(self, alive: set[int]) -> list[int]:
         orphans = []

@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,20 +28,13 @@ from typing import Any
 
 import httpx2
 
+from tests.conditions import wait_for
 from tests.endpoint import start_endpoint
 from tests.ports import find_free_port
 from tests.postgres_server import run_postgres_server
 
 HERE = Path(__file__).parent
 SECONDS = 180.0
-
-
-def wait_for(reached: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while not (result := reached()):
-        assert time.monotonic() < deadline, "the condition was not reached"
-        time.sleep(0.02)
-    return result
 
 
 def read_lines(folder: Path) -> list[str]:
@@ -76,7 +68,7 @@ def run_agentos(
         return False
 
     try:
-        wait_for(answers)
+        wait_for(answers, SECONDS)
         yield process, url
     finally:
         process.kill()
@@ -100,7 +92,7 @@ def kill_agentos(folder: Path, model_url: str) -> tuple[int, str]:
             ],
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        wait_for(lambda: count_lines(folder))
+        wait_for(lambda: count_lines(folder), SECONDS)
         process.send_signal(signal.SIGKILL)
         process.wait()
         asking.wait()
@@ -114,7 +106,7 @@ def kill_langgraph(folder: Path, model_url: str) -> tuple[int, str]:
     words = [sys.executable, str(HERE / "peer_langgraph.py")]
     subprocess.run([*words, "start", str(folder)], check=True, capture_output=True)
     working = subprocess.Popen([*words, "resume", str(folder)], stdout=subprocess.DEVNULL)
-    wait_for(lambda: count_lines(folder))
+    wait_for(lambda: count_lines(folder), SECONDS)
     working.kill()
     working.wait()
     done = subprocess.run(
@@ -145,7 +137,7 @@ def kill_queue_of_agentos(folder: Path, model_url: str, *, attempts: int) -> tup
             message = json.dumps([*plan, {"content": "done"}])
             body = {"message": message, "stream": "false", "background": "true", "session_id": "s"}
             run = httpx2.post(f"{url}/agents/worker/runs", data=body, timeout=SECONDS).json()
-            wait_for(lambda: count_lines(folder) == 2)
+            wait_for(lambda: count_lines(folder) == 2, SECONDS)
             process.kill()
             process.wait()
         with run_agentos(folder, model_url, *queue) as (_, url):
@@ -155,7 +147,7 @@ def kill_queue_of_agentos(folder: Path, model_url: str, *, attempts: int) -> tup
                 status = str(httpx2.get(path, timeout=SECONDS).json().get("status"))
                 return status if status in ("COMPLETED", "ERROR", "CANCELLED", "PAUSED") else ""
 
-            end = wait_for(read_end)
+            end = wait_for(read_end, SECONDS)
     return count_calls(folder), end
 
 
@@ -163,7 +155,7 @@ def kill_steps_of_langgraph(folder: Path, _model_url: str) -> tuple[str, str]:
     """Return how often each call was made, and the state of the graph in the end."""
     words = [sys.executable, str(HERE / "peer_langgraph.py")]
     working = subprocess.Popen([*words, "work", str(folder)], stdout=subprocess.DEVNULL)
-    wait_for(lambda: count_lines(folder) == 2)
+    wait_for(lambda: count_lines(folder) == 2, SECONDS)
     working.kill()
     working.wait()
     done = subprocess.run(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.conditions import wait_for
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, serve_config
@@ -48,21 +47,14 @@ def exist(pids: set[int]) -> bool:
     return False
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def end_and_check(server: ServerProcess, number: int, workers: int) -> None:
     """End the server with a signal and check that the programs of all processes end."""
     pid = server.process.pid
     parents = {pid} if workers == 1 else find_children(pid)
-    wait_until(lambda: len(find_programs(parents)) == workers)
+    wait_for(lambda: len(find_programs(parents)) == workers)
     programs = find_programs(parents)
     server.stop(number)
-    wait_until(lambda: not exist(programs))
+    wait_for(lambda: not exist(programs))
 
 
 @pytest.mark.parametrize("workers", [1, 2])

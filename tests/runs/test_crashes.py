@@ -13,6 +13,7 @@ import pytest
 
 from agentctl.interface.requests import CancelRequest
 from agentctl.runs.log.event_format import LOST_SEQ_STEP
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, Deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, start_server
@@ -69,13 +70,10 @@ def in_background(client: httpx2.Client, path: str) -> str:
 
 
 def until_final(client: httpx2.Client, run_id: str, seconds: float) -> dict[str, Any]:
-    deadline = time.monotonic() + seconds
-    while True:
-        run: dict[str, Any] = client.get(f"/runs/{run_id}").json()
-        if run["finished_at"] is not None:
-            return run
-        assert time.monotonic() < deadline, run
-        time.sleep(0.02)
+    def get() -> Any:
+        return client.get(f"/runs/{run_id}").json()
+
+    return dict(wait_for(lambda: (run := get())["finished_at"] and run, seconds, get))
 
 
 def live(client: httpx2.Client) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -12,19 +11,10 @@ import orjson
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
 
-__all__ = ["Event", "parse_events", "record", "start_and_disconnect", "wait_for"]
+__all__ = ["Event", "parse_events", "record", "start_and_disconnect"]
 
 Event = tuple[str, dict[str, Any], int]
 """Name, data and number."""
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Wait for a condition and return its first true value."""
-    deadline = time.monotonic() + seconds
-    while not (met := condition()):
-        assert time.monotonic() < deadline, "the condition was never met"
-        time.sleep(0.01)
-    return met
 
 
 def parse_events(lines: Iterator[str]) -> Iterator[Event]:

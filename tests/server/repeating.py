@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import apsw
 import httpx2
 
 from agentctl.server import create_app
+from tests.conditions import wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, start_server
@@ -155,28 +156,22 @@ class Place:
         self.wait_for_entries(entry, 1)
 
     def wait_for_entries(self, entry: str, number: int) -> None:
-        deadline = time.monotonic() + 60
-        while self.ledger().count(entry) < number:
-            assert time.monotonic() < deadline, self.ledger()
-            time.sleep(0.01)
+        wait_for(lambda: self.ledger().count(entry) >= number, problem=self.ledger)
 
     def wait_for_stored_call(self, run: Run, tool_call_id: str) -> None:
         """Wait until the database has the start of a tool call, which is stored after it begins."""
-        deadline = time.monotonic() + 60
         with contextlib.closing(apsw.Connection(str(self.folder / "main.db"))) as connection:
-            while not any(
-                event.data.get("tool", {}).get("tool_call_id") == tool_call_id
-                for event in stored_events(connection, run["run_id"])
-            ):
-                assert time.monotonic() < deadline, self.get(run["run_id"])
-                time.sleep(0.01)
+
+            def is_stored() -> bool:
+                events = stored_events(connection, run["run_id"])
+                calls = (event.data.get("tool", {}).get("tool_call_id") for event in events)
+                return tool_call_id in calls
+
+            wait_for(is_stored, problem=lambda: self.get(run["run_id"]))
 
     def wait_for_end(self, run: Run) -> Run:
-        deadline = time.monotonic() + 60
-        while (record := self.get(run["run_id"]))["finished_at"] is None:
-            assert time.monotonic() < deadline, record
-            time.sleep(0.02)
-        return record
+        get = partial(self.get, run["run_id"])
+        return dict(wait_for(lambda: (now := get())["finished_at"] and now, problem=get))
 
     def cancel(self, component: str, run: Run) -> None:
         path = f"/{component}/runs/{run['run_id']}/cancel?session_id={run['session_id']}&wait=30"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ import httpx2
 import pytest
 
 from agentctl.server import create_app
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
@@ -126,20 +126,12 @@ def _work(host: ThreadedServer, session: str, purpose: str = "summary") -> list[
     return [run for run in runs if run["purpose"] == purpose]
 
 
-def _wait_for(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
-
-
 def _wait_for_cover(host: ThreadedServer, session: str, runs: int) -> dict[str, Any]:
     def covered() -> dict[str, Any] | None:
         summary = _summary(host, session)
         return summary if summary and summary["covered_runs"] >= runs else None
 
-    found: dict[str, Any] = _wait_for(covered)
+    found: dict[str, Any] = wait_for(covered)
     return found
 
 
@@ -151,7 +143,7 @@ def test_a_session_is_summarized_after_each_run(
     # The model echoes its input: the turn.
     assert summary["summary"] == "User:\nI live in Rome\n\nAssistant:\nI live in Rome"
     assert summary["updated_at"] >= first["finished_at"]
-    (work,) = _wait_for(lambda: _work(served, "s1"))
+    (work,) = wait_for(lambda: _work(served, "s1"))
     assert (work["status"], work["parent_run_id"]) == ("COMPLETED", first["run_id"])
     assert work["metrics"]["total_tokens"] > 0
     session = _get(served, "/sessions/s1")
@@ -200,7 +192,7 @@ def test_summary_that_is_too_long_leaves_the_last_one(served: ThreadedServer) ->
     first = _wait_for_cover(served, "long", 1)
     # The model echoes its input, which has up to 4,000 characters of both texts.
     _run(served, "/agents/summarized", "x" * 5_000, "long")
-    _wait_for(lambda: [run for run in _work(served, "long") if run["status"] == "ERROR"])
+    wait_for(lambda: [run for run in _work(served, "long") if run["status"] == "ERROR"])
     assert _summary(served, "long") == first
 
 
@@ -221,7 +213,7 @@ def test_a_team_is_summarized(served: ThreadedServer) -> None:
 
 def test_a_failed_summary_keeps_the_old_one(served: ThreadedServer) -> None:
     _run(served, "/agents/unlucky", "one", "s4")
-    failed = _wait_for(lambda: [run for run in _work(served, "s4") if run["status"] == "ERROR"])
+    failed = wait_for(lambda: [run for run in _work(served, "s4") if run["status"] == "ERROR"])
     assert failed[0]["error"]["code"] == "MODEL_REJECTED"
     assert _summary(served, "s4") is None
     headers = served.bearer("me", *SCOPES)
@@ -235,7 +227,7 @@ def test_work_is_live_cancelled_like_a_run_and_done_once(
     for number in range(3):
         record = _run(served, "/agents/stuck", f"message {number}", "s5")
         assert record["status"] == "COMPLETED"
-    live = _wait_for(lambda: _get(served, "/runs?live=true&session_id=s5")["data"])
+    live = wait_for(lambda: _get(served, "/runs?live=true&session_id=s5")["data"])
     assert [(run["purpose"], run["status"]) for run in live] == [("summary", "RUNNING")]
     headers = served.bearer("me", *SCOPES)
     busy = served.client.post("/sessions/s5/summarize", headers=headers)
@@ -250,7 +242,7 @@ def test_work_is_live_cancelled_like_a_run_and_done_once(
 
 def test_live_work_blocks_neither_runs_nor_deletion(served: ThreadedServer) -> None:
     _run(served, "/agents/single", "one", "s6")
-    _wait_for(lambda: _work(served, "s6"))
+    wait_for(lambda: _work(served, "s6"))
     assert _run(served, "/agents/single", "two", "s6")["status"] == "COMPLETED"
     headers = served.bearer("me", *SCOPES)
     assert served.client.delete("/sessions/s6", headers=headers).status_code == 204
@@ -269,7 +261,7 @@ def test_a_summary_on_request_covers_the_new_runs(served: ThreadedServer) -> Non
 def test_facts_are_extracted_after_a_run_once(served: ThreadedServer) -> None:
     for count in (1, 2):
         _run(served, "/agents/extractor", "I like tea", "s8")
-        _wait_for(
+        wait_for(
             lambda count=count: (
                 [run["status"] for run in _work(served, "s8", "memory")] == ["COMPLETED"] * count
             )
@@ -303,7 +295,7 @@ def test_runs_at_the_same_time_have_one_summary_at_a_time(served: ThreadedServer
         assert answer.status_code in (200, 409), answer.text
         return answer.status_code == 200
 
-    _wait_for(is_covered)
+    wait_for(is_covered)
     work = sorted(_work(served, "s10"), key=lambda run: str(run["started_at"]))
     for earlier, later in pairwise(work):
         assert earlier["finished_at"] <= later["started_at"]
@@ -351,15 +343,15 @@ memory = {{ mode = "after_run", model = "{facts}" }}
         ):
             assert client.post("/agents/killed/runs", json=body).json()["status"] == "COMPLETED"
             if killed:
-                _wait_for(lambda client=client: len(_live(client)) == 2)
+                wait_for(lambda client=client: len(_live(client)) == 2)
                 server.process.kill()
                 server.process.wait()
                 continue
-            summary = _wait_for(
+            summary = wait_for(
                 lambda client=client: client.get("/sessions/k").json()["session_summary"]
             )
             assert summary["summary"].count("I like tea") == 4
-            _wait_for(lambda client=client: not _live(client))
+            wait_for(lambda client=client: not _live(client))
             (memory,) = client.get("/memories").json()["data"]
             assert memory["memory"] == "I like tea"
             runs = client.get("/runs?limit=100").json()["data"]

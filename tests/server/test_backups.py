@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
@@ -14,6 +13,7 @@ import pytest
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import audit
 from tests.commands import run_command
+from tests.conditions import wait_for
 from tests.process import base_environment, serve_config
 from tests.runs.components import LONG
 from tests.service.test_backups import build_entry
@@ -39,13 +39,6 @@ url = "sqlite:///main.db"
 """
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
 def test_killed_server_leaves_no_half_backup(tmp_path: Path) -> None:
     config, folder = tmp_path / "agentctl.toml", tmp_path / "backups"
     config.write_text(CONFIG)
@@ -64,13 +57,15 @@ def test_killed_server_leaves_no_half_backup(tmp_path: Path) -> None:
             file.unlink()  # so that a backup is due
         with serve_config(config) as server:
             # A busy machine may see the backup only when it is complete.
-            wait_for(lambda: list(folder.glob("main-*")), "no backup begins")
+            wait_for(lambda: list(folder.glob("main-*")), problem="no backup begins")
             time.sleep(random.uniform(0, 0.8) if LONG else 0)
             server.process.kill()
             server.process.wait()
         # The process that copies ends with its server; a later kill leaves a copy without a name.
         unfinished = "*.part*" if LONG else "*.new*"
-        wait_for(lambda pattern=unfinished: not list(folder.glob(pattern)), "the half copy stays")
+        wait_for(
+            lambda pattern=unfinished: not list(folder.glob(pattern)), problem="the half copy stays"
+        )
         code, listed = agentctl("db", "backups", "--check")
         assert (code, "unverified" in listed) == (0, False), listed
         finished = len(list(folder.glob("*.db")))
@@ -80,11 +75,11 @@ def test_killed_server_leaves_no_half_backup(tmp_path: Path) -> None:
     half = folder / "main-20261101T000000Z.db.new.part"
     half.touch()  # as after a failure of the machine
     with serve_config(config) as server:
-        wait_for(lambda: list(folder.glob("*.db")), server.log_text)
+        wait_for(lambda: list(folder.glob("*.db")), problem=lambda: server.log_text)
         assert not half.exists()
         (address,) = re.findall(r"metrics: (\S+)", server.log_text)
         family = 'agentctl_backup_age_seconds{database="main",worker="0"} '
-        wait_for(lambda: family in httpx2.get(address).text, "no metric")
+        wait_for(lambda: family in httpx2.get(address).text, problem="no metric")
         assert 'agentctl_backup_failures_total{database="main",worker="0"} 0.0' in (
             httpx2.get(address).text
         )

@@ -6,7 +6,6 @@ docs/security-cases.md M21.
 from __future__ import annotations
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
@@ -99,9 +99,6 @@ def test_runs_complete_under_a_provider_that_refuses_half(
             "/agents/later/runs",
             json={"message": "x", "background": True, "stream": False, "session_id": "waits"},
         ).json()["run_id"]
-        deadline = time.monotonic() + 60
-        while not model_endpoint.requests("later:25") or model_endpoint.open_calls():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: model_endpoint.requests("later:25") and not model_endpoint.open_calls())
         answer = client.post(f"/agents/later/runs/{run_id}/cancel?session_id=waits&wait=30").json()
         assert (answer["cancel"], answer["status"]) == ("stopped", "CANCELLED")

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from agentctl.server.transport import protocol
 from agentctl.server.transport.protocol import HttpProtocol, build_protocol_class
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, Deployment
 from tests.process import serve_config
 from tests.server.raw_http import RawConnection, check_error, open_raw_connection
@@ -178,10 +179,7 @@ def test_client_that_reads_nothing_is_disconnected(host: ThreadedServer) -> None
         connection.send(GET.replace(b"/health", b"/large"))
         inode = established(host.port)
         assert inode
-        deadline = time.monotonic() + LATE
-        while established(host.port) & inode:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(lambda: not established(host.port) & inode, LATE)
 
 
 @pytest.mark.slow

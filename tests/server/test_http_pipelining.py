@@ -16,10 +16,10 @@ import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
-from tests.server.event_streams import wait_for
 from tests.server.raw_http import check_error, open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

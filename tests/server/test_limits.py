@@ -23,12 +23,12 @@ from agentctl.config.upkeep import Quotas
 from agentctl.server import create_app
 from agentctl.server.transport.protocol import build_protocol_class
 from tests.commands import run_command
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.docs.pages import page
 from tests.endpoint import ModelEndpoint
 from tests.process import base_environment
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
-from tests.server.event_streams import wait_for
 from tests.server.raw_http import open_raw_connection
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

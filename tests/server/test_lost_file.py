@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, Deployment
 from tests.process import ServerProcess, run_agentctl, serve_config
 
@@ -38,11 +39,8 @@ def start_run(client: httpx2.Client, agent: str = "echo") -> httpx2.Response:
     return client.post(f"/agents/{agent}/runs", json=body)
 
 
-def wait_for_status(ask: Callable[[], httpx2.Response], status: int, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while (found := ask().status_code) != status:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
+def wait_for_status(ask: Callable[[], httpx2.Response], status: int) -> None:
+    wait_for(lambda: ask().status_code == status, problem=lambda: ask().status_code)
 
 
 def check_start_is_refused(deployment: Deployment, name: str, *options: str) -> None:

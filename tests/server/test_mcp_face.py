@@ -19,10 +19,10 @@ from agentctl.interop.mcp.progress import INTERVAL_SECONDS
 from agentctl.runs.life.engine import CLIENT_DISCONNECTED
 from agentctl.runtime.mcp.library import IS_FIRST, ProtocolError
 from agentctl.server import create_app
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.server.event_streams import wait_for
 from tests.server.mcp_wire import LEGACY, McpWire
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
@@ -15,6 +13,7 @@ import pytest
 
 from agentctl.config.settings import Database
 from tests.commands import Result, run_command
+from tests.conditions import wait_for
 from tests.postgres import drop_schema, postgres_url
 from tests.process import base_environment, serve_config
 from tests.runs.components import LONG
@@ -126,14 +125,7 @@ class Clients:
     def wait_for_writes(self) -> None:
         """Wait until some more writes were acknowledged."""
         goal = len(self.kept) + REQUESTS
-        wait_for(lambda: len(self.kept) >= goal, f"no writes: {self.refused[-3:]}")
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
+        wait_for(lambda: len(self.kept) >= goal, problem=f"no writes: {self.refused[-3:]}")
 
 
 def write_config(folder: Path, name: str, *entries: Database, more: str = "") -> Path:
@@ -176,9 +168,9 @@ def test_acknowledged_writes_are_in_the_new_database(tmp_path: Path, postgres_ur
                 finished = copy("--finish", "--wait", "0", "--interrupt")
                 assert finished.code == 0, finished.stderr
                 count = len(clients.refused)
-                wait_for(lambda: len(clients.refused) > count, "writes go on")
+                wait_for(lambda: len(clients.refused) > count, problem="writes go on")
             assert set(clients.refused) == {(503, "DATABASE_MOVED")}
-            wait_for((tmp_path / "old" / "stopped").exists, "the live run goes on")
+            wait_for((tmp_path / "old" / "stopped").exists, problem="the live run goes on")
             assert asyncio.run(add_up(source)) == asyncio.run(add_up(target))
             kept = min(clients.kept)
             assert http.get(f"/sessions/{kept}").status_code == 200
@@ -188,7 +180,9 @@ def test_acknowledged_writes_are_in_the_new_database(tmp_path: Path, postgres_ur
             httpx2.Client(base_url=server.url, timeout=60) as http,
         ):
             runs = f"/agents/slow/runs/{slow}?session_id=slow"
-            wait_for(lambda: http.get(runs).json()["status"] == "ERROR", "the run does not end")
+            wait_for(
+                lambda: http.get(runs).json()["status"] == "ERROR", problem="the run does not end"
+            )
             assert http.get(runs).json()["error"]["code"] == "WORKER_LOST"
             found = http.get("/sessions", params={"search": max(clients.kept)}).json()["data"]
             assert [row["session_id"] for row in found] == [max(clients.kept)]
@@ -218,15 +212,17 @@ def test_live_run_of_another_database_stops_when_that_moves(
     try:
         with serve_config(config) as server, httpx2.Client(base_url=server.url, timeout=60) as http:
             stays, moves = start(http, "slow"), start(http, "elsewhere")
-            wait_for(lambda: read_status(http, "slow", stays) == "RUNNING", "no run begins")
-            wait_for(lambda: read_status(http, "elsewhere", moves) == "RUNNING", "no run begins")
+            wait_for(lambda: read_status(http, "slow", stays) == "RUNNING", problem="no run begins")
+            wait_for(
+                lambda: read_status(http, "elsewhere", moves) == "RUNNING", problem="no run begins"
+            )
             line = ("db", "copy", "--from", "second", "--to", "new", "--config", str(move))
             copied = run_command(
                 *line, "--finish", "--wait", "0", "--interrupt",
                 environment=base_environment(), folder=tmp_path,
             )  # fmt: skip
             assert copied.code == 0, copied.stderr
-            wait_for((tmp_path / "old" / "stopped-elsewhere").exists, "the run goes on")
+            wait_for((tmp_path / "old" / "stopped-elsewhere").exists, problem="the run goes on")
             assert read_status(http, "slow", stays) == "RUNNING"
             assert not (tmp_path / "old" / "stopped").exists()
         with (
@@ -234,7 +230,7 @@ def test_live_run_of_another_database_stops_when_that_moves(
             httpx2.Client(base_url=server.url, timeout=60) as http,
         ):
             lost = lambda: read_status(http, "elsewhere", moves) == "ERROR"  # noqa: E731
-            wait_for(lost, "the run does not end")
+            wait_for(lost, problem="the run does not end")
             assert read_status(http, "slow", stays) == "CANCELLED"
     finally:
         asyncio.run(drop_schema(moved))

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from agentctl.cli.root import app
 from agentctl.config.extras import build_extra_command
+from tests.conditions import wait_for
 from tests.deployment import Deployment
 from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint
 from tests.server.observed_server import MCP_SERVER, ObservedServer, serve_observed
 from tests.server.raw_http import open_raw_connection
-from tests.server.worker_server import wait_for
 
 MESSAGE = "words that a user sends to a model"
 EMPTY = (
@@ -304,10 +304,7 @@ def test_documentation_lists_every_metric(seen: ObservedServer) -> None:
 
 
 def test_mcp_servers_have_metrics(seen: ObservedServer) -> None:
-    deadline = time.monotonic() + 60
-    while seen.value("agentctl_mcp_connected", server="files") != 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: seen.value("agentctl_mcp_connected", server="files") == 1)
     assert seen.value("agentctl_mcp_connections_total", server="files") >= 1
     assert seen.value("agentctl_mcp_calls_total", server="files") == 0
 
@@ -362,10 +359,8 @@ def test_metrics_show_a_blocked_worker(pair: ObservedServer) -> None:
         os.kill(pid, signal.SIGCONT)
     wait_for(lambda: pair.value("agentctl_worker_up") == 2)
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while pid in children(pair.served.process.pid) or pair.value("agentctl_worker_up") < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_for(lambda: pid not in children(pair.served.process.pid))
+    wait_for(lambda: pair.value("agentctl_worker_up") == 2)
 
 
 def children(parent: int) -> list[int]:

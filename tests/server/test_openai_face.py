@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ import openai
 import pytest
 
 from agentctl.server import create_app
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -508,12 +508,11 @@ def test_client_that_leaves_cancels_the_run(served: ThreadedServer, client: open
             timeout=0.3,
             extra_headers={"X-Session-ID": "left-plain"},
         )
-    deadline = time.monotonic() + 60
+    # A busy server may start the run after the client has left.
     for left in (session_id, "left-plain"):
-        # A busy server may start the run after the client has left.
-        while [run["status"] for run in get_runs(served, left)] != ["CANCELLED"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_for(
+            lambda left=left: [run["status"] for run in get_runs(served, left)] == ["CANCELLED"]
+        )
 
 
 def test_audit_log_names_the_runs_and_their_refusals(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from agentctl.server import create_app
+from tests.conditions import wait_for
 from tests.endpoint import ModelEndpoint
 from tests.gated.site import SCOPES, Site, answer, call, create_site
 from tests.process import ServerProcess
@@ -344,7 +345,7 @@ def test_background_response_is_read_and_cancelled(
         model="clerk", input=json.dumps([answer(TWO[0])]), tools=[FLAT], background=True
     )
     assert created.status == "in_progress"
-    found = wait_for(client, created.id)
+    found = wait_for_response(client, created.id)
     assert [item.type for item in found.output] == ["function_call"]
     call_id = found.output[0].call_id
     result: Any = {"type": "function_call_output", "call_id": call_id, "output": "one"}
@@ -352,7 +353,7 @@ def test_background_response_is_read_and_cancelled(
         model="clerk", input=[result], previous_response_id=created.id, background=True
     )
     assert continued.status == "in_progress"
-    assert wait_for(client, continued.id).output_text == "one"
+    assert wait_for_response(client, continued.id).output_text == "one"
     before = model_endpoint.open_calls()
     hanging = client.responses.create(
         model="clerk", input=json.dumps([{"hang": True}]), background=True
@@ -362,12 +363,9 @@ def test_background_response_is_read_and_cancelled(
     model_endpoint.wait_for_open(before, 60)
 
 
-def wait_for(client: openai.OpenAI, response_id: str, status: str = "completed") -> Any:
-    deadline = time.monotonic() + 60
-    while (found := client.responses.retrieve(response_id)).status != status:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
+def wait_for_response(client: openai.OpenAI, response_id: str, status: str = "completed") -> Any:
+    get = partial(client.responses.retrieve, response_id)
+    return wait_for(lambda: (found := get()).status == status and found)
 
 
 def serve(site: Site, workers: int) -> AbstractContextManager[ThreadedServer | ServerProcess]:
@@ -416,7 +414,7 @@ def test_run_whose_results_never_come_is_cancelled(
         found = client.responses.create(
             model="clerk", input=json.dumps([answer(TWO[0])]), tools=[FLAT]
         )
-        stored = wait_for(client, found.id, "cancelled")
+        stored = wait_for_response(client, found.id, "cancelled")
         assert stored.error is not None
         assert "did not give the result" in stored.error.message
         assert len(model_endpoint.requests("plan")) == calls + 1

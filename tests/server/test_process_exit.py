@@ -11,13 +11,13 @@ import re
 import signal
 import subprocess
 import termios
-import time
 from functools import partial
 from pathlib import Path
 
 import httpx2
 import pytest
 
+from tests.conditions import wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -288,10 +288,7 @@ def test_signal_ends_a_local_run_whose_work_ignores_its_cancel(
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     ) as process:
         try:
-            deadline = time.monotonic() + SECONDS
-            while not has_begun(leaving, name):
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_for(lambda: has_begun(leaving, name), SECONDS)
             process.send_signal(number)
             _, said = process.communicate(timeout=END_SECONDS)
         finally:

@@ -18,10 +18,11 @@ from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.server import create_app
 from tests.agui.protocol import parse_stream
 from tests.commands import run_command
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.server.event_streams import Event, parse_events, wait_for
+from tests.server.event_streams import Event, parse_events
 from tests.server.test_mcp_face import connect, get_text
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 

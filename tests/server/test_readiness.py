@@ -15,11 +15,11 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
+from tests.conditions import wait_for
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres import postgres_schemas, postgres_url
 from tests.process import serve_config
-from tests.server.worker_server import wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ import apsw
 import httpx2
 import pytest
 
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.process import AGENTCTL, ServerProcess, run_agentctl, serve_config
 
@@ -58,13 +59,6 @@ def all_sessions(client: httpx2.Client, db: str = "main") -> set[str]:
     answer = client.get(f"/sessions?limit=100&db_id={db}")
     assert answer.status_code == 200
     return {session["session_id"] for session in answer.json()["data"]}
-
-
-def until(holds: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def can_mount(folder: Path) -> bool:
@@ -150,8 +144,8 @@ def test_full_disk_fails_writes_until_there_is_space(place: Place) -> None:
     unready = client.get("/ready")
     assert (unready.status_code, unready.json()["checks"]["database"]) == (503, "failed")
     place.disk.free(place.server)
-    until(lambda: client.get("/ready").status_code == 200)
-    until(lambda: create(client, "after", LARGE).status_code in (201, 409))
+    wait_for(lambda: client.get("/ready").status_code == 200)
+    wait_for(lambda: create(client, "after", LARGE).status_code in (201, 409))
     run = client.post("/agents/echo/runs", data={"message": "x", "stream": "false"})
     assert (run.status_code, run.json()["status"]) == (200, "COMPLETED")
     assert all_sessions(client) == kept | {"after", run.json()["session_id"]}
@@ -199,7 +193,7 @@ def test_foreign_lock_is_reported_until_released(place: Place) -> None:
         assert all_sessions(client, "second") == {"s1"}
         assert client.get("/ready").status_code == 503
         holder.execute("ROLLBACK")
-    until(lambda: client.get("/ready").status_code == 200)
+    wait_for(lambda: client.get("/ready").status_code == 200)
     assert create(client, "s2", db="second").status_code == 201
 
 
@@ -227,12 +221,12 @@ def test_server_recovers_from_missing_file_descriptors(place: Place) -> None:
     with ExitStack() as crowd:
         for _ in range(300):
             crowd.enter_context(socket.create_connection((url.host, url.port), timeout=60))
-        until(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 250)
+        wait_for(lambda: len(list(Path(f"/proc/{pid}/fd").iterdir())) >= 250)
         before = _cpu(pid)
         time.sleep(1)
         assert _cpu(pid) - before < 0.5
     with calling(place.server, place.deployment) as client:
-        until(lambda: _answers(client))
+        wait_for(lambda: _answers(client))
         assert create(client, "crowd").status_code == 201
         assert "crowd" in all_sessions(client)
 

@@ -14,9 +14,10 @@ import jwt
 import pytest
 
 from agentctl.server import create_app
+from tests.conditions import wait_for
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.server.event_streams import parse_events, wait_for
+from tests.server.event_streams import parse_events
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 MODULE = Path(__file__).with_name("context_code.py")

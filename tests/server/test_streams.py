@@ -8,9 +8,10 @@ import httpx2
 import pytest
 
 from agentctl.server import answers, create_app
+from tests.conditions import wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.server.event_streams import parse_events, record, start_and_disconnect, wait_for
+from tests.server.event_streams import parse_events, record, start_and_disconnect
 from tests.server.raw_http import open_raw_connection
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer, serve_in_thread

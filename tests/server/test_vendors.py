@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import httpx2
 import pytest
 
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint, vendor_endpoint
 from tests.process import serve_config
@@ -51,10 +51,7 @@ def test_hanging_call_in_a_thread_is_cancelled_and_shut_down(
         def start(number: int) -> str:
             body = {"message": "x", "background": True, "stream": False, "session_id": f"s{number}"}
             run_id: str = client.post("/agents/bedrock/runs", json=body).json()["run_id"]
-            deadline = time.monotonic() + 60
-            while len(vendor_endpoint.requests("hang")) < number:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_for(lambda: len(vendor_endpoint.requests("hang")) >= number)
             return run_id
 
         run_id = start(1)

@@ -20,13 +20,14 @@ import pytest
 
 from agentctl.server.processes.listener import adopt_socket, bind_socket
 from agentctl.server.processes.worker_handle import MAXIMUM_PAUSE, STEADY_SECONDS, Backoff
+from tests.conditions import wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.ports import find_free_port
 from tests.process import AGENTCTL, run_agentctl, start_agentctl
 from tests.process_states import is_alive, wait_for_ends
 from tests.server.mcp_wire import McpWire
-from tests.server.worker_server import WorkerServer, read_stream, serve_with_two_workers, wait_for
+from tests.server.worker_server import WorkerServer, read_stream, serve_with_two_workers
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,12 @@ import apsw
 import httpx2
 
 from agentctl.interface.requests import StreamEvent
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, Deployment
 from tests.process import ServerProcess, serve_config
 from tests.process_states import PATIENCE, STACKS, is_alive, wait_for_ends
 
-__all__ = ["WorkerServer", "read_stream", "serve_with_two_workers", "wait_for"]
+__all__ = ["WorkerServer", "read_stream", "serve_with_two_workers"]
 
 
 @dataclass(frozen=True)
@@ -148,11 +149,3 @@ def _events(lines: Iterator[str]) -> Iterator[StreamEvent]:
         elif fields.keys() >= {"id", "event", "data"}:
             yield StreamEvent(int(fields["id"]), fields["event"], fields["data"].encode())
             fields.clear()
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    """Wait for a condition; fail after a while."""
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)

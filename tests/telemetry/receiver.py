@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.conditions import wait_for
 
 WAIT_SECONDS = 60.0
 
@@ -54,10 +55,8 @@ class Collector:
 
     def wait_for(self, is_complete: Callable[[list[ReceivedSpan]], bool]) -> list[ReceivedSpan]:
         """Wait until the spans so far are complete, and return them."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not is_complete(list(self.spans)):
-            assert time.monotonic() < deadline, [span.name for span in self.spans]
-            time.sleep(0.05)
+        names = lambda: [span.name for span in self.spans]  # noqa: E731
+        wait_for(lambda: is_complete(list(self.spans)), WAIT_SECONDS, names)
         return list(self.spans)
 
     def wait_for_names(self, *names: str) -> list[ReceivedSpan]:

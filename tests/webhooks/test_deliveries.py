@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from tests.approvals.people import People
+from tests.conditions import wait_for
 from tests.deployment import Deployment
-from tests.server.event_streams import wait_for
 from tests.webhooks.conftest import OLD_SECRET, SECRET
 from tests.webhooks.receiver import Answer, Received, Receiver
 

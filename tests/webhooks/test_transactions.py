@@ -29,10 +29,10 @@ from agentctl.store.repositories import approvals, runs, sessions
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
 from agentctl.webhooks.signing import generate_secret
+from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.process import start_server
 from tests.run_specs import a_spec
-from tests.server.event_streams import wait_for
 from tests.webhooks.test_deliveries import find_differences
 
 T = TypeVar("T")
