@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
+
+import httpx2
 
 from agentctl.auth.keys.files import write_private_key
 from agentctl.auth.keys.signing import build_public_pem, generate_key
@@ -85,6 +88,15 @@ class Deployment:
         """Mint a token with the signing key of the folder; a module may need it for long."""
         lifetime = timedelta(seconds=seconds)
         return mint.mint_token(self.settings, subject, scopes, lifetime, session_id=session_id)
+
+    def bearer(self, subject: str | None, *scopes: str, **options: Any) -> dict[str, str]:
+        """Return header fields with a token; the options as of `token`."""
+        return {"Authorization": f"Bearer {self.token(subject, *scopes, **options)}"}
+
+    def client(self, url: str, subject: str = "me", *scopes: str) -> httpx2.Client:
+        """Open a client of a server, for an administrator unless there are scopes."""
+        headers = self.bearer(subject, *(scopes or (ADMIN,)))
+        return httpx2.Client(base_url=url, headers=headers, timeout=60)
 
     def principal(self, token: str) -> Principal:
         """Verify a token as the server does and return its principal."""

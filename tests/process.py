@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,12 +109,24 @@ class ServerProcess:
         return self.process.wait(STOP_SECONDS)
 
 
-@contextlib.contextmanager
-def serve_config(config: Path, *options: str, **more: Any) -> Iterator[ServerProcess]:
-    """Serve a configuration on a free port; `more` as for `start_server`."""
-    log, place = config.parent / "server.log", ("--config", str(config), "--port", "0")
-    with start_server(*place, *options, log=log, **more) as server:
-        yield server
+def serve_config(
+    config: Path,
+    *options: str,
+    log: str = "server.log",
+    variables: Mapping[str, str] | None = None,
+    **more: Any,
+) -> AbstractContextManager[ServerProcess]:
+    """Serve a configuration on a free port, in its folder.
+
+    Args:
+        log: name of the file in the folder for the text on stderr.
+        variables: environment variables in addition to those of this process.
+        more: `environment` and `program` as for `start_server`.
+    """
+    if variables is not None:
+        more["environment"] = {**os.environ, **variables}
+    place = ("--config", str(config), "--port", "0")
+    return start_server(*place, *options, log=config.parent / log, **more)
 
 
 @contextlib.contextmanager

@@ -149,7 +149,7 @@ def test_input_is_checked_before_the_run(server: WaitingServer, agent: str) -> N
 
 
 def request(server: WaitingServer, path: str, body: object = None) -> httpx2.Response:
-    headers = {"Authorization": f"Bearer {server.deployment.inner.token('ann', ADMIN)}"}
+    headers = server.deployment.inner.bearer("ann", ADMIN)
     method = "GET" if body is None else "POST"
     return httpx2.request(
         method, server.process.url + path, json=body, headers=headers, timeout=SECONDS

@@ -64,11 +64,11 @@ class Leaver:
             return parse_stream(response.iter_lines())
 
     def run(self, run_id: str) -> Any:
-        headers = {"Authorization": f"Bearer {self._deployment.token('root', ADMIN)}"}
+        headers = self._deployment.bearer("root", ADMIN)
         return httpx2.get(f"{self._url}/runs/{run_id}", headers=headers).json()
 
     def cancel(self, run_id: str) -> None:
-        headers = {"Authorization": f"Bearer {self._deployment.token('root', ADMIN)}"}
+        headers = self._deployment.bearer("root", ADMIN)
         path = f"{self._url}/agents/hang/runs/{run_id}/cancel"
         assert httpx2.post(path, headers=headers).status_code == 200
 

@@ -9,7 +9,6 @@ recorded end, and the number of runs whose work continued at that time.
 from __future__ import annotations
 
 import asyncio
-import os
 import statistics
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from agentctl.interface.requests import CancelRequest, RunRequest
 from tests.conformance.server import ConformanceServer, create_conformance_deployment
 from tests.conformance.table import KINDS
 from tests.endpoint import ModelEndpoint, start_endpoint
-from tests.process import start_server
+from tests.process import serve_config
 
 WORKS = {
     "hang": "model",
@@ -121,10 +120,8 @@ def main(count: int) -> None:
         with tempfile.TemporaryDirectory() as directory:
             folder = Path(directory)
             deployment = create_conformance_deployment(folder, endpoint.base_url)
-            options = ("--config", str(deployment.path), "--port", "0")
-            environment = {**os.environ, "MODEL_URL": endpoint.base_url}
-            log = folder / "server.log"
-            with start_server(*options, log=log, environment=environment) as process:
+            variables = {"MODEL_URL": endpoint.base_url}
+            with serve_config(deployment.path, variables=variables) as process:
                 server = ConformanceServer(process.url, deployment)
                 results = asyncio.run(measure_all(server, endpoint, count))
         print("\n".join(format_lines(results)))

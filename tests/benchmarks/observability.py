@@ -27,7 +27,7 @@ from tests.benchmarks.load import Load
 from tests.benchmarks.measure import run_rounds
 from tests.benchmarks.seeding import seed_database
 from tests.benchmarks.work import Session, create_work
-from tests.process import base_environment, start_server
+from tests.process import base_environment, serve_config
 
 ROUNDS = 7
 SECONDS = 1
@@ -70,9 +70,8 @@ def main(rounds: int) -> None:
         seed_database(work)
         servers = {}
         for number, (name, more) in enumerate(VARIANTS.items()):
-            config = ("--config", str(work.folder / "agentctl.toml"), "--port", "0")
-            log = work.folder / f"server-{number}.log"
-            server = start_server(*config, log=log, environment=base_environment() | more)
+            config, log = work.folder / "agentctl.toml", f"server-{number}.log"
+            server = serve_config(config, log=log, environment=base_environment() | more)
             servers[name] = stack.enter_context(server)
         for path in PATHS:
             acts = {

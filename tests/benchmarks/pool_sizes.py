@@ -67,7 +67,7 @@ def _start(
     server = Server(str(size), deployment)
     server.start()
     stack.callback(server.stop)
-    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN, seconds=3_600)}"}
+    headers = deployment.bearer("me", ADMIN, seconds=3_600)
     limits = httpx2.Limits(max_connections=None)
     return httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=60, limits=limits)
 

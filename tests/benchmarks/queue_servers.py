@@ -27,7 +27,7 @@ from tests.benchmarks.cluster import read_cpu_seconds
 from tests.benchmarks.load import cpu_seconds
 from tests.deployment import ADMIN, create_deployment
 from tests.postgres_server import run_postgres_server
-from tests.process import base_environment, start_server
+from tests.process import base_environment, serve_config
 
 SERVERS, SLOTS = 3, 20
 
@@ -184,11 +184,8 @@ def serve(count: int, slots: int, on_busy: str = "enqueue") -> Iterator[Servers]
         token = deployment.token("ann", ADMIN, seconds=7_200)
         servers = Servers(folder, postgres.log.parent, {"Authorization": f"Bearer {token}"})
         for number in range(count):
-            options = ("--config", str(deployment.path), "--port", "0")
-            log = folder / f"server-{number}.log"
-            running = context.enter_context(
-                start_server(*options, log=log, environment=base_environment())
-            )
+            options = {"log": f"server-{number}.log", "environment": base_environment()}
+            running = context.enter_context(serve_config(deployment.path, **options))
             servers.places.append((int(running.url.rpartition(":")[2]), running.process.pid))
         yield servers
 

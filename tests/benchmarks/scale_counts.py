@@ -309,7 +309,7 @@ async def measure(seconds: float) -> AsyncIterator[str]:
         await admin.close()
         with _running_servers(postgres, Path(folder)) as servers:
             deployment = servers[0].deployment
-            headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN, seconds=3_600)}"}
+            headers = deployment.bearer("me", ADMIN, seconds=3_600)
             meter = Meter(postgres, SCHEMA)
             await meter.open()
             cluster = Cluster(meter, servers, headers)

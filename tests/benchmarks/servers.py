@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.benchmarks.load import CONNECTIONS, FORM, Load, resident_megabytes
 from tests.benchmarks.work import Work, wait_for_port
 from tests.ports import find_free_port
-from tests.process import base_environment, start_server
+from tests.process import base_environment, serve_config
 
 __all__ = [
     "ROOT",
@@ -93,9 +93,8 @@ class RunningServer:
 @contextmanager
 def serve_agentctl(work: Work, *options: str) -> Iterator[RunningServer]:
     """Run `agentctl serve` with the configuration of the work."""
-    place = ("--config", str(work.folder / "agentctl.toml"), "--port", "0", *options)
-    log = work.folder / "server.log"
-    with start_server(*place, log=log, environment=base_environment()) as server:
+    config = work.folder / "agentctl.toml"
+    with serve_config(config, *options, environment=base_environment()) as server:
         yield RunningServer(int(server.url.rpartition(":")[2]), server.process.pid, work)
 
 

@@ -30,7 +30,7 @@ from tests.benchmarks.measure import Row, at_most, build_figure_row
 from tests.benchmarks.paced import build_word
 from tests.benchmarks.servers import serve_endpoint
 from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.process import ServerProcess, base_environment, start_server
+from tests.process import ServerProcess, base_environment, serve_config
 
 FILES = 16_384
 """Maximum number of open files of each process."""
@@ -238,10 +238,7 @@ def serve_deployment(folder: Path, url: str) -> Iterator[Setup]:
     """Run a new server."""
     folder.mkdir()
     deployment = create_deployment(folder, f"{url}/v1", extra=AGENT.format(url=f"{url}/v1"))
-    options = ("--config", str(deployment.path), "--port", "0")
-    with start_server(
-        *options, log=folder / "server.log", environment=base_environment()
-    ) as server:
+    with serve_config(deployment.path, environment=base_environment()) as server:
         yield Setup(server, url, deployment)
 
 

@@ -8,7 +8,6 @@ responds, so every attempt takes its whole time.
 
 from __future__ import annotations
 
-import os
 import socket
 import statistics
 import sys
@@ -22,7 +21,7 @@ import httpx2
 
 from agentctl.webhooks.signing import generate_secret
 from tests.deployment import ADMIN, create_deployment
-from tests.process import start_server
+from tests.process import serve_config
 from tests.webhooks.receiver import start_receiver
 
 ROUNDS, CALLERS = 7, 8
@@ -49,11 +48,9 @@ def start(stack: ExitStack, folder: Path, url: str | None) -> httpx2.Client:
     (folder / "quick_agent.py").write_text(AGENT)
     extra = AGENTS if url is None else AGENTS + ENDPOINT.format(url=url)
     deployment = create_deployment(folder, "http://127.0.0.1:1", extra=extra)
-    environment = {**os.environ, "BENCH_SECRET": generate_secret()}
-    place = ("--config", str(deployment.path), "--port", "0")
-    options = {"log": folder / "server.log", "environment": environment}
-    server = stack.enter_context(start_server(*place, **options))  # type: ignore[arg-type]
-    headers = {"Authorization": f"Bearer {deployment.token('boss', ADMIN, seconds=7_200)}"}
+    variables = {"BENCH_SECRET": generate_secret()}
+    server = stack.enter_context(serve_config(deployment.path, variables=variables))
+    headers = deployment.bearer("boss", ADMIN, seconds=7_200)
     return stack.enter_context(
         httpx2.Client(base_url=server.url, headers=headers, timeout=60, limits=NO_REUSE)
     )

@@ -26,7 +26,7 @@ from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import start_endpoint
 from tests.poolers.pgbouncer import MISSING, PgBouncer, find_pgbouncer, running_pgbouncer
 from tests.postgres_server import PostgresServer, list_children, run_postgres_server
-from tests.process import ServerProcess, start_server
+from tests.process import ServerProcess, serve_config
 from tests.releases import NEW, Program, build_program, extract_last_release
 
 __all__ = ["Cluster", "Engine", "PostgresCluster", "Server", "SqliteCluster", "start_cluster"]
@@ -102,13 +102,11 @@ class Server:
     def start(self) -> None:
         """Start the server and wait until it listens."""
         port = self.url.rpartition(":")[2] or "0"
-        log = self.deployment.folder / f"{self.name}-{len(self.logs) + 1}.log"
-        self.logs.append(log)
-        options = ("--config", str(self.deployment.path), "--port", port, *self._options)
-        environment = {**os.environ, **self._variables}
-        running = start_server(
-            *options, log=log, environment=environment, program=self._program.command
-        )
+        name = f"{self.name}-{len(self.logs) + 1}.log"
+        self.logs.append(self.deployment.folder / name)
+        options = ("--port", port, *self._options)
+        kind = {"variables": self._variables, "program": self._program.command}
+        running = serve_config(self.deployment.path, *options, log=name, **kind)
         self._running = self._context.enter_context(running)
         self.url = self._running.url
 

@@ -17,7 +17,7 @@ from tests.cli.conftest import Agentctl, Terminal
 from tests.cli.local_project import running_command, wait_for_line
 from tests.commands import Result
 from tests.conditions import wait_for
-from tests.process import base_environment, start_server
+from tests.process import base_environment, serve_config
 
 CONFIG = """
 [authorization]
@@ -54,9 +54,7 @@ def payers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Payers]:
     config = folder / "agentctl.toml"
     config.write_text(CONFIG)
     write_key_pair(folder / "audit.pem", "EdDSA")
-    environment = base_environment() | {"HOME": str(folder)}
-    place = ("--config", str(config), "--port", "0")
-    with start_server(*place, log=folder / "server.log", environment=environment) as server:
+    with serve_config(config, environment=base_environment() | {"HOME": str(folder)}) as server:
         yield Payers(server.url, config)
 
 

@@ -19,7 +19,7 @@ import pytest
 from agentctl.store.schema import SCHEMA_VERSION, TEXT_ROWS_SINCE, load_migrations
 from agentctl.store.sqlite.backup import hash_rows
 from tests.cli.conftest import Agentctl
-from tests.process import base_environment, start_server
+from tests.process import base_environment, serve_config
 from tests.store.old_databases import old_file
 
 pytestmark = pytest.mark.slow
@@ -291,9 +291,8 @@ def test_a_restored_backup_goes_on_with_nothing(
     config.write_text(CONFIG + 'on_busy = "enqueue"\n')
     where, backup = ("--config", str(config)), tmp_path / "b.db"
     environment = base_environment() | {"HOME": str(tmp_path)}
-    place = (*where, "--port", "0")
     assert agentctl("db", "migrate", *where).code == 0
-    with start_server(*place, log=tmp_path / "log", environment=environment) as server:
+    with serve_config(config, environment=environment) as server:
         url = ("--url", server.url, "--session", "busy", "-o", "json")
         start = ("runs", "start", "--agent", "slow", "-m", "x", "--background")
         run_id, queued = (json.loads(agentctl(*start, *url).stdout)["run_id"] for _ in range(2))

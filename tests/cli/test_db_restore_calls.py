@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Agentctl
 from tests.conditions import wait_for
-from tests.process import base_environment, start_server
+from tests.process import base_environment, serve_config
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +69,6 @@ def test_restored_approved_call_is_not_made_by_itself(
     ledger.touch()
     where, backup = ("--config", str(config)), tmp_path / "backup.db"
     environment = base_environment() | {"HOME": str(tmp_path)}
-    place = (*where, "--port", "0")
     assert agentctl("db", "migrate", *where).code == 0
     start = ("runs", "start", "--agent", "clerk", "-m", "refund", "--session", "s1")
     assert agentctl(*start, *where).code == 9
@@ -82,7 +81,7 @@ def test_restored_approved_call_is_not_made_by_itself(
         assert agentctl("db", "backup", str(backup), *where).code == 0
     else:
         slow.touch()
-        with start_server(*place, log=tmp_path / "log", environment=environment) as server:
+        with serve_config(config, environment=environment) as server:
             assert agentctl(*approve).code == 0
             wait_for(lambda: ledger.read_text() == "paid\n")
             made = 1
@@ -97,7 +96,7 @@ def test_restored_approved_call_is_not_made_by_itself(
     ended = agentctl("db", "restore", str(backup), "--replace", "-o", "json", *where)
     assert ended.code == 0, ended.stderr
     assert json.loads(ended.stdout)["unknown_calls"] == 1
-    with start_server(*place, log=tmp_path / "log", environment=environment) as server:
+    with serve_config(config, environment=environment) as server:
         url = ("--url", server.url)
         assert agentctl("runs", "start", "--agent", "echo", "-m", "it works", *url).code == 0
         run = json.loads(agentctl("runs", "get", run_id, "-o", "json", *url).stdout)

@@ -13,7 +13,7 @@ from tests.cli.conftest import Agentctl
 from tests.commands import Result
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.process import base_environment, start_server
+from tests.process import base_environment, serve_config
 
 __all__ = ["model_endpoint"]
 
@@ -40,9 +40,7 @@ def deployment(
 
 @pytest.fixture(scope="module")
 def url(deployment: Deployment) -> Iterator[str]:
-    options = ("--config", str(deployment.path), "--port", "0")
-    log, environment = deployment.folder / "server.log", base_environment()
-    with start_server(*options, log=log, environment=environment) as server:
+    with serve_config(deployment.path, environment=base_environment()) as server:
         yield server.url
 
 

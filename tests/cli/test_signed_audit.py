@@ -13,7 +13,7 @@ import pytest
 from agentctl.cli.files import write_key_pair
 from tests.cli.conftest import Agentctl
 from tests.cli.local_project import CONFIG, in_database
-from tests.process import base_environment, start_server
+from tests.process import base_environment, serve_config
 
 DEADLINE = 60.0
 
@@ -51,9 +51,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     config.write_text(TABLES + CONFIG + AGENT)
     (folder / "eager_signer.py").write_text(EAGER)
     write_key_pair(folder / "audit.pem", "EdDSA")
-    environment = base_environment() | {"HOME": str(folder)}
-    place = ("--config", str(config), "--port", "0")
-    with start_server(*place, log=folder / "server.log", environment=environment) as server:
+    with serve_config(config, environment=base_environment() | {"HOME": str(folder)}) as server:
         (folder / "url").write_text(server.url)
         yield folder
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -23,7 +22,7 @@ from tests.conformance.table import KINDS
 from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
-from tests.process import ServerProcess, start_server
+from tests.process import ServerProcess, serve_config
 
 __all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
@@ -65,6 +64,4 @@ def serve(
     deployment: Deployment, endpoint: ModelEndpoint, log: str
 ) -> AbstractContextManager[ServerProcess]:
     """Run a server process of the deployment."""
-    options = ("--config", str(deployment.path), "--port", "0")
-    environment = {**os.environ, "MODEL_URL": endpoint.base_url}
-    return start_server(*options, log=deployment.folder / log, environment=environment)
+    return serve_config(deployment.path, log=log, variables={"MODEL_URL": endpoint.base_url})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from tests.deployment import create_deployment
 from tests.docs.pages import page
 from tests.pauses.waiting import WaitingDeployment, WaitingServer
 from tests.peers.agents.model_server import Answer, Script, ScriptedModels, serve_models
-from tests.process import start_server
+from tests.process import serve_config
 
 PAGE = page("docs/agents.md")
 
@@ -86,9 +85,8 @@ def server(
         for name in modules
     ]
     deployment = create_deployment(folder, models.url, extra="\n\n".join(tables))
-    environment = {**os.environ, "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": f"{models.url}/v1"}
-    options = ("--config", str(deployment.path), "--port", "0")
-    with start_server(*options, log=folder / "server.log", environment=environment) as process:
+    variables = {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": f"{models.url}/v1"}
+    with serve_config(deployment.path, variables=variables) as process:
         yield WaitingServer(WaitingDeployment(deployment, models.url), process)
 
 

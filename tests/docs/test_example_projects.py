@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import subprocess
 import time
@@ -23,7 +22,7 @@ from agentctl.records.runs import RunRecord
 from agentctl.remote import RemoteOperations
 from tests.docs.pages import ROOT
 from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.process import ServerProcess, start_server
+from tests.process import ServerProcess, serve_config
 
 __all__ = ["model_endpoint"]
 
@@ -73,14 +72,8 @@ def _serve(
     config = project / "agentctl.toml"
     text = config.read_text().replace("https://api.openai.com/v1", endpoint.base_url)
     config.write_text(text.replace("gpt-5.2-mini", model))
-    environment = {
-        **os.environ,
-        "OPENAI_API_KEY": "test",
-        "OPENAI_BASE_URL": endpoint.base_url,
-        **variables,
-    }
-    place = ("--config", str(config), "--port", "0")
-    with start_server(*place, log=project / "server.log", environment=environment) as server:
+    variables = {"OPENAI_API_KEY": "test", "OPENAI_BASE_URL": endpoint.base_url, **variables}
+    with serve_config(config, variables=variables) as server:
         yield Project(server, project)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.loops import wait_until
-from tests.process import ServerProcess, start_server
+from tests.process import ServerProcess, serve_config
 
 SCOPES = (
     "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
@@ -130,12 +131,9 @@ class Site:
     def tools_called(self, run: Mapping[str, Any]) -> list[str]:
         return sorted(entry["tool"] for entry in self.ledger(run))
 
-    @contextlib.contextmanager
-    def serve(self, name: str = "server") -> Iterator[ServerProcess]:
+    def serve(self, name: str = "server") -> AbstractContextManager[ServerProcess]:
         """Run a server process."""
-        options = ("--config", str(self.deployment.path), "--port", "0")
-        with start_server(*options, log=self.deployment.folder / f"{name}.log") as server:
-            yield server
+        return serve_config(self.deployment.path, log=f"{name}.log")
 
     @contextlib.asynccontextmanager
     async def connect(self, server: ServerProcess) -> AsyncIterator[Operations]:
@@ -213,7 +211,7 @@ class Site:
         self, server: ServerProcess, rows: list[ApprovalRow], verb: Verb, **fields: Any
     ) -> None:
         """Let boss decide some approvals over HTTP."""
-        headers = {"Authorization": f"Bearer {self.deployment.token('boss', 'approvals:write')}"}
+        headers = self.deployment.bearer("boss", "approvals:write")
         async with httpx2.AsyncClient(base_url=server.url, headers=headers) as client:
             for row in rows:
                 path = f"/{row.component_type}s/{row.component_id}/approvals/{row.approval_id}"

@@ -85,7 +85,7 @@ def start(
     site: Site, server: ServerProcess | ThreadedServer, path: str, message: Any, **fields: Any
 ) -> httpx2.Response:
     text = message if isinstance(message, str) else json.dumps(message)
-    headers = {"Authorization": f"Bearer {site.deployment.token('ann', *SCOPES)}"}
+    headers = site.deployment.bearer("ann", *SCOPES)
     return httpx2.post(
         f"{server.url}{path}",
         json={"message": text, "stream": False, **fields},

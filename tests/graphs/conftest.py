@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from tests.conformance.server import ConformanceServer
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
-from tests.process import start_server
+from tests.process import serve_config
 
 __all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
@@ -32,7 +31,5 @@ def graphs(
         for name in re.findall(r"^(\w+): Any = ", source, re.MULTILINE)
     )
     deployment = create_deployment(folder, model_endpoint.base_url, extra=tables)
-    options = ("--config", str(deployment.path), "--port", "0")
-    environment = {**os.environ, "MODEL_URL": model_endpoint.base_url}
-    with start_server(*options, log=folder / "server.log", environment=environment) as process:
+    with serve_config(deployment.path, variables={"MODEL_URL": model_endpoint.base_url}) as process:
         yield ConformanceServer(process.url, deployment)

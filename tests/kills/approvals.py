@@ -17,7 +17,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import random
 import signal
 import sys
@@ -36,7 +35,7 @@ from tests.deployment import Deployment, create_deployment
 from tests.endpoint import start_endpoint
 from tests.kills.ledger import GitLedger
 from tests.postgres import postgres_schemas, running_postgres
-from tests.process import AGENTCTL, ServerProcess, start_server
+from tests.process import AGENTCTL, ServerProcess, serve_config
 
 SETTLE_SECONDS = 120.0
 """Maximum time until the runs of a round have ended."""
@@ -115,14 +114,11 @@ class Cluster:
     def start(self, slot: int, *, kill_at: int | None = None) -> None:
         """Start a server; with `kill_at` it kills itself before that statement of a leg."""
         stack = ExitStack()
-        log = self.deployment.folder / f"server-{slot}.log"
-        environment = dict(os.environ)
-        if kill_at is not None:
-            environment["AGENTCTL_KILL_AT"] = str(kill_at)
+        variables = {} if kill_at is None else {"AGENTCTL_KILL_AT": str(kill_at)}
+        program = PROGRAM if kill_at else AGENTCTL
         server = stack.enter_context(
-            start_server(
-                "--config", str(self.deployment.path), "--port", "0",
-                log=log, environment=environment, program=PROGRAM if kill_at else AGENTCTL,
+            serve_config(
+                self.deployment.path, log=f"server-{slot}.log", variables=variables, program=program
             )
         )  # fmt: skip
         self._servers[slot] = stack, server

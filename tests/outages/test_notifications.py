@@ -68,7 +68,7 @@ async def test_a_server_without_notifications_says_so_and_polls(
     way: ProxyApart, deployment: Deployment
 ) -> None:
     way.deafen(True)
-    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
+    headers = deployment.bearer("me", ADMIN)
     with serve_config(deployment.path) as served:
         async with httpx2.AsyncClient(base_url=served.url, headers=headers, timeout=60) as client:
             # Nothing waits for notifications before the first run.

@@ -10,7 +10,7 @@ import pytest
 from tests.commands import Result, run_command
 from tests.outages.proxy import ProxyApart, proxied_apart
 from tests.postgres_server import PostgresServer, execute
-from tests.process import start_server
+from tests.process import serve_config
 
 pytestmark = pytest.mark.slow
 
@@ -70,8 +70,7 @@ def test_server_does_not_start_with_another_schema(deployments: Path, pooler: Pr
     pooler.drop("search_path", "statement_timeout")
     run(deployments, pooler.url, "pooled_b", "version")
     log = deployments / "server.log"
-    place = ("--config", str(deployments / "agentctl.toml"), "--port", "0")
-    with pytest.raises(AssertionError), start_server(*place, log=log):
+    with pytest.raises(AssertionError), serve_config(deployments / "agentctl.toml"):
         pass
     assert "has lost settings: search_path" in log.read_text()
 

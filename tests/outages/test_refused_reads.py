@@ -20,7 +20,7 @@ import pytest
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.postgres_server import PostgresServer
-from tests.process import ServerProcess, start_server
+from tests.process import ServerProcess, serve_config
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,7 @@ def _build_request(door: str, text: str, origin: str) -> tuple[str, dict[str, An
             return "/agents/echo/runs", {"data": run}
 
 
-def _start_server(stack: contextlib.ExitStack, *options: str, log: Path) -> ServerProcess:
+def _start_server(stack: contextlib.ExitStack, config: Path) -> ServerProcess:
     """Start a server until it stays up, as a supervisor does.
 
     A busy machine does not connect it to its databases within their `wait_seconds`.
@@ -79,7 +79,7 @@ def _start_server(stack: contextlib.ExitStack, *options: str, log: Path) -> Serv
     deadline = time.monotonic() + 120
     while True:
         try:
-            return stack.enter_context(start_server(*options, log=log))
+            return stack.enter_context(serve_config(config))
         except AssertionError:
             if time.monotonic() > deadline:
                 raise
@@ -109,10 +109,9 @@ async def test_no_start_is_refused_after_its_commit(
     deployment = create_deployment(
         tmp_path, model_endpoint.base_url, databases=databases, extra=FACES, server=AGENTOS
     )
-    path = str(deployment.path)
-    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
+    headers = deployment.bearer("me", ADMIN)
     with contextlib.ExitStack() as stack:
-        process = _start_server(stack, "--config", path, "--port", "0", log=tmp_path / "log")
+        process = _start_server(stack, deployment.path)
         async with httpx2.AsyncClient(
             base_url=process.url,
             headers=headers,

@@ -94,7 +94,7 @@ class Cluster:
                     folder, self._model_url, databases=databases,
                     extra="[limits]\nconcurrent_runs = 1000\nfollowed_runs = 1000\n",
                 )  # fmt: skip
-                self.headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
+                self.headers = deployment.bearer("me", ADMIN)
             else:
                 first = self.servers[0].deployment
                 shutil.copytree(first.folder, folder, ignore=shutil.ignore_patterns("*.db*"))

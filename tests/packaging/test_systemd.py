@@ -106,7 +106,7 @@ def test_server_that_leaves_serves_open_connections(
 ) -> None:
     """The clients of open connections cannot know that the server leaves: none gets a reset."""
     server = manager.start(deployment)
-    headers = {"Authorization": f"Bearer {deployment.token('ada', ADMIN)}"}
+    headers = deployment.bearer("ada", ADMIN)
     run = {"message": "hello", "stream": "false"}
     with socket.create_connection(manager.listener.getsockname()) as unused:
         with httpx2.Client(base_url=manager.url, headers=headers) as kept:

@@ -23,7 +23,7 @@ from tests.loops import wait_until
 from tests.packaging.programs import PACKAGING, needs_packaging_mode
 from tests.packaging.test_release import install
 from tests.postgres import postgres_url
-from tests.process import ServerProcess, base_environment, start_server
+from tests.process import ServerProcess, base_environment, serve_config
 from tests.releases import NEW, Program, build_program, extract_last_release
 from tests.server.concurrent_callers import open_client
 
@@ -139,12 +139,13 @@ class Servers:
 
     async def start(self, program: Program) -> tuple[ServerProcess, httpx2.AsyncClient]:
         self._number += 1
-        log = self.deployment.folder / f"server-{self._number}.log"
-        options = ("--config", str(self.deployment.path), "--port", "0")
+        log = f"server-{self._number}.log"
         environment = base_environment() | program.variables
         server = await asyncio.to_thread(
             self._stack.enter_context,
-            start_server(*options, log=log, environment=environment, program=program.command),
+            serve_config(
+                self.deployment.path, log=log, environment=environment, program=program.command
+            ),
         )
         client = await self._stack.enter_async_context(open_client(self.deployment, server.url))
         return server, client

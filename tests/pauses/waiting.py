@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import time
@@ -16,7 +15,7 @@ import httpx2
 import orjson
 
 from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.process import ServerProcess, start_server
+from tests.process import ServerProcess, serve_config
 
 __all__ = ["WaitingDeployment", "WaitingServer", "create_waiting_deployment"]
 
@@ -115,7 +114,7 @@ class WaitingServer:
         self.process.stop(signal.SIGKILL)
 
     def _request(self, method: str, path: str, body: object = None, user: str = "ann") -> Any:
-        headers = {"Authorization": f"Bearer {self.deployment.inner.token(user, ADMIN)}"}
+        headers = self.deployment.inner.bearer(user, ADMIN)
         url = self.process.url + path
         answer = httpx2.request(method, url, json=body, headers=headers, timeout=SECONDS)
         assert answer.status_code < 300, f"{answer.status_code} {answer.text}"
@@ -137,10 +136,8 @@ class WaitingDeployment:
     @contextlib.contextmanager
     def serve(self, log: str = "server.log") -> Iterator[WaitingServer]:
         """Run a server process; a process that was killed may end as it did."""
-        environment = {**os.environ, "MODEL_URL": self.model_url}
-        options = ("--config", str(self.inner.path), "--port", "0")
-        path = self.inner.folder / log
-        with start_server(*options, log=path, environment=environment) as process:
+        variables = {"MODEL_URL": self.model_url}
+        with serve_config(self.inner.path, log=log, variables=variables) as process:
             yield WaitingServer(self, process)
 
 

@@ -23,7 +23,7 @@ from tests.deployment import create_deployment
 from tests.docs.pages import ROOT, page
 from tests.endpoint import ModelEndpoint, vendor_endpoint
 from tests.loops import wait_until
-from tests.process import base_environment, start_server
+from tests.process import base_environment, serve_config
 
 __all__ = ["vendor_endpoint"]
 
@@ -123,10 +123,8 @@ def serve(name: str, folder: Path, endpoint: ModelEndpoint) -> Iterator[Served]:
     (folder / "home").mkdir()
     given = {key: value.format(url=endpoint.root_url) for key, value in library.variables.items()}
     environment = {**base_environment(), **given, "HOME": str(folder / "home")}
-    options = ("--config", str(deployment.path), "--port", "0")
     program = (str(python), "-m", "agentctl")
-    log = folder / "server.log"
-    with start_server(*options, log=log, environment=environment, program=program) as process:
+    with serve_config(deployment.path, environment=environment, program=program) as process:
         yield Served(name, ConformanceServer(process.url, deployment), endpoint)
 
 

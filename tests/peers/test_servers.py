@@ -19,7 +19,7 @@ def test_open_server_describes_itself(open_peer: Peer) -> None:
 
 def test_locked_server_takes_the_tokens_of_the_key(locked_peer: Peer, keys: Deployment) -> None:
     assert httpx2.get(f"{locked_peer.url}/agents").status_code == 401
-    token = {"Authorization": f"Bearer {keys.token('u1', ADMIN)}"}
+    token = keys.bearer("u1", ADMIN)
     agents = httpx2.get(f"{locked_peer.url}/agents", headers=token).json()
     assert "echo" in [agent["id"] for agent in agents]
     form = {"message": "hello", "stream": "false"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import httpx2
@@ -16,7 +17,7 @@ from agentctl.runs.log.event_format import LOST_SEQ_STEP
 from tests.conditions import wait_for
 from tests.deployment import ADMIN, Deployment
 from tests.endpoint import ModelEndpoint
-from tests.process import ServerProcess, start_server
+from tests.process import ServerProcess, serve_config
 from tests.runs.shared_databases import SharedDatabases
 from tests.service.callers import admin, open_service
 
@@ -28,17 +29,14 @@ DELTAS = 25
 Event = tuple[int, str, dict[str, Any]]
 
 
-@contextlib.contextmanager
-def server(deployment: Deployment, name: str) -> Iterator[ServerProcess]:
+def server(deployment: Deployment, name: str) -> AbstractContextManager[ServerProcess]:
     """Start one of several servers on the same databases."""
-    log = deployment.folder / f"{name}.log"
-    with start_server("--config", str(deployment.path), "--port", "0", log=log) as served:
-        yield served
+    return serve_config(deployment.path, log=f"{name}.log")
 
 
 @contextlib.contextmanager
 def open_client(deployment: Deployment, served: ServerProcess) -> Iterator[httpx2.Client]:
-    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
+    headers = deployment.bearer("me", ADMIN)
     with httpx2.Client(base_url=served.url, headers=headers, timeout=60) as client:
         yield client
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.deployment import ADMIN, create_deployment
+from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
 
@@ -27,11 +27,7 @@ def serve_agents(folder: Path, endpoint: ModelEndpoint, extra: str) -> Iterator[
         extra: the part of the configuration with the models and agents.
     """
     deployment = create_deployment(folder, endpoint.base_url, extra=extra)
-    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
-    with (
-        serve_config(deployment.path) as server,
-        httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client,
-    ):
+    with serve_config(deployment.path) as server, deployment.client(server.url) as client:
         yield client
 
 

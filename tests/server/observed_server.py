@@ -122,7 +122,7 @@ def serve_observed(
     (folder / "watched_tools.py").write_text(TOOLS)
     extra = tools + more + LOG.format(form=form, level=level)
     deployment = create_deployment(folder, url, extra=extra)
-    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
+    headers = deployment.bearer("me", ADMIN)
     with (
         serve_config(deployment.path, *options) as served,
         httpx2.Client(base_url=served.url, headers=headers, timeout=60) as client,

@@ -16,7 +16,7 @@ from agentctl.server import create_app
 from tests.conditions import wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.process import ServerProcess, start_server
+from tests.process import ServerProcess, serve_config
 from tests.server.database_checks import stored_events
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -219,10 +219,8 @@ def serve_place(
     deployment: Deployment, endpoint: ModelEndpoint
 ) -> Iterator[tuple[Place, ServerProcess]]:
     """Serve the agents in a process."""
-    place = ("--config", str(deployment.path), "--port", "0")
-    log = deployment.folder / "server.log"
     with (
-        start_server(*place, log=log) as server,
+        serve_config(deployment.path) as server,
         httpx2.Client(base_url=server.url, timeout=60) as client,
     ):
         yield Place(ThreadedServer(deployment, server.url, client), endpoint), server

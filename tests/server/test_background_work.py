@@ -332,7 +332,7 @@ memory = {{ mode = "after_run", model = "{facts}" }}
     deployment = create_deployment(tmp_path / "world", model_endpoint.base_url)
     base = EXTRA.format(url=model_endpoint.base_url).split("[[agents]]")[0]
     config = deployment.path.read_text() + base
-    headers = {"Authorization": f"Bearer {deployment.token('me', *SCOPES)}"}
+    headers = deployment.bearer("me", *SCOPES)
     body = {"message": "I like tea", "session_id": "k", "stream": False}
     for killed, models in ((True, ("sleeper", "sleeper")), (False, ("second", "facts"))):
         text = config + agent.format(model=models[0], facts=models[1])

@@ -12,7 +12,7 @@ import pytest
 
 from tests.deployment import Deployment
 from tests.loops import wait_until
-from tests.process import ServerProcess, start_server
+from tests.process import ServerProcess, serve_config
 from tests.server.concurrent_callers import SECONDS, RequestedRun, check_order, open_client
 from tests.server.database_checks import (
     check_events,
@@ -53,8 +53,7 @@ async def test_loaded_server_drains_in_time_and_leaves_no_live_run(
     deployment.path.write_text(
         text.replace("drain_seconds = 1", f"drain_seconds = {DRAIN_SECONDS}")
     )
-    options = ("--config", str(deployment.path), "--port", "0", "--workers", str(workers))
-    with start_server(*options, log=deployment.folder / "server.log") as served:
+    with serve_config(deployment.path, "--workers", str(workers)) as served:
         async with open_client(deployment, served.url) as client:
             streams = [asked(number, stream=True) for number in range(RUNS)]
             plain = [asked(number, stream=False) for number in range(RUNS)]
@@ -82,7 +81,7 @@ async def all_are_begun(client: httpx2.AsyncClient) -> bool:
 
 async def check_draining(deployment: Deployment, served: ServerProcess) -> None:
     """Check that a draining server is not ready, rejects new runs and serves all else."""
-    headers = {"Authorization": f"Bearer {deployment.token('me', 'agents:run', 'sessions:read')}"}
+    headers = deployment.bearer("me", "agents:run", "sessions:read")
     limits = httpx2.Limits(max_keepalive_connections=0)
     async with httpx2.AsyncClient(
         base_url=served.url, headers=headers, limits=limits, timeout=SECONDS

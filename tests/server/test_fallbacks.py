@@ -10,11 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from tests.conditions import wait_for
-from tests.deployment import ADMIN, create_deployment
+from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
 
@@ -65,12 +64,7 @@ def test_runs_complete_under_a_provider_that_refuses_half(
     deployment = create_deployment(
         tmp_path, model_endpoint.base_url, extra=MODELS.format(url=model_endpoint.base_url)
     )
-    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
-
-    with (
-        serve_config(deployment.path) as served,
-        httpx2.Client(base_url=served.url, headers=headers, timeout=60) as client,
-    ):
+    with serve_config(deployment.path) as served, deployment.client(served.url) as client:
 
         def run(number: int) -> tuple[str, dict[str, Any]]:
             message = f"message {number} with some words"

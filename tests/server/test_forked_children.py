@@ -14,7 +14,7 @@ import pytest
 
 from tests.deployment import ADMIN, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.process import ServerProcess, serve_config, start_server
+from tests.process import ServerProcess, serve_config
 from tests.process_states import is_alive
 from tests.server.raw_http import open_raw_connection
 
@@ -69,7 +69,7 @@ def forking(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
 
 def call_tool(deployment: Deployment, server: ServerProcess, name: str) -> int:
     """Run the agent of a tool; return the number that the tool returned."""
-    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
+    headers = deployment.bearer("me", ADMIN)
     body = {"message": "{}", "stream": False}
     url = f"{server.url}/agents/{name}/runs"
     run = httpx2.post(url, json=body, headers=headers, timeout=60).json()
@@ -103,9 +103,7 @@ def test_children_of_a_killed_server_keep_no_port(forking: Deployment) -> None:
                 assert connection.ended()
                 with pytest.raises(ConnectionRefusedError):
                     wait_until_refused(int(metrics.partition("/")[0]))
-                log = forking.folder / "again.log"
-                place = ("--config", str(forking.path), "--port", port)
-                with start_server(*place, log=log) as again:
+                with serve_config(forking.path, "--port", port, log="again.log") as again:
                     assert httpx2.get(f"{again.url}/health", timeout=60).status_code == 200
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from tests.deployment import Deployment
 from tests.loops import wait_until
-from tests.process import AGENTCTL, ServerProcess, start_server
+from tests.process import AGENTCTL, ServerProcess, serve_config
 from tests.server.concurrent_callers import (
     SECONDS,
     RequestedRun,
@@ -348,12 +348,9 @@ def killed_at_start(deployment: Deployment, seconds: float) -> None:
         process.wait()
 
 
-@contextlib.contextmanager
 def serving(deployment: Deployment, name: str) -> Any:
     """Serve the deployment; several servers may do so."""
-    options = ("--config", str(deployment.path), "--port", "0")
-    with start_server(*options, log=deployment.folder / f"{name}.log") as served:
-        yield served
+    return serve_config(deployment.path, log=f"{name}.log")
 
 
 async def test_killed_server_keeps_acknowledged_runs(deployment: Deployment) -> None:

@@ -24,7 +24,7 @@ def client(app: object, base: str = "http://test") -> httpx2.AsyncClient:
 
 
 def bearer(deployment: Deployment, *scopes: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {deployment.token('me', *scopes)}"}
+    return deployment.bearer("me", *scopes)
 
 
 async def test_every_request_is_503_without_running(settled: Deployment) -> None:

@@ -21,7 +21,7 @@ from tests.conditions import wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.process import base_environment, serve_config, start_agentctl, start_server
+from tests.process import base_environment, serve_config, start_agentctl
 from tests.server.concurrent_callers import SECONDS, open_client
 from tests.server.database_checks import open_read_only
 
@@ -156,8 +156,7 @@ def statuses(deployment: Deployment) -> list[str]:
 async def test_signal_ends_a_server_with_work_that_ignores_its_cancel(
     leaving: Deployment, workers: int
 ) -> None:
-    options = ("--config", str(leaving.path), "--port", "0", "--workers", str(workers))
-    with start_server(*options, log=leaving.folder / "server.log") as served:
+    with serve_config(leaving.path, "--workers", str(workers)) as served:
         async with open_client(leaving, served.url) as client:
             for name in NAMES:
                 body = {"message": "{}", "background": True, "stream": False}
@@ -172,8 +171,7 @@ async def test_signal_ends_a_server_with_work_that_ignores_its_cancel(
 
 
 async def test_thread_in_native_code_does_not_abort_the_process(leaving: Deployment) -> None:
-    options = ("--config", str(leaving.path), "--port", "0")
-    with start_server(*options, log=leaving.folder / "server.log") as served:
+    with serve_config(leaving.path) as served:
         async with open_client(leaving, served.url) as client:
             body = {"message": "{}", "background": True, "stream": False}
             answer = await client.post("/agents/call-native/runs", json=body)

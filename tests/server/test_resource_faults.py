@@ -34,7 +34,7 @@ LARGE = {"text": "x" * 100_000}
 
 @contextlib.contextmanager
 def calling(server: ServerProcess, deployment: Deployment) -> Iterator[httpx2.Client]:
-    headers = {"Authorization": f"Bearer {deployment.token('ann', ADMIN)}"}
+    headers = deployment.bearer("ann", ADMIN)
     with httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client:
         yield client
 

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from agentctl.server import create_app
-from tests.deployment import ADMIN, create_deployment
+from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
 
@@ -42,10 +42,9 @@ def client(
     )
     url = model_endpoint.base_url
     deployment = create_deployment(folder, url, extra=AGENTS.format(url=url))
-    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
     with (
         serve_in_thread(deployment, create_app(deployment.settings)) as host,
-        httpx2.Client(base_url=host.url, headers=headers, timeout=60) as client,
+        deployment.client(host.url) as client,
     ):
         yield client
 

@@ -14,7 +14,7 @@ import pytest
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.server import create_app
-from tests.deployment import ADMIN, create_deployment
+from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
 
@@ -42,10 +42,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(folder: Path, model_endpoint: ModelEndpoint) -> Iterator[httpx2.Client]:
     extra = "".join(map(entry, NAMES))
     deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
-    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
     with (
         serve_in_thread(deployment, create_app(deployment.settings)) as host,
-        httpx2.Client(base_url=host.url, headers=headers, timeout=60) as client,
+        deployment.client(host.url) as client,
     ):
         yield client
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from tests.conditions import wait_for
-from tests.deployment import ADMIN, create_deployment
+from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint, vendor_endpoint
 from tests.process import serve_config
 
@@ -41,12 +40,7 @@ def test_hanging_call_in_a_thread_is_cancelled_and_shut_down(
     vendor_endpoint.forget()
     extra = MODELS.format(url=vendor_endpoint.root_url)
     deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=extra)
-    headers = {"Authorization": f"Bearer {deployment.token('me', ADMIN)}"}
-
-    with (
-        serve_config(deployment.path) as served,
-        httpx2.Client(base_url=served.url, headers=headers, timeout=60) as client,
-    ):
+    with serve_config(deployment.path) as served, deployment.client(served.url) as client:
 
         def start(number: int) -> str:
             body = {"message": "x", "background": True, "stream": False, "session_id": f"s{number}"}

@@ -45,7 +45,7 @@ class ThreadedServer:
 
     def bearer(self, subject: str | None, *scopes: str) -> dict[str, str]:
         """Header fields with a token of the world."""
-        return {"Authorization": f"Bearer {self.deployment.token(subject, *scopes)}"}
+        return self.deployment.bearer(subject, *scopes)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from agentctl.remote.client import RemoteOperations
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
-from tests.process import ServerProcess, start_server
+from tests.process import ServerProcess, serve_config
 
 SCOPES = ("agents:read", "agents:run", "teams:read", "teams:run", "sessions:read")
 
@@ -129,9 +128,8 @@ def serve(folder: Path, endpoint: ModelEndpoint, settings: str = "") -> Iterator
     deployment, ledger = create_stop_deployment(folder, endpoint.base_url), folder / "ledger"
     with deployment.path.open("a") as file:
         file.write(settings)
-    environment = {**os.environ, "MODEL_URL": endpoint.base_url, "LEDGER": str(ledger)}
-    options = ("--config", str(deployment.path), "--port", "0")
-    with start_server(*options, log=folder / "server.log", environment=environment) as process:
+    variables = {"MODEL_URL": endpoint.base_url, "LEDGER": str(ledger)}
+    with serve_config(deployment.path, variables=variables) as process:
         yield StopServer(process, deployment, ledger)
 
 

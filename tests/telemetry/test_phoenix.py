@@ -196,7 +196,7 @@ def test_no_text_of_a_run_reaches_the_collector(
     (tmp_path / agents.name).write_text(agents.read_text())
     text = CONFIG.format(url=collector.url, endpoint=model_endpoint.base_url)
     deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=text)
-    headers = {"Authorization": f"Bearer {deployment.token('me', 'agents:run')}"}
+    headers = deployment.bearer("me", "agents:run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(FOLDER / "instrumentation"))
         with serve_config(deployment.path) as server:

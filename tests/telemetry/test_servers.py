@@ -86,7 +86,7 @@ class Served:
     def __init__(self, first: ServerProcess, deployment: Deployment, metrics: int) -> None:
         self.first = first
         self.metrics = metrics
-        self.headers = {"Authorization": f"Bearer {deployment.token('me', *SCOPES)}"}
+        self.headers = deployment.bearer("me", *SCOPES)
 
     def request(self, method: str, path: str, **options: Any) -> httpx2.Response:
         headers = self.headers | options.pop("headers", {})

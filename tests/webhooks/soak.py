@@ -9,7 +9,6 @@ a valid signature, and no other end may be sent.
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import tempfile
@@ -27,7 +26,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from agentctl.webhooks.signing import generate_secret
 from tests.deployment import ADMIN, Deployment, create_deployment
-from tests.process import ServerProcess, start_server
+from tests.process import ServerProcess, serve_config
 from tests.webhooks.receiver import Answer, Received, Receiver, answer_badly, start_receiver
 
 PROGRAM = (sys.executable, "-m", "tests.webhooks.impatient_server")
@@ -97,14 +96,13 @@ class Servers:
 
     def __init__(self, deployment: Deployment, size: int, secret: str) -> None:
         self._deployment = deployment
-        self._environment = {**os.environ, "SOAK_SECRET": secret, "PYTHONPATH": str(TOP)}
+        self._variables = {"SOAK_SECRET": secret, "PYTHONPATH": str(TOP)}
         self._stacks = [ExitStack() for _ in range(size)]
         self.running: list[ServerProcess | None] = [None] * size
 
     def start(self, slot: int) -> None:
-        log = self._deployment.folder / f"server-{slot}.log"
-        place = ("--config", str(self._deployment.path), "--port", "0")
-        server = start_server(*place, log=log, environment=self._environment, program=PROGRAM)
+        log, kind = f"server-{slot}.log", {"variables": self._variables, "program": PROGRAM}
+        server = serve_config(self._deployment.path, log=log, **kind)
         self.running[slot] = self._stacks[slot].enter_context(server)
 
     def kill(self, slot: int) -> None:

@@ -31,7 +31,7 @@ from agentctl.webhooks.facts import publish_run
 from agentctl.webhooks.signing import generate_secret
 from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
-from tests.process import start_server
+from tests.process import serve_config
 from tests.run_specs import a_spec
 from tests.webhooks.test_deliveries import find_differences
 
@@ -224,16 +224,13 @@ STATEMENTS = range(1, 9) if LONG else (2, 4)
 def test_killed_end_has_neither_status_nor_delivery(tmp_path: Path, number: int) -> None:
     (tmp_path / "quick_agent.py").write_text(AGENT)
     deployment = create_deployment(tmp_path, "http://127.0.0.1:1", extra=SERVED)
-    log = tmp_path / "server.log"
-    place = ("--config", str(deployment.path), "--port", "0")
-    environment = {
-        **os.environ,
+    variables = {
         "HOOK_SECRET": generate_secret(),
         "AGENTCTL_KILL_AT": str(number),
         "AGENTCTL_KILL_FROM": "UPDATE runs SET status = :status, content",
     }
-    headers = {"Authorization": f"Bearer {deployment.token('boss', ADMIN)}"}
-    with start_server(*place, log=log, environment=environment, program=PROGRAM) as server:
+    headers = deployment.bearer("boss", ADMIN)
+    with serve_config(deployment.path, variables=variables, program=PROGRAM) as server:
         body = {"message": "x", "stream": False, "background": True}
         url = f"{server.url}/agents/quick/runs"
         assert httpx2.post(url, json=body, headers=headers, timeout=60).status_code == 202
@@ -245,8 +242,8 @@ def test_killed_end_has_neither_status_nor_delivery(tmp_path: Path, number: int)
     assert ended in (0, 1)
     if number <= 2:
         assert ended == 0
-    del environment["AGENTCTL_KILL_AT"]
-    with start_server(*place, log=log, environment=environment) as server:
+    del variables["AGENTCTL_KILL_AT"]
+    with serve_config(deployment.path, variables=variables) as server:
 
         def has_ended() -> bool:
             with closing(sqlite3.connect(tmp_path / "main.db")) as database:

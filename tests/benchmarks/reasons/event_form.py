@@ -32,7 +32,7 @@ from tests.benchmarks.servers import serve_endpoint
 from tests.benchmarks.streams import AGENT, Reply, Setup
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
 from tests.postgres_server import run_postgres_server
-from tests.process import base_environment, start_server
+from tests.process import base_environment, serve_config
 from tests.releases import NEW
 
 STREAMS, ROUNDS = 40, 5
@@ -106,9 +106,8 @@ def create(folder: Path, endpoint: str, database: str) -> Deployment:
 
 def serve(stack: ExitStack, deployment: Deployment, endpoint: str) -> Setup:
     """Start a server."""
-    options = ("--config", str(deployment.path), "--port", "0")
-    log = deployment.folder / "server.log"
-    server = stack.enter_context(start_server(*options, log=log, environment=base_environment()))
+    environment = base_environment()
+    server = stack.enter_context(serve_config(deployment.path, environment=environment))
     return Setup(server, endpoint, deployment)
 
 

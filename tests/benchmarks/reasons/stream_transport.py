@@ -26,7 +26,7 @@ from tests.benchmarks.seeding import seed_database
 from tests.benchmarks.servers import RunningServer, serve_endpoint
 from tests.benchmarks.tokens import FAST, PACED, Side, build_run_side, measure_sides
 from tests.benchmarks.work import create_work, sized_sessions
-from tests.process import base_environment, start_server
+from tests.process import base_environment, serve_config
 
 ROUNDS = 5
 LOADS = {"40 streams of 50 tokens/s": (40, 100, 0.02), "10 streams at full speed": (10, 2_000, 0.0)}
@@ -80,10 +80,8 @@ def measure_servers(folder: Path, url: str) -> None:
         for name, variables in ENVIRONMENTS.items():
             work = create_work(folder / name, f"{url}/v1", sized_sessions((1,)))
             seed_database(work)
-            place = ("--config", str(work.folder / "agentctl.toml"), "--port", "0")
-            environment = base_environment() | variables
-            log = work.folder / "server.log"
-            server = stack.enter_context(start_server(*place, log=log, environment=environment))
+            config, environment = work.folder / "agentctl.toml", base_environment() | variables
+            server = stack.enter_context(serve_config(config, environment=environment))
             port = int(server.url.rpartition(":")[2])
             sides[name] = build_run_side(RunningServer(port, server.process.pid, work))
         for load in (PACED, FAST):

@@ -19,7 +19,7 @@ from tests.deployment import ADMIN, create_deployment
 from tests.pauses.waiting import SECONDS, WaitingDeployment, WaitingServer
 from tests.peers.agents.model_server import ModelCall, ScriptedModels
 from tests.peers.agents.table import AGENTS, PublicAgent
-from tests.process import start_server
+from tests.process import serve_config
 
 FOLDER = Path(__file__).parent
 
@@ -51,16 +51,13 @@ class Library:
     @contextlib.contextmanager
     def serve(self, packages: str) -> Iterator[AgentServer]:
         """Run a server process; `packages` is a folder of packages that it may import."""
-        environment = {
-            **os.environ,
+        variables = {
             "MODEL_URL": self.models.url,
             "OPENAI_API_KEY": "none",
             "LEDGER": str(self.ledger),
             "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), packages])),
         }
-        options = ("--config", str(self.deployment.inner.path), "--port", "0")
-        log = self.folder / "server.log"
-        with start_server(*options, log=log, environment=environment) as process:
+        with serve_config(self.deployment.inner.path, variables=variables) as process:
             yield AgentServer(self.deployment, process, self)
 
 
@@ -139,7 +136,7 @@ class AgentServer(WaitingServer):
 
     def stream(self, agent: str, body: dict[str, Any], events: list[dict[str, Any]]) -> None:
         """Run an agent and collect the data of its events."""
-        headers = {"Authorization": f"Bearer {self.deployment.inner.token('ann', ADMIN)}"}
+        headers = self.deployment.inner.bearer("ann", ADMIN)
         url = f"{self.process.url}/agents/{agent}/runs"
         sent = {**body, "stream": True}
         with httpx2.stream("POST", url, json=sent, headers=headers, timeout=SECONDS) as answer:
@@ -150,7 +147,7 @@ class AgentServer(WaitingServer):
 
     def list_runs(self, session: str) -> list[dict[str, Any]]:
         """Return the runs of a session with those of members, oldest first; none if it is new."""
-        headers = {"Authorization": f"Bearer {self.deployment.inner.token('ann', ADMIN)}"}
+        headers = self.deployment.inner.bearer("ann", ADMIN)
         url = f"{self.process.url}/sessions/{session}/runs"
         answer = httpx2.get(url, headers=headers, timeout=SECONDS)
         if answer.status_code == 404:
