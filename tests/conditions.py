@@ -6,7 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["wait_for"]
+from agentctl.interface.operations import Operations
+from tests.loops import wait_until
+
+__all__ = ["wait_for", "wait_for_run"]
 
 
 def wait_for(
@@ -25,3 +28,16 @@ def wait_for(
         assert time.monotonic() < deadline, problem() if callable(problem) else problem
         time.sleep(0.01)
     return met
+
+
+async def wait_for_run(
+    operations: Operations, run_id: str, *statuses: str, seconds: float = 60.0
+) -> dict[str, Any]:
+    """Wait until a run has one of some statuses, by default a final one; return its record."""
+    wanted = statuses or ("COMPLETED", "ERROR", "CANCELLED")
+
+    async def reached() -> Any:
+        run = (await operations.get_run(run_id)).value
+        return run if run["status"] in wanted else None
+
+    return dict(await wait_until(reached, seconds))

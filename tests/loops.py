@@ -23,9 +23,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-async def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
-    """Wait for a condition, checked after 5 to 50 ms; fail after `seconds`.
+async def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Wait for a condition, checked after 5 to 50 ms, and return its first true value.
 
+    The test fails after `seconds`.
     A condition that is awaited asks a server, so it is checked more and more rarely.
     """
     deadline = asyncio.get_running_loop().time() + seconds
@@ -36,6 +37,6 @@ async def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Non
             met = await met
             pause = min(pause * 1.5, 0.05)
         if met:
-            return
+            return met
         assert asyncio.get_running_loop().time() < deadline, "the condition was not met in time"
         await asyncio.sleep(pause)

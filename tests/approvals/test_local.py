@@ -16,6 +16,7 @@ from agentctl.interface.requests.approvals import ApprovalFilter, ContinueReques
 from agentctl.interface.requests.personal_data import Erasure
 from agentctl.service.service import Service, ServiceOperations
 from tests.approvals.conftest import AGENTS
+from tests.conditions import wait_for_run
 from tests.deployment import Deployment, create_deployment
 from tests.loops import wait_until
 from tests.service.callers import open_service
@@ -76,15 +77,7 @@ async def test_decision_of_a_command_is_continued_by_a_server(alone: Deployment)
         assert not service.hosting.engine.live_runs()
     async with open_service(alone) as server:
         await server.prepare()
-        await wait_for_completion(server, run)
-
-
-async def wait_for_completion(service: Service, run: Any) -> None:
-    async def has_ended() -> bool:
-        record = (await command(service).get_run(run["run_id"])).value
-        return record["status"] == "COMPLETED"
-
-    await wait_until(has_ended)
+        await wait_for_run(command(server), run["run_id"], "COMPLETED")
 
 
 async def test_continuation_follows_the_leg_of_another_server(alone: Deployment) -> None:

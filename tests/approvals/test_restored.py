@@ -15,7 +15,8 @@ from agentctl.runs.jobs.restored import RESTORED_QUESTION
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import steps
-from tests.approvals.test_local import alone, command, start, wait_for_completion
+from tests.approvals.test_local import alone, command, start
+from tests.conditions import wait_for_run
 from tests.deployment import Deployment
 from tests.service.callers import open_service
 
@@ -73,7 +74,7 @@ async def test_approved_call_of_a_restored_paused_run_is_asked_about(
         await decide(service, asked, verb, **fields)
         hosting = service.hosting
         await hosting.engine.claims.claim(hosting.databases.system, run["run_id"])
-        await wait_for_completion(service, run)
+        await wait_for_run(command(service), run["run_id"], "COMPLETED")
         record = (await command(service).get_run(run["run_id"])).value
     assert record["content"] == f"Results: {result}, paid"
     assert count_payments() == before + payments

@@ -8,6 +8,7 @@ from typing import Any
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import Page, RunRequest, StreamEvent
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
+from tests.conditions import wait_for_run
 from tests.contract.backends import (
     Backends,
     OperationCall,
@@ -16,7 +17,6 @@ from tests.contract.backends import (
     normalize,
     read_events,
 )
-from tests.loops import wait_until
 
 USER = ("agents:run", "agents:read", "sessions:read")
 APPROVER = ("approvals:read", "approvals:write")
@@ -81,11 +81,7 @@ async def decide_story(user: Operations, approver: Operations) -> list[Outcome]:
     ]
     outcomes = [await call_operation(approver, call) for call in calls]
     outcomes.append(await call_operation(user, calls[0]))
-
-    async def has_ended() -> bool:
-        return (await user.get_run(run_id)).value["status"] == "COMPLETED"
-
-    await wait_until(has_ended)
+    await wait_for_run(user, run_id, "COMPLETED")
     outcomes.append(await call_operation(user, lambda p: p.get_run(run_id)))
     outcomes.append(await call_operation(approver, lambda p: p.get_approvals(wanted)))
     return outcomes

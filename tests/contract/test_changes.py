@@ -337,15 +337,12 @@ async def cancel_story(operations: Operations) -> list[Outcome]:
 
 
 async def _wait_for_running(operations: Operations) -> str:
-    found: list[str] = []
+    async def look() -> list[Any]:
+        return list(
+            orjson.loads((await operations.get_runs(RunFilter(status="RUNNING"))).raw)["data"]
+        )
 
-    async def look() -> bool:
-        page = (await operations.get_runs(RunFilter(status="RUNNING"))).raw
-        found[:] = [run["run_id"] for run in orjson.loads(page)["data"]]
-        return bool(found)
-
-    await wait_until(look)
-    return found[0]
+    return str((await wait_until(look))[0]["run_id"])
 
 
 async def _run_on_both(

@@ -21,8 +21,8 @@ from agentctl.remote.client import RemoteOperations
 from agentctl.store.database import Database, Sql
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals
+from tests.conditions import wait_for_run
 from tests.deployment import SQLITE_DATABASES, Deployment, create_deployment
-from tests.loops import wait_until
 from tests.process import ServerProcess, serve_config
 
 SCOPES = (
@@ -155,16 +155,8 @@ class Site:
         self, server: ServerProcess, run_id: str, *statuses: str
     ) -> dict[str, Any]:
         """Wait until a run has one of some statuses; return its record."""
-        record: dict[str, Any] = {}
-        wanted = statuses or ("COMPLETED", "ERROR", "CANCELLED")
         async with self.connect(server) as operations:
-
-            async def has_ended() -> bool:
-                record.update((await operations.get_run(run_id)).value)
-                return record["status"] in wanted
-
-            await wait_until(has_ended, 60)
-        return record
+            return await wait_for_run(operations, run_id, *statuses)
 
     @contextlib.asynccontextmanager
     async def open_database(self) -> AsyncIterator[Database]:

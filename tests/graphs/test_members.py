@@ -172,14 +172,12 @@ async def start_slow(operations: Operations, session: str) -> tuple[str, list[st
     """Start a run with two members at the same time, and wait for their rows."""
     request = RunRequest("go", session_id=session, background=True)
     run_id = (await operations.create_run("agent", "slow", request)).value["run_id"]
-    members: list[str] = []
 
-    async def has_members() -> bool:
-        members[:] = (await operations.get_run(run_id)).value["member_runs"]
-        return len(members) == 2
+    async def list_members() -> Any:
+        members = (await operations.get_run(run_id)).value["member_runs"]
+        return len(members) == 2 and members
 
-    await wait_until(has_members)
-    return run_id, members
+    return run_id, list(await wait_until(list_members))
 
 
 async def test_cancel_ends_members_and_their_model_calls(

@@ -6,18 +6,17 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, RunRequest
+from tests.conditions import wait_for_run
 from tests.conformance.server import ConformanceServer, run_component, stream_component
 from tests.deployment import create_deployment
 from tests.docs.pages import ROOT, page
@@ -217,19 +216,9 @@ async def test_cancel_ends_the_run(served: Served) -> None:
         await wait_until(lambda: served.endpoint.open_calls() > open_before, SECONDS)
         cancel = CancelRequest(run["session_id"], wait=5.0)
         await operations.cancel_run("agent", "other-hang", run["run_id"], cancel)
-        ended = await wait_for_end(operations, run["run_id"])
+        ended = await wait_for_run(operations, run["run_id"], seconds=SECONDS)
     assert ended["status"] == "CANCELLED"
     if LIBRARIES[served.name].has_threads:
         assert (ended["stopped_at"], served.endpoint.open_calls()) == (None, open_before + 1)
     else:
         await wait_until(lambda: served.endpoint.open_calls() == open_before, SECONDS)
-
-
-async def wait_for_end(operations: Operations, run_id: str) -> dict[str, Any]:
-    """Wait until a run is final, and return its record."""
-    async with asyncio.timeout(SECONDS):
-        while True:
-            run = (await operations.get_run(run_id)).value
-            if run["finished_at"] is not None:
-                return dict(run)
-            await asyncio.sleep(0.05)

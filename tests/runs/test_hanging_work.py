@@ -21,6 +21,7 @@ from agentctl.records.times import parse_rfc3339
 from agentctl.runs.life import finish
 from agentctl.service.service import Service, ServiceOperations
 from agentctl.store.sqlite import connection, writer
+from tests.conditions import wait_for_run
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -101,18 +102,6 @@ async def read_record(port: ServiceOperations, run_id: str) -> dict[str, Any]:
     return dict((await port.get_run(run_id)).value)
 
 
-async def wait_until_final(port: ServiceOperations, run_id: str) -> dict[str, Any]:
-    """Return the run once it has a final status."""
-    found: dict[str, Any] = {}
-
-    async def ended() -> bool:
-        found.update(await read_record(port, run_id))
-        return found["finished_at"] is not None
-
-    await wait_until(ended, SOON)
-    return found
-
-
 async def check_stops_late(port: ServiceOperations, before: dict[str, Any], tool: str) -> None:
     """Check that abandoned work continues until its release, and that only its stop is recorded."""
     assert (before["stopped_at"], before["late_result"]) == (None, None)
@@ -188,7 +177,7 @@ async def test_run_exceeds_its_time_limit(
     async with open_prepared_service(deployment) as service:
         port = user(service)
         run_id = await start_hanging_run(service, agent)
-        run = await wait_until_final(port, run_id)
+        run = await wait_for_run(port, run_id, seconds=SOON)
         assert run["status"] == "ERROR"
         assert run["error"]["code"] == "RUN_TIMEOUT"
         assert (run["content"] != "") is (agent == "trickle")
@@ -294,7 +283,7 @@ async def test_work_that_stops_before_the_end_is_stored_has_stopped_at(
             await wait_until(lambda: live.transcript.tools[0]["result"] == "cancelled")
             hanging_tools.opened.set()
             await wait_until(lambda: not live.transcript.unstopped.pending)
-        run = await wait_until_final(port, run_id)
+        run = await wait_for_run(port, run_id, seconds=SOON)
         await wait_until(lambda: _stopped(port, run_id), SOON)
         assert run["error"]["code"] == "RUN_TIMEOUT"
 

@@ -30,6 +30,7 @@ from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql, Work
 from agentctl.store.repositories import approvals, events, run_reads, runs, sessions, workers
 from agentctl.store.visibility import EVERYONE
+from tests.conditions import wait_for_run
 from tests.deployment import Deployment
 from tests.loops import wait_until
 from tests.service.callers import admin, event_data, open_service, user
@@ -105,14 +106,7 @@ async def decide(service: Service, run_id: str, verb: Any, **fields: Any) -> boo
 
 
 async def wait_for_status(service: Service, run_id: str, *statuses: str) -> dict[str, Any]:
-    record: dict[str, Any] = {}
-
-    async def reached() -> bool:
-        record.update((await admin(service).get_run(run_id)).value)
-        return record["status"] in statuses
-
-    await wait_until(reached)
-    return record
+    return await wait_for_run(admin(service), run_id, *statuses)
 
 
 async def test_approved_call_is_made_once_in_the_next_leg(

@@ -27,6 +27,7 @@ from agentctl.runtime.transcript.events import Content
 from agentctl.service.service import Service
 from agentctl.store.database import Sql
 from agentctl.store.repositories import approvals, integrity, run_reads
+from tests.conditions import wait_for_run
 from tests.loops import wait_until
 from tests.postgres import drop_schema
 from tests.runs.components import build_settings
@@ -131,14 +132,7 @@ async def read(service: Service, run_id: str) -> dict[str, Any]:
 
 
 async def wait_for(service: Service, run_id: str, *statuses: str) -> dict[str, Any]:
-    record: dict[str, Any] = {}
-
-    async def reached() -> bool:
-        record.update(await read(service, run_id))
-        return record["status"] in statuses
-
-    await wait_until(reached)
-    return record
+    return await wait_for_run(admin(service), run_id, *statuses)
 
 
 async def test_runs_of_a_session_begin_in_order(settings: Settings, worker: Worker) -> None:

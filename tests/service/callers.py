@@ -66,28 +66,17 @@ async def collect_run_events(
 
 async def wait_for_running(operations: ServiceOperations, **filters: Any) -> dict[str, Any]:
     """Wait for a RUNNING run and return its record."""
-    found: list[dict[str, Any]] = []
+    wanted = RunFilter(status="RUNNING", **filters)
 
-    async def look() -> bool:
-        page = (await operations.get_runs(RunFilter(status="RUNNING", **filters))).value
-        found[:] = page["data"]  # type: ignore[assignment]
-        return bool(found)
+    async def look() -> Any:
+        return (await operations.get_runs(wanted)).value["data"]
 
-    await wait_until(look)
-    return found[0]
+    return dict((await wait_until(look))[0])
 
 
 async def wait_for_live_run(service: Service, run_id: str) -> LiveRun:
     """Wait for the execution of a run whose row may have been committed just before."""
-    live: LiveRun | None = None
-
-    def is_live() -> bool:
-        nonlocal live
-        live = service.hosting.engine.find_run(run_id)
-        return live is not None
-
-    await wait_until(is_live)
-    assert live is not None
+    live: LiveRun = await wait_until(lambda: service.hosting.engine.find_run(run_id))
     return live
 
 

@@ -28,6 +28,7 @@ from agentctl.store.database import single_unit
 from agentctl.store.repositories import events as event_store
 from agentctl.store.repositories import sessions
 from agentctl.store.sqlite import connection, writer
+from tests.conditions import wait_for_run
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -64,18 +65,6 @@ def locked_database(deployment: Deployment) -> Iterator[None]:
         holder.close(True)
 
 
-async def wait_for_end(operations: ServiceOperations, run_id: str) -> dict[str, Any]:
-    """Wait for the final status of a run and return its record."""
-    run: dict[str, Any] = {}
-
-    async def final() -> bool:
-        run.update((await operations.get_run(run_id)).value)
-        return run["status"] not in ("PENDING", "RUNNING")
-
-    await wait_until(final)
-    return run
-
-
 @pytest.mark.usefixtures("short_lock_timeout")
 async def test_disconnect_stops_the_run_despite_a_locked_database(deployment: Deployment) -> None:
     async with open_service(deployment) as service:
@@ -89,7 +78,7 @@ async def test_disconnect_stops_the_run_despite_a_locked_database(deployment: De
             await asyncio.gather(leaving, return_exceptions=True)
             assert live.requested_end is not None
             assert (await operations.get_run(run_id)).value["status"] == "RUNNING"
-        run = await wait_for_end(operations, run_id)
+        run = await wait_for_run(operations, run_id)
         assert run["status"] == "CANCELLED"
         assert run["cancel_reason"] == "The client disconnected"
         await wait_until(lambda: service.hosting.engine.live_runs() == [])
@@ -108,7 +97,7 @@ async def test_disconnect_does_not_wait_for_a_locked_database(
             with locked_database(deployment):
                 assert "RunCompleted" not in [event.name for event in await events]
                 assert (await operations.get_run(run["run_id"])).value["status"] == "RUNNING"
-            assert (await wait_for_end(operations, run["run_id"]))["status"] == "COMPLETED"
+            assert (await wait_for_run(operations, run["run_id"]))["status"] == "COMPLETED"
 
 
 async def test_stream_waits_for_a_busy_database(

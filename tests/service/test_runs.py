@@ -16,6 +16,7 @@ from agentctl.runs.life import finish, supervision
 from agentctl.service import family, json_texts, session_documents
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
+from tests.conditions import wait_for_run
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
@@ -134,11 +135,7 @@ async def test_background_run_continues_without_its_caller(deployment: Deploymen
         operations = user(service)
         request = RunRequest("later", session_id="s1", background=True)
         run_id = (await operations.create_run("agent", "echo", request)).value["run_id"]
-
-        async def done() -> bool:
-            return (await operations.get_run(run_id)).value["status"] == "COMPLETED"
-
-        await wait_until(done)
+        await wait_for_run(operations, run_id, "COMPLETED")
 
 
 async def test_team_delegates_to_a_member_run(deployment: Deployment) -> None:
@@ -323,12 +320,7 @@ async def test_disconnected_caller_stops_its_run(deployment: Deployment) -> None
         run_id = (await wait_for_running(operations))["run_id"]
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
-
-        async def is_cancelled() -> bool:
-            return (await operations.get_run(run_id)).value["status"] == "CANCELLED"
-
-        await wait_until(is_cancelled)
-        run = (await operations.get_run(run_id)).value
+        run = await wait_for_run(operations, run_id, "CANCELLED")
         assert run["cancel_requested_by"] == "me"
         assert run["cancel_reason"] == "The client disconnected"
 
@@ -451,9 +443,4 @@ async def test_start_is_not_refused_after_its_commit(
             started = (await operations.create_run("agent", "echo", request)).value
         assert is_committed
         assert (started["status"], started["input"]) == ("PENDING", "hello")
-
-        async def has_ended() -> bool:
-            run = (await operations.get_run(started["run_id"])).value
-            return run["status"] == "COMPLETED"
-
-        await wait_until(has_ended)
+        await wait_for_run(operations, started["run_id"], "COMPLETED")
