@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 from agentctl.auth.keys.files import write_private_key
 from agentctl.auth.keys.signing import build_public_pem, generate_key
@@ -18,8 +19,9 @@ from agentctl.auth.tokens import mint
 from agentctl.auth.verifier import Verifier
 from agentctl.config import load_settings
 from agentctl.config.settings import Settings
+from tests.endpoint import ModelEndpoint
 
-__all__ = ["ADMIN", "Deployment", "create_deployment"]
+__all__ = ["ADMIN", "Deployment", "create_deployment", "deployment"]
 
 ADMIN = "agent_os:admin"
 
@@ -126,6 +128,14 @@ def create_deployment(
     (folder / "world_tools.py").write_text(TOOLS)
     (folder / "agentctl.toml").write_text(_format_config(model_url, extra, server, databases))
     return Deployment(folder)
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
+    """A deployment of one test; a conftest imports the fixture."""
+    folder = tmp_path / "world"
+    folder.mkdir()
+    return create_deployment(folder, model_endpoint.base_url)
 
 
 @functools.lru_cache(maxsize=16)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
+import subprocess
 import tempfile
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-__all__ = ["find_free_port"]
+from tests.conditions import wait_for
+
+__all__ = ["find_free_port", "wait_for_port"]
 
 _FIRST = 20_000
 _LIMIT = 32_768
@@ -39,3 +43,15 @@ def find_free_port() -> int:
         _locks.append(lock)
         return port
     raise AssertionError("no port is free")
+
+
+def wait_for_port(port: int, process: subprocess.Popen[Any], problem: object = None) -> None:
+    """Wait until a process listens at a port; `problem` as for `wait_for`."""
+
+    def is_listening() -> bool:
+        assert process.poll() is None, problem() if callable(problem) else problem
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return True
+        return False
+
+    wait_for(is_listening, problem=problem)

@@ -94,6 +94,10 @@ class ServerProcess:
     log: Path
 
     @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
     def log_text(self) -> str:
         """The text on stderr so far."""
         return self.log.read_text()

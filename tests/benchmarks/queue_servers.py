@@ -186,7 +186,7 @@ def serve(count: int, slots: int, on_busy: str = "enqueue") -> Iterator[Servers]
         for number in range(count):
             options = {"log": f"server-{number}.log", "environment": base_environment()}
             running = context.enter_context(serve_config(deployment.path, **options))
-            servers.places.append((int(running.url.rpartition(":")[2]), running.process.pid))
+            servers.places.append((running.port, running.process.pid))
         yield servers
 
 

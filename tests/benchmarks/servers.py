@@ -95,7 +95,7 @@ def serve_agentctl(work: Work, *options: str) -> Iterator[RunningServer]:
     """Run `agentctl serve` with the configuration of the work."""
     config = work.folder / "agentctl.toml"
     with serve_config(config, *options, environment=base_environment()) as server:
-        yield RunningServer(int(server.url.rpartition(":")[2]), server.process.pid, work)
+        yield RunningServer(server.port, server.process.pid, work)
 
 
 @contextmanager

@@ -74,8 +74,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             extra = EXTRA.format(url=endpoint.base_url)
             deployment = create_deployment(Path(folder), endpoint.base_url, extra=extra)
-            token = deployment.token("me", "agents:run", "sessions:read")
-            headers = {"Authorization": f"Bearer {token}"}
+            headers = deployment.bearer("me", "agents:run", "sessions:read")
             with (
                 serve_config(deployment.path) as server,
                 httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client,

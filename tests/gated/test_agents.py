@@ -233,8 +233,7 @@ async def test_user_of_the_run_approves_its_own_call_but_no_second_person_call(
         for row in await site.pending(run["run_id"])
     }
     path = f"/agents/clerk/runs/{run['run_id']}/continue"
-    token = site.deployment.token("ann", *SCOPES)
-    headers = {"Authorization": f"Bearer {token}"}
+    headers = site.deployment.bearer("ann", *SCOPES)
     async with httpx2.AsyncClient(base_url=server.url, headers=headers) as client:
         refused = await client.post(path, json={**bodies["mail_send"], "stream": False})
         assert refused.status_code == 403, refused.text

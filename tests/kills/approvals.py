@@ -106,10 +106,8 @@ class Cluster:
         self.ledger = ledger
         self._size = size
         self._servers: dict[int, tuple[ExitStack, ServerProcess]] = {}
-        token = deployment.token("ann", "agents:run", "agents:read", "sessions:read")
-        self._user = {"Authorization": f"Bearer {token}"}
-        token = deployment.token("boss", "agent_os:admin", seconds=86_400)
-        self._boss = {"Authorization": f"Bearer {token}"}
+        self._user = deployment.bearer("ann", "agents:run", "agents:read", "sessions:read")
+        self._boss = deployment.bearer("boss", "agent_os:admin", seconds=86_400)
 
     def start(self, slot: int, *, kill_at: int | None = None) -> None:
         """Start a server; with `kill_at` it kills itself before that statement of a leg."""

@@ -23,10 +23,9 @@ import yaml
 from tests.cli.demo import serving
 from tests.packaging.machine import create_debian
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
-from tests.packaging.test_proxies import wait_for_port
 from tests.packaging.test_release import ROOT, build
 from tests.packaging.test_walk_through import list_commands
-from tests.ports import find_free_port
+from tests.ports import find_free_port, wait_for_port
 from tests.postgres_server import run_postgres_server
 from tests.process import base_environment
 
@@ -280,7 +279,7 @@ def ask_through_caddy(caddy: str, place: Path, port: int) -> None:
     with (place / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=place, env=env, stdout=log, stderr=log)
     try:
-        wait_for_port(port, process, place / "log")
+        wait_for_port(port, process, (place / "log").read_text)
         authority = place / "certificates/caddy/pki/authorities/local/root.crt"
         curl = ["curl", "-sSf", "--retry", "20", "--retry-all-errors", "--retry-delay", "1"]
         url = f"https://localhost:{port}/health"

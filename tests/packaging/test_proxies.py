@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +15,7 @@ from tests.certificates import create_certificate
 from tests.cli.demo import Demo, serving
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.packaging.programs import PACKAGING, needs_packaging_mode, require_program
-from tests.ports import find_free_port
+from tests.ports import find_free_port, wait_for_port
 from tests.process import base_environment
 
 __all__ = ["model_endpoint"]
@@ -74,7 +71,7 @@ def client(
         env = base_environment() | {"HOME": str(folder), "XDG_DATA_HOME": str(folder / "data")}
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log)
     try:
-        wait_for_port(port, process, folder / "log")
+        wait_for_port(port, process, (folder / "log").read_text)
         context = ssl.create_default_context(cafile=str(folder / "certificate.pem"))
         with httpx2.Client(
             base_url=f"https://localhost:{port}",
@@ -86,16 +83,6 @@ def client(
     finally:
         process.terminate()
         process.wait(DEADLINE)
-
-
-def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
 
 
 def configure_nginx(program: str, folder: Path, port: int, upstream: str) -> list[str]:

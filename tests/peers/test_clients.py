@@ -122,8 +122,7 @@ def require_all_operations(server: Ours, release: str, folder: Path) -> None:
 def test_events_after_a_cancel_end_with_the_cancel(ours: Ours) -> None:
     names, cancelled = [], False
     form = {"message": "x", "stream": "true"}
-    token = ours.deployment.token("ann", *SCOPES)
-    headers = {"Authorization": f"Bearer {token}"}
+    headers = ours.deployment.bearer("ann", *SCOPES)
     url = f"{ours.url}/agents/trickle/runs"
     with httpx2.stream("POST", url, data=form, headers=headers, timeout=30) as answer:
         for line in answer.iter_lines():

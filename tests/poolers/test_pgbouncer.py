@@ -295,6 +295,5 @@ def test_pgbouncer_without_prepared_statements_is_refused(
 
 
 def client_of(server: Server) -> httpx2.AsyncClient:
-    token = server.deployment.token("me", ADMIN)
-    headers = {"Authorization": f"Bearer {token}"}
+    headers = server.deployment.bearer("me", ADMIN)
     return httpx2.AsyncClient(base_url=server.url, headers=headers, timeout=60)

@@ -15,7 +15,7 @@ import pytest
 from agentctl.interface.requests import CancelRequest
 from agentctl.runs.log.event_format import LOST_SEQ_STEP
 from tests.conditions import wait_for
-from tests.deployment import ADMIN, Deployment
+from tests.deployment import Deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import ServerProcess, serve_config
 from tests.runs.shared_databases import SharedDatabases
@@ -32,13 +32,6 @@ Event = tuple[int, str, dict[str, Any]]
 def server(deployment: Deployment, name: str) -> AbstractContextManager[ServerProcess]:
     """Start one of several servers on the same databases."""
     return serve_config(deployment.path, log=f"{name}.log")
-
-
-@contextlib.contextmanager
-def open_client(deployment: Deployment, served: ServerProcess) -> Iterator[httpx2.Client]:
-    headers = deployment.bearer("me", ADMIN)
-    with httpx2.Client(base_url=served.url, headers=headers, timeout=60) as client:
-        yield client
 
 
 def events(lines: Iterator[str]) -> Iterator[Event]:
@@ -82,7 +75,7 @@ def live(client: httpx2.Client) -> list[str]:
 def test_restarted_server_ends_its_own_orphaned_runs(
     deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
-    with server(deployment, "first") as first, open_client(deployment, first) as client:
+    with server(deployment, "first") as first, deployment.client(first.url) as client:
         crew = in_background(client, "/teams/jam/runs")
         stuck = in_background(client, "/workflows/stuck/runs")
         body = {"message": "hello", "session_id": "s1"}
@@ -97,7 +90,7 @@ def test_restarted_server_ends_its_own_orphaned_runs(
             first.process.wait()
             delivered += following
     run_id = delivered[0][2]["run_id"]
-    with server(deployment, "second") as second, open_client(deployment, second) as client:
+    with server(deployment, "second") as second, deployment.client(second.url) as client:
         assert live(client) == []
         for lost in (crew, stuck, run_id):
             run = client.get(f"/runs/{lost}").json()
@@ -131,9 +124,9 @@ def test_another_server_ends_the_runs_of_a_killed_server(
     deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:
     with server(deployment, "first") as first, server(deployment, "second") as second:
-        with open_client(deployment, first) as client:
+        with deployment.client(first.url) as client:
             ours = in_background(client, "/agents/hang/runs")
-        with open_client(deployment, second) as client:
+        with deployment.client(second.url) as client:
             theirs = in_background(client, "/agents/trickle/runs")
             first.process.kill()
             first.process.wait()

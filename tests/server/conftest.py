@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from agentctl.server import create_app
-from tests.deployment import Deployment, create_deployment
+from tests.deployment import Deployment, create_deployment, deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
 from tests.server.seeds import seed
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-__all__ = ["model_endpoint", "pytest_pyfunc_call"]
+__all__ = ["deployment", "model_endpoint", "pytest_pyfunc_call"]
 
 
 @pytest.fixture(scope="session")
@@ -32,11 +31,3 @@ def server(
 def settled(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Deployment:
     """A configuration that several tests use, one after another."""
     return create_deployment(tmp_path_factory.mktemp("settled"), model_endpoint.base_url)
-
-
-@pytest.fixture
-def deployment(tmp_path: Path, model_endpoint: ModelEndpoint) -> Deployment:
-    """A configuration of one test."""
-    folder = tmp_path / "world"
-    folder.mkdir()
-    return create_deployment(folder, model_endpoint.base_url)

@@ -159,7 +159,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             deployment = create_deployment(Path(folder), endpoint.base_url)
             with serve_config(deployment.path) as server:
-                port = int(server.url.rpartition(":")[2])
+                port = server.port
                 findings = asyncio.run(fuzz(deployment, port, given.seconds, given.seed))
                 log = server.log_text
     finally:

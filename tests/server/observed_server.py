@@ -15,7 +15,7 @@ import orjson
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.deployment import Deployment, create_deployment
 from tests.process import ServerProcess, serve_config
 
 __all__ = ["MCP_SERVER", "ObservedServer", "serve_observed"]
@@ -122,10 +122,9 @@ def serve_observed(
     (folder / "watched_tools.py").write_text(TOOLS)
     extra = tools + more + LOG.format(form=form, level=level)
     deployment = create_deployment(folder, url, extra=extra)
-    headers = deployment.bearer("me", ADMIN)
     with (
         serve_config(deployment.path, *options) as served,
-        httpx2.Client(base_url=served.url, headers=headers, timeout=60) as client,
+        deployment.client(served.url) as client,
         httpx2.Client(timeout=60) as anybody,
     ):
         yield ObservedServer(deployment, served, client, anybody)

@@ -332,14 +332,13 @@ memory = {{ mode = "after_run", model = "{facts}" }}
     deployment = create_deployment(tmp_path / "world", model_endpoint.base_url)
     base = EXTRA.format(url=model_endpoint.base_url).split("[[agents]]")[0]
     config = deployment.path.read_text() + base
-    headers = deployment.bearer("me", *SCOPES)
     body = {"message": "I like tea", "session_id": "k", "stream": False}
     for killed, models in ((True, ("sleeper", "sleeper")), (False, ("second", "facts"))):
         text = config + agent.format(model=models[0], facts=models[1])
         deployment.path.write_text(text)
         with (
             serve_config(deployment.path) as server,
-            httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client,
+            deployment.client(server.url, "me", *SCOPES) as client,
         ):
             assert client.post("/agents/killed/runs", json=body).json()["status"] == "COMPLETED"
             if killed:

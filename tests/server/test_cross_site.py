@@ -62,7 +62,7 @@ def opened(
     with serve_config(deployment.path, "--insecure-no-auth") as served:
         log = served.wait_for("metrics: ")
         metrics = log.partition("metrics: http://127.0.0.1:")[2].partition("/")[0]
-        yield OpenServer(int(served.url.rpartition(":")[2]), int(metrics), served.log)
+        yield OpenServer(served.port, int(metrics), served.log)
 
 
 def is_refused(answer: RawResponse) -> bool:
@@ -184,7 +184,7 @@ def test_refused_pages_are_in_the_log_once_a_minute(opened: OpenServer) -> None:
 def test_all_addresses_accept_addresses_and_the_name_of_the_machine(deployment: Deployment) -> None:
     options = ("--host", "0.0.0.0", "--insecure-no-auth")
     with serve_config(deployment.path, *options) as served:
-        port = int(served.url.rpartition(":")[2])
+        port = served.port
         server = OpenServer(port, 0, served.log)
         for host in ("192.0.2.1:{port}", "[2001:db8::1]", "localhost", socket.gethostname()):
             assert server.send(host=host).status == 200
@@ -205,7 +205,7 @@ async def test_mounted_application_accepts_its_configured_name(deployment: Deplo
 
 def test_tokens_protect_a_server_with_any_host(deployment: Deployment) -> None:
     with serve_config(deployment.path) as served:
-        server = OpenServer(int(served.url.rpartition(":")[2]), 0, served.log)
+        server = OpenServer(served.port, 0, served.log)
         assert server.send(path="/health", host="agents.example").status == 200
         token = f"Bearer {deployment.token('me', 'sessions:read')}"
         fields: dict[str, Any] = {"Authorization": token, "Sec_Fetch_Site": "cross-site"}

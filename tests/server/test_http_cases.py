@@ -29,7 +29,7 @@ def workers(
     """The port of a server with two workers."""
     deployment = create_deployment(tmp_path_factory.mktemp("workers"), model_endpoint.base_url)
     with serve_config(deployment.path, "--workers", "2") as served:
-        yield deployment, int(served.url.rpartition(":")[2])
+        yield deployment, served.port
 
 
 def check(port: int, token: bytes, case: Case) -> None:

@@ -243,7 +243,7 @@ def test_huge_header_costs_no_memory(deployment: Deployment) -> None:
     )
     cases = [*((sent, 431) for sent in HUGE_HEADERS.values()), (extension, 400)]
     with serve_config(deployment.path) as served:
-        port, pid = port_of(served.url), served.process.pid
+        port, pid = served.port, served.process.pid
         for sent, status in 3 * cases:  # The peak of a server that has started completely.
             send_until_rejected(port, sent, 200_000, status)
         before = peak_memory(pid)
@@ -253,18 +253,11 @@ def test_huge_header_costs_no_memory(deployment: Deployment) -> None:
 
 
 def test_rejected_credential_is_reported_before_a_huge_extension(deployment: Deployment) -> None:
-    with (
-        serve_config(deployment.path) as served,
-        open_raw_connection(port_of(served.url)) as connection,
-    ):
+    with serve_config(deployment.path) as served, open_raw_connection(served.port) as connection:
         connection.send(CHUNKED + b"5;")
         check_error(connection.answer(), 401)
         connection.send(*itertools.repeat(b"a" * 6_000, 1_000))
         assert connection.ended()
-
-
-def port_of(url: str) -> int:
-    return int(url.rpartition(":")[2])
 
 
 def send_until_rejected(port: int, start: bytes, size: int, status: int) -> None:
@@ -278,7 +271,7 @@ def send_until_rejected(port: int, start: bytes, size: int, status: int) -> None
 
 def test_a_server_process_has_the_limits(deployment: Deployment) -> None:
     with serve_config(deployment.path) as served:
-        port = port_of(served.url)
+        port = served.port
         for sent in (
             b"GET / HTTP/1.1\r\nX: " + b"a" * 16_384,
             GET[:-2] + b"X: a\r\n" * 100 + b"\r\n",

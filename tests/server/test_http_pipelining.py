@@ -110,7 +110,7 @@ def test_requests_beyond_the_bound_wait_unparsed(
     fields = f"Authorization: Bearer {deployment.token('me', ADMIN)}\r\n".encode() + JSON
     waiting = post(b"/agents/hang/runs", b'{"message": "x", "stream": false}', fields)
     with serve_config(deployment.path) as server, ExitStack() as stack:
-        port = int(server.url.rpartition(":")[2])
+        port = server.port
         _exchange(port, get(b"/health"), 1)
         before = _read_memory(server.process.pid)
         begun = len(model_endpoint.requests("hang"))

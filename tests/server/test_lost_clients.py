@@ -96,7 +96,7 @@ def test_pipelined_requests_of_a_client_that_waits_are_served(server: ThreadedSe
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_accepted_connections_have_keepalive(deployment: Deployment, workers: str) -> None:
     with serve_config(deployment.path, "--workers", workers) as served:
-        port = int(served.url.rpartition(":")[2])
+        port = served.port
         with open_raw_connection(port) as raw:
             raw.send(GET)
             assert raw.answer().status == 200

@@ -21,7 +21,7 @@ import httpx2
 import pytest
 
 from tests.conditions import wait_for
-from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.deployment import Deployment, create_deployment
 from tests.process import AGENTCTL, ServerProcess, run_agentctl, serve_config
 
 pytestmark = pytest.mark.slow
@@ -30,13 +30,6 @@ MOUNTED = 'mount -t tmpfs -o size=4m none "$0" && ulimit -n 256 && exec "$@"'
 FEW_FILES = 'ulimit -n 256 && exec "$@"'
 
 LARGE = {"text": "x" * 100_000}
-
-
-@contextlib.contextmanager
-def calling(server: ServerProcess, deployment: Deployment) -> Iterator[httpx2.Client]:
-    headers = deployment.bearer("ann", ADMIN)
-    with httpx2.Client(base_url=server.url, headers=headers, timeout=60) as client:
-        yield client
 
 
 def create(
@@ -122,7 +115,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, model_endpoint: Any) -> Iter
     deployment = create_deployment(folder, model_endpoint.base_url, databases=files)
     with (
         serve_config(deployment.path, program=disk.program) as server,
-        calling(server, deployment) as client,
+        deployment.client(server.url) as client,
     ):
         yield Place(deployment, disk, server, client)
 
@@ -203,7 +196,7 @@ def test_every_request_waits_once_for_a_foreign_lock(place: Place) -> None:
     def time_request(number: int) -> float:
         time.sleep(0.7 * number)
         began = time.monotonic()
-        with calling(place.server, place.deployment) as client:
+        with place.deployment.client(place.server.url) as client:
             assert is_unavailable(create(client, f"locked{number}", db="second"))
         return time.monotonic() - began
 
@@ -225,7 +218,7 @@ def test_server_recovers_from_missing_file_descriptors(place: Place) -> None:
         before = _cpu(pid)
         time.sleep(1)
         assert _cpu(pid) - before < 0.5
-    with calling(place.server, place.deployment) as client:
+    with place.deployment.client(place.server.url) as client:
         wait_for(lambda: _answers(client))
         assert create(client, "crowd").status_code == 201
         assert "crowd" in all_sessions(client)

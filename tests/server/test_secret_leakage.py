@@ -385,7 +385,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoin
     with start_server(*options, log=log, environment=environment, program=AGENTCTL) as server:
         with httpx2.Client(base_url=server.url, timeout=PATIENCE) as client:
             ask_everything(scene, client)
-        ask_badly(scene, int(server.url.rpartition(":")[2]))
+        ask_badly(scene, server.port)
         scene.places["arguments"] = command_lines(server)
         (metrics,) = re.findall(r"^metrics: (.*)$", server.log_text, re.MULTILINE)
         scene.places["metrics"] = httpx2.get(metrics).content

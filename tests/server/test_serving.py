@@ -28,8 +28,7 @@ from tests.server.threaded_server import serve_in_thread
 
 
 def headers(deployment: Deployment) -> dict[str, str]:
-    token = deployment.token("me", "agents:run", "sessions:read")
-    return {"Authorization": f"Bearer {token}"}
+    return deployment.bearer("me", "agents:run", "sessions:read")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -138,7 +137,7 @@ def test_second_signal_ends_at_once(deployment: Deployment) -> None:
 def test_idle_connection_does_not_delay_the_end(deployment: Deployment) -> None:
     with (
         serve_config(deployment.path) as served,
-        socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as idle,
+        socket.create_connection(("127.0.0.1", served.port)) as idle,
         httpx2.Client(base_url=served.url) as client,
     ):
         assert client.get("/health").status_code == 200

@@ -119,8 +119,7 @@ def serve_with_two_workers(
     """Serve a deployment with two workers; check at the end that no process is left."""
     more: dict[str, Any] = {"environment": {**os.environ, **STACKS}, "program": program}
     with serve_config(deployment.path, "--workers", "2", **more) as served:
-        token = deployment.token("me", ADMIN)
-        headers = {"Authorization": f"Bearer {token}"}
+        headers = deployment.bearer("me", ADMIN)
         fresh = {**headers, "Connection": "close"}
         with httpx2.Client(base_url=served.url, headers=fresh, timeout=60) as client:
             found = WorkerServer(deployment, served, client, headers)

@@ -137,8 +137,7 @@ def soak(
         places = {"databases": databases} if databases else {}
         deployment = create_deployment(folder, "http://127.0.0.1:1", extra=extra, **places)
         cluster = Servers(deployment, servers, secret)
-        token = deployment.token("boss", ADMIN, seconds=86_400)
-        headers = {"Authorization": f"Bearer {token}"}
+        headers = deployment.bearer("boss", ADMIN, seconds=86_400)
         try:
             for slot in range(servers):
                 cluster.start(slot)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from agentctl.webhooks.signing import generate_secret
 from tests.commands import Result, run_command
-from tests.ports import find_free_port
+from tests.ports import find_free_port, wait_for_port
 from tests.process import base_environment
 
 PAGE = Path(__file__).parents[2] / "docs" / "webhooks.md"
@@ -31,19 +29,6 @@ def run(folder: Path, secret: str, *words: str) -> Result:
     environment = {**base_environment(), "OPS_WEBHOOK_SECRET": secret}
     place = ("--config", str(folder / "agentctl.toml"))
     return run_command(*words, *place, environment=environment, folder=folder)
-
-
-def wait_for_port(port: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        else:
-            return
 
 
 def test_receiver_of_the_guide_accepts_signed_events_only(tmp_path: Path) -> None:

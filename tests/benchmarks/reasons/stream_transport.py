@@ -82,7 +82,7 @@ def measure_servers(folder: Path, url: str) -> None:
             seed_database(work)
             config, environment = work.folder / "agentctl.toml", base_environment() | variables
             server = stack.enter_context(serve_config(config, environment=environment))
-            port = int(server.url.rpartition(":")[2])
+            port = server.port
             sides[name] = build_run_side(RunningServer(port, server.process.pid, work))
         for load in (PACED, FAST):
             print(f"a server, {load.title}")
