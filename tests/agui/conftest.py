@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agentctl.server import create_app
 from tests.agui.pages import CODE, CONFIG, ORIGIN, Thread
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
@@ -26,7 +25,7 @@ def served(
     (folder / "agui_agents.py").write_text(CODE)
     origins = f'cors_origins = ["{ORIGIN}"]'
     deployment = create_deployment(folder, url, extra=CONFIG.format(url=url), server=origins)
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         yield host
 
 

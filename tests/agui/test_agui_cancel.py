@@ -11,7 +11,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentctl.server import create_app
 from tests.agui.pages import CODE, CONFIG, SCOPES, answer, interrupts_of
 from tests.agui.protocol import parse_stream
 from tests.conditions import wait_for
@@ -91,7 +90,7 @@ def leaver(
     url = model_endpoint.base_url
     deployment = create_deployment(folder, url, extra=CONFIG.format(url=url))
     if request.param == 1:
-        with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+        with serve_in_thread(deployment) as host:
             yield Leaver(deployment, host.url, model_endpoint)
         return
     with serve_with_two_workers(deployment) as server:

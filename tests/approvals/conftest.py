@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from agentctl.server import create_app
 from tests.approvals.people import People
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
@@ -52,5 +51,5 @@ def waiting(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpo
 @pytest.fixture(scope="session")
 def people(waiting: Deployment) -> Iterator[People]:
     """People who use a server."""
-    with serve_in_thread(waiting, create_app(waiting.settings)) as host:
+    with serve_in_thread(waiting) as host:
         yield People(host)

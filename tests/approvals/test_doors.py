@@ -12,7 +12,6 @@ import httpx2
 import openai
 import pytest
 
-from agentctl.server import create_app
 from tests.approvals.conftest import AGENTS
 from tests.approvals.people import People
 from tests.deployment import create_deployment
@@ -194,7 +193,7 @@ def compatible(tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
     shapes = 'compatibility = "agentos"'
     url = "http://127.0.0.1:9/v1"
     deployment = create_deployment(folder, url, extra=AGENTS, server=shapes)
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         yield People(host)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from agentctl.server import create_app
 from tests.cli.held_tool import HOLD, NAPPER
 from tests.commands import Result, run_command
 from tests.conditions import wait_for
@@ -63,7 +62,7 @@ def commands(
     (folder / "holding_tools.py").write_text(HOLD)
     extra = NAPPER.format(url=model_endpoint.base_url, module="holding_tools")
     deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         yield Commands(host, folder)
 
 

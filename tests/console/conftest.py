@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
-from agentctl.server import create_app
 from tests.console.browser import open_browser
 from tests.console.deployed import EXTRA, HOLD
 from tests.deployment import create_deployment
@@ -24,7 +23,7 @@ def server(
     folder, url = tmp_path_factory.mktemp("console"), model_endpoint.base_url
     (folder / "console_tools.py").write_text(HOLD)
     deployment = create_deployment(folder, url, extra=EXTRA.format(url=url))
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         yield host
 
 

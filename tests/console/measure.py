@@ -19,7 +19,6 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser
 
-from agentctl.server import create_app
 from tests.console.browser import ConsolePage, open_browser, open_console
 from tests.console.deployed import READS, RUNS
 from tests.console.vendor import ROOT
@@ -100,7 +99,7 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory() as folder:
             deployment = create_deployment(Path(folder), endpoint.base_url, extra=_ECHO)
-            with serve_in_thread(deployment, create_app(deployment.settings)) as server:
+            with serve_in_thread(deployment) as server:
                 rows = list(_measure(server, *(int(each) for each in sys.argv[1:3])))
     finally:
         endpoint.stop()

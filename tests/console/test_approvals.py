@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Route
 
-from agentctl.server import create_app
 from tests.approvals.people import APPROVER, USER, People
 from tests.console.browser import (
     ConsolePage,
@@ -75,7 +74,7 @@ def people(
     (folder / "paying_tools.py").write_text(TOOLS)
     url = model_endpoint.base_url
     deployment = create_deployment(folder, url, extra=AGENTS.format(url=url))
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         yield People(host)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from agentctl.server import create_app
 from tests.console.browser import check_accessibility, expect, needs_browser, open_console
 from tests.console.deployed import READS, start, token
 from tests.deployment import create_deployment
@@ -64,7 +63,7 @@ def test_object_is_shown_with_its_message(
     table = '[[agents]]\nid = "taker"\nobject = "takers:take"\n'
     deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=table)
     given, text = {"number": "A-1", "pieces": [1, None]}, '{"number": "A-1", "pieces": [1, null]}'
-    with serve_in_thread(deployment, create_app(deployment.settings)) as server:
+    with serve_in_thread(deployment) as server:
         start(server, "agents/taker", "taken", "hello", input=given)
         start(server, "agents/taker", "taken", text, input=given)
         with open_console(browser, server.url, "#/sessions/taken", token=token(server)) as shown:
@@ -93,7 +92,7 @@ def test_text_around_calls_is_drawn_once(
     table = '[[agents]]\nid = "teller"\nobject = "tellers:tell"\n'
     deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=table)
     config = ("--config", str(deployment.path))
-    with serve_in_thread(deployment, create_app(deployment.settings)) as server:
+    with serve_in_thread(deployment) as server:
         start(server, "agents/teller", "told", "tell")
         with open_console(browser, server.url, "#/sessions/told", token=token(server)) as shown:
             shown.see("Page 2 has 2 orders.")
@@ -213,7 +212,7 @@ def test_cause_of_a_failure_is_shown_with_its_scope_only(
     )
     table = '[[agents]]\nid = "shop"\nobject = "breaking:fail"\n'
     deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=table)
-    with serve_in_thread(deployment, create_app(deployment.settings)) as server:
+    with serve_in_thread(deployment) as server:
         start(server, "agents/shop", "broken", "17")
         place, fixed = "#/sessions/broken", "The code of the agent failed"
         debugger = token(server, "sessions:read", "agents:read", "runs:debug")

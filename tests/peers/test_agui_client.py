@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from agentctl.server import create_app
 from tests.agui.pages import CODE, CONFIG, SCOPES, plan
 from tests.console.browser import CHROMIUM, SECONDS, open_browser
 from tests.deployment import create_deployment
@@ -62,7 +61,7 @@ def served(
     (folder / "agui_agents.py").write_text(CODE)
     origins = f'cors_origins = ["{site[1]}"]'
     deployment = create_deployment(folder, url, extra=CONFIG.format(url=url), server=origins)
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         yield host
 
 

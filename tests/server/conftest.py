@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentctl.server import create_app
 from tests.deployment import Deployment, create_deployment, deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
 from tests.loops import pytest_pyfunc_call
@@ -22,7 +21,7 @@ def server(
 ) -> Iterator[ThreadedServer]:
     """A running server with sessions and runs."""
     deployment = create_deployment(tmp_path_factory.mktemp("served"), model_endpoint.base_url)
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         seed(host)
         yield host
 

@@ -12,7 +12,6 @@ from typing import Any
 import apsw
 import httpx2
 
-from agentctl.server import create_app
 from tests.conditions import wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -210,7 +209,7 @@ def create_place_deployment(folder: Path, endpoint: ModelEndpoint) -> Deployment
 def open_place(folder: Path, endpoint: ModelEndpoint) -> Iterator[Place]:
     """Serve the agents in a thread."""
     deployment = create_place_deployment(folder, endpoint)
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         yield Place(host, endpoint)
 
 

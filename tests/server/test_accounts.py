@@ -30,7 +30,7 @@ def host(
 ) -> Iterator[ThreadedServer]:
     """A server for this module."""
     deployment = create_deployment(tmp_path_factory.mktemp("accounts"), model_endpoint.base_url)
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         yield host
 
 
@@ -176,7 +176,7 @@ def test_many_unknown_tokens_do_not_block_valid_ones(host: ThreadedServer) -> No
 
 
 def test_unavailable_database_is_503_and_never_a_pass(deployment: Deployment) -> None:
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         token = create(host, "waiting", "agents:read")["token"]
         assert ask(host, token).status_code == 200
         connection = apsw.Connection(str(deployment.folder / "main.db"))
@@ -202,7 +202,7 @@ def test_rejections_are_counted_by_cause(deployment: Deployment) -> None:
         revoke(host, account["id"])
         for token in (account["token"], account["token"][:-1], generate_account_token()):
             assert [ask(host, token).status_code for _ in range(2)] == [401, 401]
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         rows = host.client.get("/audit?operation=authenticate", headers=as_caller(host, "admin"))
     counts = {(row["reason"], row["count"]) for row in rows.json()["data"]}
     assert counts == {("account.revoked", 2), ("account.form", 2), ("account.known", 2)}

@@ -12,7 +12,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentctl.server import create_app
 from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -97,7 +96,7 @@ def served(
         model_endpoint.base_url,
         extra=EXTRA.format(url=model_endpoint.base_url),
     )
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         yield host
 
 

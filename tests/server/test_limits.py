@@ -250,7 +250,7 @@ def servers(
     small = create_deployment(folder, url, extra=SMALL.format(url=url))
     http = build_protocol_class(header_seconds=2, body_seconds=2)
     with (
-        serve_in_thread(default, create_app(default.settings)) as first,
+        serve_in_thread(default) as first,
         serve_in_thread(small, create_app(small.settings), http=http) as second,
     ):
         yield Servers(first, second)

@@ -18,7 +18,6 @@ from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON
 from agentctl.interop.mcp.progress import INTERVAL_SECONDS
 from agentctl.runs.life.engine import CLIENT_DISCONNECTED
 from agentctl.runtime.mcp.library import IS_FIRST, ProtocolError
-from agentctl.server import create_app
 from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -42,7 +41,7 @@ def served(
 def serve(folder: Path, model_endpoint: ModelEndpoint) -> Iterator[ThreadedServer]:
     extra = "[mcp_endpoint]\nenabled = true\n"
     deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         yield host
 
 

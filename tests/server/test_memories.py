@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from agentctl.server import create_app
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -93,7 +92,7 @@ def served(
         extra=EXTRA.format(url=model_endpoint.base_url),
         server='url = "https://agents.example.org"',
     )
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         yield host
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import openai
 import pytest
 
-from agentctl.server import create_app
 from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -34,7 +33,7 @@ def served(
     origins = f'cors_origins = ["{ORIGIN}"]'
     url = model_endpoint.base_url
     deployment = create_deployment(folder, url, extra=EXTRA, server=origins)
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         yield host
 
 

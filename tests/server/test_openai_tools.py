@@ -371,7 +371,7 @@ def wait_for_response(client: openai.OpenAI, response_id: str, status: str = "co
 def serve(site: Site, workers: int) -> AbstractContextManager[ThreadedServer | ServerProcess]:
     if workers > 1:
         return site.serve()
-    return serve_in_thread(site.deployment, create_app(site.deployment.settings))
+    return serve_in_thread(site.deployment)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -73,7 +73,7 @@ def served(
 ) -> Iterator[ThreadedServer]:
     folder = tmp_path_factory.mktemp("doors")
     deployment = create_deployment(folder, model_endpoint.base_url, extra=EXTRA)
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         yield host
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import openai
 import pytest
 
-from agentctl.server import create_app
 from tests.commands import run_command
 from tests.contract.engines import Engine
 from tests.deployment import ADMIN, create_deployment
@@ -67,7 +66,7 @@ def limited(
             server='compatibility = "agentos"',
             databases=databases,
         )
-        with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+        with serve_in_thread(deployment) as host:
             yield host
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from agentctl.server import create_app
 from agentctl.service.hosting import MAXIMUM_CALLERS, Buckets
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
@@ -24,7 +23,7 @@ def limited(
     deployment = create_deployment(
         folder, model_endpoint.base_url, extra=LIMITS, server='compatibility = "agentos"'
     )
-    with serve_in_thread(deployment, create_app(deployment.settings)) as started:
+    with serve_in_thread(deployment) as started:
         yield started
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentctl.server import answers, create_app
+from agentctl.server import answers
 from tests.deployment import Deployment
 from tests.server.event_streams import Event, parse_events, record, start_and_disconnect
 from tests.server.seeds import as_caller
@@ -60,7 +60,7 @@ def stop(host: ThreadedServer, agent: str, run_id: str) -> None:
 @pytest.fixture(scope="module")
 def pair(settled: Deployment) -> Iterator[Pair]:
     """Two servers on the same files."""
-    first, second = (serve_in_thread(settled, create_app(settled.settings)) for _ in range(2))
+    first, second = (serve_in_thread(settled) for _ in range(2))
     with first as one, second as other:
         yield one, other
 
@@ -81,9 +81,9 @@ def test_broken_stream_continues_at_any_server(pair: Pair) -> None:
 
 
 def test_stream_is_replayed_after_a_restart(settled: Deployment) -> None:
-    with serve_in_thread(settled, create_app(settled.settings)) as host:
+    with serve_in_thread(settled) as host:
         seen = begin(host, "trickle")
-    with serve_in_thread(settled, create_app(settled.settings)) as host:
+    with serve_in_thread(settled) as host:
         rest = whole(host, "trickle", seen[0][1]["run_id"], 2)
     numbers = [number for _, _, number in seen + rest]
     assert numbers == list(range(len(numbers)))

@@ -13,7 +13,6 @@ from typing import Any
 import jwt
 import pytest
 
-from agentctl.server import create_app
 from tests.conditions import wait_for
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
@@ -57,7 +56,7 @@ def host(
     shutil.copy(MODULE, folder / "context_code.py")
     url = model_endpoint.base_url
     deployment = create_deployment(folder, url, extra=configuration(url))
-    with serve_in_thread(deployment, create_app(deployment.settings)) as started:
+    with serve_in_thread(deployment) as started:
         yield started
 
 

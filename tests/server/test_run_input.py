@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from agentctl.server import create_app
 from tests.conditions import wait_for
 from tests.deployment import ADMIN, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -55,7 +54,7 @@ def host(
     agents = [f'[[agents]]\nid = "{name}"\nobject = "input_code:{name}"' for name in AGENTS]
     extra = "\n".join([*agents, TABLES])
     deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
-    with serve_in_thread(deployment, create_app(deployment.settings)) as started:
+    with serve_in_thread(deployment) as started:
         yield started
 
 

@@ -103,7 +103,7 @@ def test_open_stream_ends_with_its_run(deployment: Deployment) -> None:
         assert served.process.wait(60) == 0
         assert time.monotonic() - began < 60
         assert names[-1] == "event: RunCancelled"
-    with serve_in_thread(deployment, create_app(deployment.settings)) as host:
+    with serve_in_thread(deployment) as host:
         (run,) = runs(deployment, host.url)
     assert (run["status"], run["cancel_requested_by"]) == ("CANCELLED", "system:shutdown")
 

@@ -7,7 +7,7 @@ import time
 import httpx2
 import pytest
 
-from agentctl.server import answers, create_app
+from agentctl.server import answers
 from tests.conditions import wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
@@ -137,7 +137,7 @@ def detached(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndp
 
 
 def test_detached_run_continues_without_its_client(detached: Deployment) -> None:
-    with serve_in_thread(detached, create_app(detached.settings)) as host:
+    with serve_in_thread(detached) as host:
         left = [start_and_disconnect(host, {"message": "hello"}), give_up(host, "given-up")]
         time.sleep(0.3)  # nothing must happen
         assert [record(host, run_id)["status"] for run_id in left] == ["RUNNING", "RUNNING"]
@@ -145,7 +145,7 @@ def test_detached_run_continues_without_its_client(detached: Deployment) -> None
 
 def test_idle_stream_has_comments(settled: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "COMMENT_SECONDS", 0.05)
-    with serve_in_thread(settled, create_app(settled.settings)) as host:
+    with serve_in_thread(settled) as host:
         headers = as_caller(host, "me")
         body = {"message": "hello"}
         with host.client.stream("POST", "/agents/hang/runs", json=body, headers=headers) as answer:

@@ -12,7 +12,6 @@ from typing import Any
 import httpx2
 import pytest
 
-from agentctl.server import create_app
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
@@ -42,10 +41,7 @@ def client(
     )
     url = model_endpoint.base_url
     deployment = create_deployment(folder, url, extra=AGENTS.format(url=url))
-    with (
-        serve_in_thread(deployment, create_app(deployment.settings)) as host,
-        deployment.client(host.url) as client,
-    ):
+    with serve_in_thread(deployment) as host, deployment.client(host.url) as client:
         yield client
 
 

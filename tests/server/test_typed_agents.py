@@ -13,7 +13,6 @@ import pytest
 
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.server import create_app
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import serve_in_thread
@@ -42,10 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(folder: Path, model_endpoint: ModelEndpoint) -> Iterator[httpx2.Client]:
     extra = "".join(map(entry, NAMES))
     deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
-    with (
-        serve_in_thread(deployment, create_app(deployment.settings)) as host,
-        deployment.client(host.url) as client,
-    ):
+    with serve_in_thread(deployment) as host, deployment.client(host.url) as client:
         yield client
 
 

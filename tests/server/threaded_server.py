@@ -14,6 +14,7 @@ import httpx2
 import uvicorn
 from starlette.types import ASGIApp
 
+from agentctl.server import create_app
 from agentctl.server.transport.protocol import HttpProtocol
 from tests.deployment import Deployment
 
@@ -51,15 +52,15 @@ class ThreadedServer:
 @contextlib.contextmanager
 def serve_in_thread(
     deployment: Deployment,
-    app: ASGIApp,
+    app: ASGIApp | None = None,
     *,
     lifespan: str = "on",
     http: type[HttpProtocol] = HttpProtocol,
 ) -> Iterator[ThreadedServer]:
-    """Serve an application on a real socket, in a thread."""
+    """Serve an application, by default that of the deployment, on a real socket, in a thread."""
     _forget_modules(deployment.folder)
     config = uvicorn.Config(
-        app,
+        app or create_app(deployment.settings),
         port=0,
         loop="uvloop",
         http=http,

@@ -10,7 +10,6 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from agentctl.server import create_app
 from agentctl.webhooks import attempts
 from agentctl.webhooks.signing import generate_secret
 from tests.approvals.people import People
@@ -139,5 +138,5 @@ def hooked(
 @pytest.fixture(scope="session")
 def people(hooked: Deployment) -> Iterator[People]:
     """People who use a server with webhooks."""
-    with serve_in_thread(hooked, create_app(hooked.settings)) as host:
+    with serve_in_thread(hooked) as host:
         yield People(host)
