@@ -21,7 +21,7 @@ from agentctl.config import load_settings
 from agentctl.config.settings import Settings
 from tests.endpoint import ModelEndpoint
 
-__all__ = ["ADMIN", "Deployment", "create_deployment", "deployment"]
+__all__ = ["ADMIN", "Deploy", "Deployment", "create_deployment", "deploy", "deployment"]
 
 ADMIN = "agent_os:admin"
 
@@ -128,6 +128,29 @@ def create_deployment(
     (folder / "world_tools.py").write_text(TOOLS)
     (folder / "agentctl.toml").write_text(_format_config(model_url, extra, server, databases))
     return Deployment(folder)
+
+
+@dataclass(frozen=True)
+class Deploy:
+    """A factory of deployments in new folders, whose models are at `url`."""
+
+    folders: pytest.TempPathFactory
+    url: str
+
+    def __call__(
+        self, extra: str = "", *, files: Mapping[str, str] | None = None, **options: Any
+    ) -> Deployment:
+        """Create a deployment with files, by name; the options as of `create_deployment`."""
+        folder = self.folders.mktemp("world")
+        for name, text in (files or {}).items():
+            (folder / name).write_text(text)
+        return create_deployment(folder, self.url, extra=extra, **options)
+
+
+@pytest.fixture(scope="session")
+def deploy(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Deploy:
+    """Create deployments; a conftest imports the fixture."""
+    return Deploy(tmp_path_factory, model_endpoint.base_url)
 
 
 @pytest.fixture

@@ -8,23 +8,19 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.agui.pages import CODE, CONFIG, ORIGIN, Thread
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.deployment import Deploy, deploy
+from tests.endpoint import model_endpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-__all__ = ["model_endpoint"]
+__all__ = ["deploy", "model_endpoint"]
 
 _NUMBERS = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[ThreadedServer]:
-    folder, url = tmp_path_factory.mktemp("agui"), model_endpoint.base_url
-    (folder / "agui_agents.py").write_text(CODE)
-    origins = f'cors_origins = ["{ORIGIN}"]'
-    deployment = create_deployment(folder, url, extra=CONFIG.format(url=url), server=origins)
+def served(deploy: Deploy) -> Iterator[ThreadedServer]:
+    files, origins = {"agui_agents.py": CODE}, f'cors_origins = ["{ORIGIN}"]'
+    deployment = deploy(CONFIG.format(url=deploy.url), files=files, server=origins)
     with serve_in_thread(deployment) as host:
         yield host
 

@@ -9,21 +9,17 @@ from playwright.sync_api import Browser
 
 from tests.console.browser import open_browser
 from tests.console.deployed import EXTRA, HOLD
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.deployment import Deploy, deploy
+from tests.endpoint import model_endpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
-__all__ = ["model_endpoint"]
+__all__ = ["deploy", "model_endpoint"]
 
 
 @pytest.fixture(scope="package")
-def server(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[ThreadedServer]:
-    folder, url = tmp_path_factory.mktemp("console"), model_endpoint.base_url
-    (folder / "console_tools.py").write_text(HOLD)
-    deployment = create_deployment(folder, url, extra=EXTRA.format(url=url))
-    with serve_in_thread(deployment) as host:
+def server(deploy: Deploy) -> Iterator[ThreadedServer]:
+    files = {"console_tools.py": HOLD}
+    with serve_in_thread(deploy(EXTRA.format(url=deploy.url), files=files)) as host:
         yield host
 
 

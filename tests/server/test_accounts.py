@@ -15,7 +15,7 @@ import pytest
 from agentctl.auth.tokens.account_tokens import generate_account_token
 from agentctl.server import create_app
 from tests.conditions import wait_for
-from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.deployment import ADMIN, Deploy, Deployment, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
 from tests.server.seeds import as_caller
@@ -25,12 +25,9 @@ REFUSED = {"detail": "Invalid or expired credential", "error_code": "UNAUTHENTIC
 
 
 @pytest.fixture(scope="module")
-def host(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[ThreadedServer]:
+def host(deploy: Deploy) -> Iterator[ThreadedServer]:
     """A server for this module."""
-    deployment = create_deployment(tmp_path_factory.mktemp("accounts"), model_endpoint.base_url)
-    with serve_in_thread(deployment) as host:
+    with serve_in_thread(deploy()) as host:
         yield host
 
 

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from tests.conditions import wait_for
-from tests.deployment import ADMIN, create_deployment
+from tests.deployment import ADMIN, Deploy, create_deployment
 from tests.endpoint import ModelEndpoint
 from tests.process import serve_config
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -88,15 +88,8 @@ summary = {{ every_runs = 1, model = "second" }}
 
 
 @pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[ThreadedServer]:
-    deployment = create_deployment(
-        tmp_path_factory.mktemp("background"),
-        model_endpoint.base_url,
-        extra=EXTRA.format(url=model_endpoint.base_url),
-    )
-    with serve_in_thread(deployment) as host:
+def served(deploy: Deploy) -> Iterator[ThreadedServer]:
+    with serve_in_thread(deploy(EXTRA.format(url=deploy.url))) as host:
         yield host
 
 

@@ -12,8 +12,7 @@ import httpx2
 import pytest
 
 from agentctl.server import create_app, running
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.deployment import Deploy, Deployment
 from tests.process import serve_config
 from tests.server.raw_http import RawResponse, open_raw_connection
 
@@ -50,15 +49,9 @@ class OpenServer:
 
 
 @pytest.fixture(scope="module")
-def opened(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[OpenServer]:
-    deployment = create_deployment(
-        tmp_path_factory.mktemp("open"),
-        model_endpoint.base_url,
-        server=f'cors_origins = ["{FRIEND}"]',
-        extra='[metrics]\nlisten = "127.0.0.1:0"\n',
-    )
+def opened(deploy: Deploy) -> Iterator[OpenServer]:
+    metrics_table = '[metrics]\nlisten = "127.0.0.1:0"\n'
+    deployment = deploy(metrics_table, server=f'cors_origins = ["{FRIEND}"]')
     with serve_config(deployment.path, "--insecure-no-auth") as served:
         log = served.wait_for("metrics: ")
         metrics = log.partition("metrics: http://127.0.0.1:")[2].partition("/")[0]

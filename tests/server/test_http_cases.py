@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.deployment import Deploy, Deployment
 from tests.process import serve_config
 from tests.server.http_cases import CASES, SAMPLE, Case
 from tests.server.raw_http import check_error, open_raw_connection
@@ -23,11 +22,9 @@ def token(server: ThreadedServer) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def workers(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[tuple[Deployment, int]]:
+def workers(deploy: Deploy) -> Iterator[tuple[Deployment, int]]:
     """The port of a server with two workers."""
-    deployment = create_deployment(tmp_path_factory.mktemp("workers"), model_endpoint.base_url)
+    deployment = deploy()
     with serve_config(deployment.path, "--workers", "2") as served:
         yield deployment, served.port
 

@@ -20,13 +20,11 @@ import agentctl
 from agentctl.config.settings import Limits, Runs, Settings
 from agentctl.config.tables import ENTRY_TABLES, SECTIONS
 from agentctl.config.upkeep import Quotas
-from agentctl.server import create_app
 from agentctl.server.transport.protocol import build_protocol_class
 from tests.commands import run_command
 from tests.conditions import wait_for
-from tests.deployment import ADMIN, create_deployment
+from tests.deployment import ADMIN, Deploy
 from tests.docs.pages import page
-from tests.endpoint import ModelEndpoint
 from tests.process import base_environment
 from tests.runtime.provider_scripts import build_call, build_chunk, encode_event, script
 from tests.server.raw_http import open_raw_connection
@@ -238,21 +236,11 @@ class Servers(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def servers(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[Servers]:
-    url = model_endpoint.base_url
-    default = create_deployment(
-        tmp_path_factory.mktemp("default"), url, extra=DEFAULT.format(url=url)
-    )
-    folder = tmp_path_factory.mktemp("small")
-    (folder / "probed_agents.py").write_text(CODE)
-    small = create_deployment(folder, url, extra=SMALL.format(url=url))
+def servers(deploy: Deploy) -> Iterator[Servers]:
+    default = deploy(DEFAULT.format(url=deploy.url))
+    small = deploy(SMALL.format(url=deploy.url), files={"probed_agents.py": CODE})
     http = build_protocol_class(header_seconds=2, body_seconds=2)
-    with (
-        serve_in_thread(default) as first,
-        serve_in_thread(small, create_app(small.settings), http=http) as second,
-    ):
+    with serve_in_thread(default) as first, serve_in_thread(small, http=http) as second:
         yield Servers(first, second)
 
 

@@ -13,8 +13,7 @@ import pytest
 from agentctl.interop.mcp.discovery import SCOPES
 from agentctl.runtime.mcp.library import IS_FIRST
 from agentctl.server import create_app
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.deployment import Deploy
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 if IS_FIRST:
@@ -32,13 +31,9 @@ def provider() -> Iterator[OAuthProvider]:
 
 
 @pytest.fixture(scope="module")
-def trusting(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint, provider: OAuthProvider
-) -> Iterator[ThreadedServer]:
+def trusting(deploy: Deploy, provider: OAuthProvider) -> Iterator[ThreadedServer]:
     """A server that accepts the tokens of the provider."""
-    extra = "[mcp_endpoint]\nenabled = true\n"
-    folder = tmp_path_factory.mktemp("trusting")
-    deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
+    deployment = deploy("[mcp_endpoint]\nenabled = true\n")
     settings = deployment.settings
     trusted = replace(
         settings.authorization,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.deployment import ADMIN, create_deployment
+from tests.deployment import ADMIN, Deploy
 from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
@@ -83,16 +83,9 @@ members = ["echo"]
 
 
 @pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[ThreadedServer]:
-    deployment = create_deployment(
-        tmp_path_factory.mktemp("memories"),
-        model_endpoint.base_url,
-        extra=EXTRA.format(url=model_endpoint.base_url),
-        server='url = "https://agents.example.org"',
-    )
-    with serve_in_thread(deployment) as host:
+def served(deploy: Deploy) -> Iterator[ThreadedServer]:
+    server = 'url = "https://agents.example.org"'
+    with serve_in_thread(deploy(EXTRA.format(url=deploy.url), server=server)) as host:
         yield host
 
 

@@ -16,8 +16,7 @@ import pytest
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, RunRequest
 from agentctl.remote.client import RemoteOperations
-from tests.deployment import Deployment, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.deployment import Deploy, Deployment
 from tests.process import ServerProcess, serve_config
 
 SCOPES = ("agents:read", "agents:run", "sessions:read")
@@ -38,11 +37,8 @@ model = "whole"
 
 
 @pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[tuple[Deployment, ServerProcess]]:
-    url, folder = model_endpoint.base_url, tmp_path_factory.mktemp("whole")
-    deployment = create_deployment(folder, url, extra=AGENT.format(url=url))
+def served(deploy: Deploy) -> Iterator[tuple[Deployment, ServerProcess]]:
+    deployment = deploy(AGENT.format(url=deploy.url))
     with serve_config(deployment.path) as server:
         yield deployment, server
 

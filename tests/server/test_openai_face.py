@@ -10,8 +10,7 @@ import openai
 import pytest
 
 from tests.conditions import wait_for
-from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.deployment import ADMIN, Deploy
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
@@ -26,14 +25,8 @@ enabled = true
 
 
 @pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[ThreadedServer]:
-    folder = tmp_path_factory.mktemp("openai")
-    origins = f'cors_origins = ["{ORIGIN}"]'
-    url = model_endpoint.base_url
-    deployment = create_deployment(folder, url, extra=EXTRA, server=origins)
-    with serve_in_thread(deployment) as host:
+def served(deploy: Deploy) -> Iterator[ThreadedServer]:
+    with serve_in_thread(deploy(EXTRA, server=f'cors_origins = ["{ORIGIN}"]')) as host:
         yield host
 
 

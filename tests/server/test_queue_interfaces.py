@@ -19,8 +19,7 @@ from agentctl.server import create_app
 from tests.agui.protocol import parse_stream
 from tests.commands import run_command
 from tests.conditions import wait_for
-from tests.deployment import ADMIN, create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.deployment import ADMIN, Deploy
 from tests.loops import wait_until
 from tests.server.event_streams import Event, parse_events
 from tests.server.test_mcp_face import connect, get_text
@@ -68,12 +67,8 @@ SCOPES = (
 
 
 @pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[ThreadedServer]:
-    folder = tmp_path_factory.mktemp("doors")
-    deployment = create_deployment(folder, model_endpoint.base_url, extra=EXTRA)
-    with serve_in_thread(deployment) as host:
+def served(deploy: Deploy) -> Iterator[ThreadedServer]:
+    with serve_in_thread(deploy(EXTRA)) as host:
         yield host
 
 

@@ -8,22 +8,15 @@ from typing import Any
 import pytest
 
 from agentctl.service.hosting import MAXIMUM_CALLERS, Buckets
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.deployment import Deploy
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 LIMITS = "[rate_limits]\nrequests_per_minute = 6\nruns_per_minute = 2\n"
 
 
 @pytest.fixture(scope="module")
-def limited(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[ThreadedServer]:
-    folder = tmp_path_factory.mktemp("limited")
-    deployment = create_deployment(
-        folder, model_endpoint.base_url, extra=LIMITS, server='compatibility = "agentos"'
-    )
-    with serve_in_thread(deployment) as started:
+def limited(deploy: Deploy) -> Iterator[ThreadedServer]:
+    with serve_in_thread(deploy(LIMITS, server='compatibility = "agentos"')) as started:
         yield started
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ import jwt
 import pytest
 
 from tests.conditions import wait_for
-from tests.deployment import create_deployment
+from tests.deployment import Deploy
 from tests.endpoint import ModelEndpoint
 from tests.server.event_streams import parse_events
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -49,14 +48,9 @@ def configuration(model_url: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def host(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[ThreadedServer]:
-    folder = tmp_path_factory.mktemp("context")
-    shutil.copy(MODULE, folder / "context_code.py")
-    url = model_endpoint.base_url
-    deployment = create_deployment(folder, url, extra=configuration(url))
-    with serve_in_thread(deployment) as started:
+def host(deploy: Deploy) -> Iterator[ThreadedServer]:
+    files = {"context_code.py": MODULE.read_text()}
+    with serve_in_thread(deploy(configuration(deploy.url), files=files)) as started:
         yield started
 
 

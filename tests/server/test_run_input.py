@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conditions import wait_for
-from tests.deployment import ADMIN, create_deployment
+from tests.deployment import ADMIN, Deploy
 from tests.endpoint import ModelEndpoint
 from tests.server.event_streams import parse_events
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -46,15 +45,10 @@ SIZE = 65_536
 
 
 @pytest.fixture(scope="module")
-def host(
-    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
-) -> Iterator[ThreadedServer]:
-    folder = tmp_path_factory.mktemp("input")
-    shutil.copy(MODULE, folder / "input_code.py")
+def host(deploy: Deploy) -> Iterator[ThreadedServer]:
     agents = [f'[[agents]]\nid = "{name}"\nobject = "input_code:{name}"' for name in AGENTS]
-    extra = "\n".join([*agents, TABLES])
-    deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
-    with serve_in_thread(deployment) as started:
+    files = {"input_code.py": MODULE.read_text()}
+    with serve_in_thread(deploy("\n".join([*agents, TABLES]), files=files)) as started:
         yield started
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from agentctl.server import answers
 from tests.conditions import wait_for
-from tests.deployment import Deployment, create_deployment
+from tests.deployment import Deploy, Deployment
 from tests.endpoint import ModelEndpoint
 from tests.server.event_streams import parse_events, record, start_and_disconnect
 from tests.server.raw_http import open_raw_connection
@@ -131,9 +131,8 @@ def test_disconnect_while_waiting_stops_the_run(server: ThreadedServer) -> None:
 
 
 @pytest.fixture
-def detached(tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint) -> Deployment:
-    folder = tmp_path_factory.mktemp("detached")
-    return create_deployment(folder, model_endpoint.base_url, server='on_disconnect = "detach"')
+def detached(deploy: Deploy) -> Deployment:
+    return deploy(server='on_disconnect = "detach"')
 
 
 def test_detached_run_continues_without_its_client(detached: Deployment) -> None:

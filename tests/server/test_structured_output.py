@@ -12,8 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.deployment import create_deployment
-from tests.endpoint import ModelEndpoint
+from tests.deployment import Deploy
 from tests.server.threaded_server import serve_in_thread
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -32,15 +31,9 @@ output = "number_models:Number"
 
 
 @pytest.fixture(scope="module")
-def client(
-    model_endpoint: ModelEndpoint, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[httpx2.Client]:
-    folder = tmp_path_factory.mktemp("structured")
-    (folder / "number_models.py").write_text(
-        "from pydantic import BaseModel\n\n\nclass Number(BaseModel):\n    n: int\n"
-    )
-    url = model_endpoint.base_url
-    deployment = create_deployment(folder, url, extra=AGENTS.format(url=url))
+def client(deploy: Deploy) -> Iterator[httpx2.Client]:
+    code = "from pydantic import BaseModel\n\n\nclass Number(BaseModel):\n    n: int\n"
+    deployment = deploy(AGENTS.format(url=deploy.url), files={"number_models.py": code})
     with serve_in_thread(deployment) as host, deployment.client(host.url) as client:
         yield client
 
