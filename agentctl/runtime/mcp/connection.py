@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from agentctl import __version__
 from agentctl.runtime.mcp.calls import (
     McpCall,
     McpCallFailed,
@@ -270,9 +269,9 @@ class McpConnection:
 
     async def _hold(self) -> None:
         transport = watch_calls(self._endpoint.open(self.lose), self._watcher)
-        name, seconds = ("agentctl", __version__), self._endpoint.connect_seconds
+        seconds = self._endpoint.connect_seconds
         try:
-            async with open_client(transport, name, seconds, self.changed.set) as client:
+            async with open_client(transport, seconds, self.changed.set) as client:
                 self._client = client
                 self._watcher.version = client.version
                 self._opened.set()

@@ -20,6 +20,7 @@ import mcp
 from mcp.shared.message import SessionMessage
 from pydantic import TypeAdapter, ValidationError
 
+from agentctl import __version__
 from agentctl.runtime.mcp.calls import McpCall, McpCallFailed
 from agentctl.runtime.tracing import HEADER, find_traceparent
 from agentctl.work.event_loop import retrieve_exception
@@ -168,12 +169,11 @@ class McpClient(ABC):
 
 @asynccontextmanager
 async def open_client(
-    transport: Transport, name: tuple[str, str], seconds: float, on_change: OnChange
+    transport: Transport, seconds: float, on_change: OnChange
 ) -> AsyncIterator[McpClient]:
     """Connect through a transport.
 
     Args:
-        name: name and version of this client.
         seconds: maximum time of a request.
         on_change: called when the server reports that its tools have changed.
     """
@@ -184,7 +184,7 @@ async def open_client(
 
     options: dict[str, Any] = {
         "message_handler": handle,
-        "client_info": types.Implementation(name=name[0], version=name[1]),
+        "client_info": types.Implementation(name="agentctl", version=__version__),
     }
     if not IS_FIRST:
         options |= {"cache": None, "read_timeout_seconds": seconds}
