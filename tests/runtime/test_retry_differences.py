@@ -25,10 +25,10 @@ Uniform = Callable[[float, float], float]
 TEMPORARY = ("MODEL_UNAVAILABLE", "MODEL_TIMEOUT")
 
 
-def build_attempts(retries: int, seconds: float) -> Attempts:
+def build_attempts(retries: int) -> Attempts:
     """Return the attempts of a run with one model."""
     nothing: Any = None
-    model = PreparedModel("m", nothing, nothing, retries, seconds)
+    model = PreparedModel("m", nothing, nothing, retries)
     return Attempts("run", [model], ModelCounters(["m"]))
 
 
@@ -115,7 +115,8 @@ def test_attempts_are_those_of_tenacity(monkeypatch: pytest.MonkeyPatch) -> None
         chance, seen = comparison.chance, set[object]()
         for _ in comparison.rounds(300):
             retries, seconds = chance.randrange(7), chance.choice((3.0, 20.0, 90.0))
-            attempts = build_attempts(retries, seconds)
+            monkeypatch.setattr(own_part, "RETRY_SECONDS", seconds)
+            attempts = build_attempts(retries)
             # The same object for several calls: nothing of a cancelled one is left for the next.
             for _ in range(3):
                 failures: list[ModelFailure | None] = [
