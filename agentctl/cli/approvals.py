@@ -171,11 +171,9 @@ async def send_ruling(
     if not out.is_table:
         out.show_record(document, APPROVAL, "approval_id")
     target.report_done(f"{decided['status']}: {decided['kind']} of {decided['tool_name']}")
-    if target.local is not None:
-        await _note_continuation(target, decided["root_run_id"])
-
-
-async def _note_continuation(target: Target, run_id: str) -> None:
+    if target.local is None:
+        return
+    run_id = decided["root_run_id"]
     run = (await target.operations.get_run(run_id, form=SUMMARY_VIEW)).value
     if run["status"] == "PAUSED":
         note(f"run {run_id} still waits for {describe_wait(run['approvals'])}")

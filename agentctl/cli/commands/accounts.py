@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from agentctl.cli.durations import parse_until
 from agentctl.cli.help import CommandApp
@@ -28,24 +28,12 @@ from agentctl.interface.requests.accounts import (
 from agentctl.records.kinds import Record
 from agentctl.records.times import format_span
 
-if TYPE_CHECKING:
-    pass
-
 app = CommandApp(
     help="Create, list and revoke service accounts.",
     epilog="Example: AGENTCTL_TOKEN=$(agentctl accounts create ci --scope agents:run)",
 )
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-TokenOutput = Annotated[
-    CommonFormat | None,
-    option(
-        "--output -o",
-        "FORM",
-        "Print the whole record, token included: table, wide, json, jsonl, tsv or name",
-    ),
-]
 
 
 def _format_scopes(account: Record) -> str:
@@ -88,7 +76,11 @@ async def create_account(
     allow_privileged_scopes: bool = flag(
         "--allow-privileged-scopes", "Allow scopes that write, delete or administer"
     ),
-    output: TokenOutput = None,
+    output: CommonFormat | None = option(
+        "--output -o",
+        "FORM",
+        "Print the whole record, token included: table, wide, json, jsonl, tsv or name",
+    ),
 ) -> None:
     """Create an account and print its token on stdout.
 

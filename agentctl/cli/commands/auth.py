@@ -56,10 +56,6 @@ PathArgument = Annotated[
     str, argument("PATH", "Path such as /agents/writer/runs, with or without a query")
 ]
 WhatArgument = Annotated[str, argument("WHAT", "Scope, operation, or HTTP method with a path")]
-OptionalPath = Annotated[
-    str | None, argument("PATH", "Path, after an HTTP method", show_default=False)
-]
-NoToken = Annotated[bool, flag("--no-token", "Explain a request without a token")]
 
 _NO_SCOPE = {"token": "(any valid token)", "nothing": "(public)"}
 
@@ -116,7 +112,7 @@ async def can_i(
     target: Target,
     out: CommandOutput,
     what: WhatArgument,
-    path: OptionalPath = None,
+    path: str | None = argument("PATH", "Path, after an HTTP method", show_default=False),
     agent: AgentId = None,
     team: TeamId = None,
     workflow: WorkflowId = None,
@@ -142,7 +138,7 @@ async def explain_request(
     method: Method,
     path: PathArgument,
     token_file: GivenTokenFile = None,
-    no_token: NoToken = False,
+    no_token: bool = flag("--no-token", "Explain a request without a token"),
     url: Url = None,
     context: ContextName = None,
     insecure_http: InsecureHttp = False,

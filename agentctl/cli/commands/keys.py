@@ -198,10 +198,7 @@ def _list_fetched_keys(settings: Settings) -> Iterator[Row]:
     futures.wait([remote.refresh()], FETCH_SECONDS)
     state = remote.state
     note(state.describe(time.time()))
-    row: Row = {
-        "kid": None, "algorithm": table.algorithm, "used": False, "source": state.source,
-        "thumbprint": None, "reason": None, "use": None, "removable_at": None,
-    }  # fmt: skip
+    row = _build_row(state.source, table.algorithm)
     keys = fetched[-1] if fetched else None
     if keys is None:
         yield row | {"reason": f"not fetched: {state.detail or 'no response in time'}"}
@@ -213,21 +210,21 @@ def _list_fetched_keys(settings: Settings) -> Iterator[Row]:
         yield row | {"kid": skipped.kid, "reason": skipped.reason}
 
 
+def _build_row(source: str, algorithm: str | None, *, used: bool = False, **known: Any) -> Row:
+    names = ("kid", "algorithm", "used", "source", "thumbprint", "reason", "use", "removable_at")
+    given = {"algorithm": algorithm, "used": used, "source": source, **known}
+    return {name: given.get(name) for name in names}
+
+
 def _build_rows(source: str, keys: KeySet, times: RemovalTimes) -> Iterator[Row]:
     from agentctl.auth.keys.signing import key_thumbprint
 
     for key in keys.keys:
         name = None if isinstance(key.material, bytes) else key_thumbprint(key)
-        yield {
-            "kid": name,
-            "algorithm": key.spec.name,
-            "used": True,
-            "source": source,
-            "thumbprint": name,
-            "reason": None,
-            "use": None,
-            "removable_at": _format_removal(times, name),
-        }
+        yield _build_row(
+            source, key.spec.name, kid=name, used=True, thumbprint=name,
+            removable_at=_format_removal(times, name),
+        )  # fmt: skip
 
 
 def _build_jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]:
@@ -242,16 +239,12 @@ def _build_jwks_rows(source: str, keys: KeySet, file: JwksFile) -> Iterator[Row]
         name = None if entry["kty"] == "oct" else whole
         if why is None and kid not in keys.by_kid:
             why = nameless[0].reason
-        yield {
-            "kid": kid or (name if why is None else None),
-            "algorithm": keys.spec.name if why is None else entry.get("alg"),
-            "used": why is None,
-            "source": source,
-            "thumbprint": name,
-            "reason": why,
-            "use": entry.get("use"),
-            "removable_at": _format_removal(times, whole),
-        }
+        algorithm = keys.spec.name if why is None else entry.get("alg")
+        yield _build_row(
+            source, algorithm, kid=kid or (name if why is None else None), used=why is None,
+            thumbprint=name, reason=why, use=entry.get("use"),
+            removable_at=_format_removal(times, whole),
+        )  # fmt: skip
 
 
 def _format_removal(times: RemovalTimes, thumbprint: str | None) -> str | None:

@@ -22,7 +22,6 @@ app = CommandApp(
 )
 
 ServerId = Annotated[str, argument("ID", "Id of an MCP server")]
-ServerIds = Annotated[list[str] | None, argument("ID", "Ids of MCP servers; none: all")]
 UserId = Annotated[
     str | None, option("--user-id", "ID", "User whose id the headers of the server contain")
 ]
@@ -101,7 +100,7 @@ async def list_tools(
 @app.command("check", epilog="Example: agentctl mcp check")
 async def check_servers(
     out: CommandOutput,
-    server_ids: ServerIds = None,
+    server_ids: list[str] | None = argument("ID", "Ids of MCP servers; none: all"),
     user_id: UserId = None,
     claim: Claims = None,
     config: Config = None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 from agentctl.cli.files import check_absent, creating_file, publish_file
 from agentctl.cli.help import CommandApp
-from agentctl.cli.lists import read_pages
+from agentctl.cli.lists import Row, read_rows
 from agentctl.cli.options import UserOfData, Yes
 from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.output import CommandOutput, write_value
@@ -135,7 +135,7 @@ async def _write_archive(
         async def write_list(
             name: str, read: Callable[[Any], Awaitable[Document[Any]]], wanted: object
         ) -> None:
-            await write(name, _dump_rows(read_pages(read, wanted)))
+            await write(name, _dump_rows(read_rows(read, wanted)))
 
         call, page = target.operations, _OLDEST_FIRST
         ids = [database["db_id"] for database in data["databases"]]
@@ -202,15 +202,12 @@ async def _one_text(text: str) -> AsyncGenerator[tuple[bytes, int]]:
     yield text.encode(), 0
 
 
-async def _dump_rows(
-    pages: AsyncGenerator[list[dict[str, Any]]],
-) -> AsyncGenerator[tuple[bytes, int]]:
+async def _dump_rows(rows: AsyncGenerator[Row]) -> AsyncGenerator[tuple[bytes, int]]:
     import orjson
 
-    async with aclosing(pages):
-        async for rows in pages:
-            for row in rows:
-                yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE), 1
+    async with aclosing(rows):
+        async for row in rows:
+            yield orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE), 1
 
 
 async def _export_sessions(
@@ -218,24 +215,23 @@ async def _export_sessions(
 ) -> AsyncGenerator[tuple[bytes, int]]:
     where = SessionLocator(user_id=user, db_id=db_id)
     wanted = SessionFilter(where, page=_OLDEST_FIRST)
-    async with aclosing(read_pages(target.operations.get_sessions, wanted)) as pages:
-        async for rows in pages:
-            for row in rows:
-                end = b""
-                try:
-                    async for part in target.operations.export_session(row["session_id"], where):
-                        yield part, 0
-                        end = part[-1:]
-                except NotFound:
-                    if end:
-                        raise
-                    continue  # it was deleted after the list was read
-                if end != b"\n":
-                    raise InvalidResponse(
-                        f"the export of session {row['session_id']} is not complete",
-                        hint="export again",
-                    )
-                yield b"", 1
+    async with aclosing(read_rows(target.operations.get_sessions, wanted)) as rows:
+        async for row in rows:
+            end = b""
+            try:
+                async for part in target.operations.export_session(row["session_id"], where):
+                    yield part, 0
+                    end = part[-1:]
+            except NotFound:
+                if end:
+                    raise
+                continue  # it was deleted after the list was read
+            if end != b"\n":
+                raise InvalidResponse(
+                    f"the export of session {row['session_id']} is not complete",
+                    hint="export again",
+                )
+            yield b"", 1
 
 
 @app.command("erase", epilog="Example: agentctl users erase ada --dry-run")

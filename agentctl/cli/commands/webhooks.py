@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from agentctl.cli.durations import microseconds_ago
 from agentctl.cli.help import CommandApp
@@ -15,9 +15,6 @@ from agentctl.cli.target import Target, with_target
 from agentctl.errors import Unavailable, UsageError
 from agentctl.interface.requests import MAXIMUM_LIMIT, Page
 from agentctl.interface.requests.webhooks import DeliveryFilter
-
-if TYPE_CHECKING:
-    pass
 
 app = CommandApp(
     help="List and test webhooks, and deliver their events again.",

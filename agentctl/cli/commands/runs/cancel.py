@@ -10,7 +10,7 @@ from collections import Counter as Tally
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from agentctl.cli.lists import NO_AGES, AgeOptions, check_row_count, read_pages
 from agentctl.cli.options import (
@@ -66,24 +66,6 @@ CONCURRENT_REQUESTS = 16
 Run = dict[str, Any]
 
 
-LiveStatus = Annotated[
-    Literal["PENDING", "RUNNING", "PAUSED"] | None,
-    option(
-        "--status", "STATUS", "Filter by status: PENDING, RUNNING or PAUSED", case_sensitive=False
-    ),
-]
-WaitSeconds = Annotated[
-    float,
-    option(
-        "--wait",
-        "SECONDS",
-        "Seconds to wait for the runs to stop (0: return at once)",
-        min=0,
-        max=MAXIMUM_WAIT_SECONDS,
-    ),
-]
-
-
 @with_target(
     without=(
         "status", "session_id", "page", "live", "form", "at_work", "error_code", "model", "error",
@@ -102,11 +84,20 @@ async def cancel_runs(
     all: bool = flag("--all", "Cancel every live run that matches the filters"),
     choice: ComponentChoice = NO_CHOICE,
     session: SessionOption = None,
-    status: LiveStatus = None,
+    status: Literal["PENDING", "RUNNING", "PAUSED"] | None = option(
+        "--status", "STATUS", "Filter by status: PENDING, RUNNING or PAUSED", case_sensitive=False
+    ),
     ages: AgeOptions = NO_AGES,
     dry_run: bool = flag("--dry-run", "With --all: show the runs, cancel none"),
     yes: Yes = False,
-    wait: WaitSeconds = DEFAULT_WAIT_SECONDS,
+    wait: float = option(
+        "--wait",
+        "SECONDS",
+        "Seconds to wait for the runs to stop (0: return at once)",
+        min=0,
+        max=MAXIMUM_WAIT_SECONDS,
+        default=DEFAULT_WAIT_SECONDS,
+    ),
     reason: str | None = option("--reason", "TEXT", "Reason to record"),
 ) -> None:
     """Cancel runs by id, or all live runs that match the filters.

@@ -20,7 +20,7 @@ from agentctl.cli.lists import (
     ListWriter,
     WatchedOutput,
     build_age_option,
-    read_pages,
+    read_rows,
 )
 from agentctl.cli.options import OptionalSessionIds, SessionId, ToFile
 from agentctl.cli.parameters import flag, option
@@ -331,9 +331,8 @@ async def _find_sessions(
     if session_ids:
         return
     page = Page(limit=MAXIMUM_LIMIT, sort_by="created_at", sort_order="asc")
-    async for rows in read_pages(target.operations.get_sessions, SessionFilter(where, page=page)):
-        for row in rows:
-            yield row["session_id"], replace(where, user_id=row.get("user_id"))
+    async for row in read_rows(target.operations.get_sessions, SessionFilter(where, page=page)):
+        yield row["session_id"], replace(where, user_id=row.get("user_id"))
 
 
 async def _write_sessions(
