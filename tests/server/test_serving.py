@@ -19,7 +19,7 @@ import pytest
 from agentctl.errors import AgentctlError, InvalidKey, SchemaMismatch, Unavailable, UsageError
 from agentctl.server import create_app
 from agentctl.server.observability.measurements import SAMPLE_SECONDS
-from agentctl.server.processes.listener import base_url, bind_socket
+from agentctl.server.processes.listener import Announcements, base_url, bind_socket
 from agentctl.server.processes.serve import serve
 from tests.deployment import Deployment
 from tests.ports import find_free_port
@@ -180,8 +180,12 @@ def refused(deployment: Deployment, **server: Any) -> AgentctlError:
     """Return the error of a failed start."""
     settings = deployment.settings
     settings = replace(settings, server=replace(settings.server, **server))
+
+    def fail(value: object) -> None:
+        pytest.fail(f"it announces {value}")
+
     with pytest.raises(AgentctlError) as refusal:
-        serve(settings, announce=lambda url: pytest.fail(f"it listens on {url}"))
+        serve(settings, Announcements(fail, fail, fail))
     return refusal.value
 
 

@@ -62,13 +62,17 @@ def serve(
     load = functools.partial(_load_settings, file, options, insecure_no_auth, reload)
     settings = load()
     serve_settings = _select_server(settings, load if reload else None)
+    from agentctl.server.processes.listener import Announcements
+
     metrics = list[str]()
     with adding_config(config):
         serve_settings(
             settings,
-            announce=lambda url: _announce(settings, url, metrics, demo=demo, reload=reload),
-            announce_stop=lambda runs: _announce_stop(settings, runs),
-            announce_metrics=metrics.append,
+            Announcements(
+                lambda url: _announce(settings, url, metrics, demo=demo, reload=reload),
+                lambda runs: _announce_stop(settings, runs),
+                metrics.append,
+            ),
         )
     _note_if_open("stopped")
 

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agentctl.config.databases import split_address
 from agentctl.config.extras import build_extra_command
@@ -41,16 +41,29 @@ BACKLOG = 2048
 """Connections that wait in the kernel until a process accepts them."""
 
 
+class Announcements(NamedTuple):
+    """Receivers of what a server announces.
+
+    Attributes:
+        start: receives the base URL when every process accepts requests.
+        stop: receives the number of live runs after the first signal, or None if a worker did not
+            report in time. Its OSError is ignored: the reader of stdout may be gone, such as `tee`
+            after a Ctrl-C for both.
+        metrics: receives the URL of the metrics before the start, if they are configured.
+    """
+
+    start: Callable[[str], None]
+    stop: Callable[[int | None], None]
+    metrics: Callable[[str], None]
+
+
 @contextlib.contextmanager
 def open_listeners(
-    settings: Settings, announce_metrics: Callable[[str], None] | None
+    settings: Settings, announcements: Announcements
 ) -> Iterator[tuple[socket.socket, socket.socket | None]]:
     """Bind the socket for requests, and the one for metrics if it is configured.
 
     A socket for requests that a service manager has bound is used instead of `settings.server`.
-
-    Args:
-        announce_metrics: receives the URL of the metrics when both sockets are bound.
 
     Raises:
         UsageError: the package for metrics is missing, a host is not an address of this machine,
@@ -73,8 +86,8 @@ def open_listeners(
             if passed is None
             else _prepare_listener(passed)
         )
-        if metrics is not None and announce_metrics is not None:
-            announce_metrics(base_url(metrics) + METRICS_PATH)
+        if metrics is not None:
+            announcements.metrics(base_url(metrics) + METRICS_PATH)
         yield requests, metrics
 
 

@@ -18,7 +18,7 @@ from agentctl.config.extras import build_extra_command
 from agentctl.config.transfer import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, UsageError
 from agentctl.server.observability.log import log_to_stderr
-from agentctl.server.processes.listener import open_listeners
+from agentctl.server.processes.listener import Announcements, open_listeners
 from agentctl.server.processes.supervisor import (
     COUNT_SECONDS,
     Supervisor,
@@ -39,10 +39,8 @@ SHOWN_FILES = 3
 def serve_with_reload(
     load: Callable[[], Settings],
     settings: Settings,
+    announcements: Announcements,
     *,
-    announce: Callable[[str], None],
-    announce_stop: Callable[[int | None], None] | None = None,
-    announce_metrics: Callable[[str], None] | None = None,
     report: Callable[[str], None],
 ) -> None:
     """Serve with one process until a stop signal, and replace it after each change of its files.
@@ -53,7 +51,6 @@ def serve_with_reload(
     Args:
         load: reads the configuration again, as `settings` was read.
         settings: the configuration of the first process.
-        announce, announce_stop, announce_metrics: see `supervisor.serve_with_workers`.
         report: receives a line about each reload.
 
     Raises:
@@ -66,9 +63,9 @@ def serve_with_reload(
             hint=build_extra_command("reload"),
         )
     log_to_stderr(settings.log, with_process_id=True)
-    with open_listeners(settings, announce_metrics) as (listener, metrics):
+    with open_listeners(settings, announcements) as (listener, metrics):
         supervisor = _ReloadingSupervisor(
-            settings, listener, metrics, announce, announce_stop, load=load, report=report
+            settings, listener, metrics, announcements, load=load, report=report
         )
         asyncio.run(supervisor.run())
 

@@ -17,7 +17,7 @@ from agentctl.server.app import create_app, get_app_state, running
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.measurements import LoopLag, RequestCounters
 from agentctl.server.observability.metrics_endpoint import serve_metrics
-from agentctl.server.processes.listener import base_url, open_listeners
+from agentctl.server.processes.listener import Announcements, base_url, open_listeners
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
 from agentctl.server.transport.server import HttpServer
 from agentctl.work.event_loop import handle_signals, run_event_loop, stop_signals
@@ -68,24 +68,12 @@ class ServerController(Protocol):
         """Wait until all processes of the server have done this step of the shutdown."""
 
 
-def serve(
-    settings: Settings,
-    *,
-    announce: Callable[[str], None],
-    announce_stop: Callable[[int | None], None] | None = None,
-    announce_metrics: Callable[[str], None] | None = None,
-) -> None:
+def serve(settings: Settings, announcements: Announcements) -> None:
     """Serve a configuration in this process until a stop signal.
 
     The first SIGTERM, SIGINT or SIGHUP drains: no new runs are accepted, and live runs can end for
     up to `server.drain_seconds`. A second signal cancels them at once. The port is bound before
     anything else is opened. A missing database is created.
-
-    Args:
-        settings: the configuration; port 0 selects a free port.
-        announce: receives the base URL when requests are accepted.
-        announce_stop: receives the number of live runs after the first signal.
-        announce_metrics: receives the URL of the metrics before `announce`, if they are configured.
 
     Raises:
         PortInUse: another program listens on the port.
@@ -98,9 +86,9 @@ def serve(
         InternalError: a tool cancelled the tasks of the server.
     """
     log_to_stderr(settings.log)
-    with open_listeners(settings, announce_metrics) as (listener, metrics):
+    with open_listeners(settings, announcements) as (listener, metrics):
         manager = ServiceManager.from_environment()
-        controller = _SingleProcess(listener, metrics, manager, announce, announce_stop)
+        controller = _SingleProcess(listener, metrics, manager, announcements)
         serve_on_socket(listener, settings, controller)
 
 
@@ -136,19 +124,16 @@ class _SingleProcess:
     listener: socket.socket
     metrics: socket.socket | None
     manager: ServiceManager
-    announce: Callable[[str], None]
-    announce_stop: Callable[[int | None], None] | None
+    announcements: Announcements
 
     def started(self) -> None:
-        self.announce(base_url(self.listener))
+        self.announcements.start(base_url(self.listener))
         self.manager.notify("READY=1", f"STATUS=serves {base_url(self.listener)}")
 
     def stopping(self, runs: int) -> None:
         self.manager.notify("STOPPING=1", f"STATUS=waits for the end of {runs} runs")
-        if self.announce_stop is not None:
-            # The reader of stdout may be gone, such as `tee` after a Ctrl-C for both.
-            with contextlib.suppress(OSError):
-                self.announce_stop(runs)
+        with contextlib.suppress(OSError):
+            self.announcements.stop(runs)
 
     def control(self, server: DrainingServer) -> AbstractContextManager[None]:
         return self.manager.show_life()

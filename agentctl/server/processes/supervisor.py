@@ -21,7 +21,7 @@ from agentctl.config.transfer import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, Unavailable
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_endpoint import gather_metrics
-from agentctl.server.processes.listener import base_url, open_listeners
+from agentctl.server.processes.listener import Announcements, base_url, open_listeners
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
 from agentctl.server.processes.worker_handle import Backoff, WorkerHandle
 from agentctl.work.event_loop import handle_signals, stop_signals
@@ -41,21 +41,8 @@ SIGNAL_SPREAD_SECONDS = 0.1
 _log = logging.getLogger("agentctl.server")
 
 
-def serve_with_workers(
-    settings: Settings,
-    *,
-    announce: Callable[[str], None],
-    announce_stop: Callable[[int | None], None] | None = None,
-    announce_metrics: Callable[[str], None] | None = None,
-) -> None:
+def serve_with_workers(settings: Settings, announcements: Announcements) -> None:
     """Serve with `server.workers` processes until a stop signal, as `serve.serve` does with one.
-
-    Args:
-        settings: the configuration; port 0 selects a free port.
-        announce: receives the base URL when every worker accepts requests.
-        announce_stop: receives the number of live runs after the first signal, or None if a worker
-            did not report in time.
-        announce_metrics: receives the URL of the metrics before `announce`, if they are configured.
 
     Raises:
         AgentctlError: the errors of `serve.serve`.
@@ -63,8 +50,8 @@ def serve_with_workers(
         InternalError: a worker did not end in time, and was killed.
     """
     log_to_stderr(settings.log, with_process_id=True)
-    with open_listeners(settings, announce_metrics) as (listener, metrics):
-        asyncio.run(Supervisor(settings, listener, metrics, announce, announce_stop).run())
+    with open_listeners(settings, announcements) as (listener, metrics):
+        asyncio.run(Supervisor(settings, listener, metrics, announcements).run())
 
 
 class Supervisor:
@@ -83,8 +70,7 @@ class Supervisor:
         settings: Settings,
         listener: socket.socket,
         metrics: socket.socket | None,
-        announce: Callable[[str], None],
-        announce_stop: Callable[[int | None], None] | None,
+        announcements: Announcements,
     ) -> None:
         self._settings = settings
         self._metrics = metrics
@@ -92,8 +78,7 @@ class Supervisor:
         self._settings_text = settings_to_text(settings)
         self._listener = listener
         self._manager = ServiceManager.from_environment()
-        self._announce = announce
-        self._announce_stop = announce_stop
+        self._announcements = announcements
         self._workers: set[WorkerHandle] = set()
         self._killed: list[int] = []
         self._signals = 0
@@ -202,18 +187,15 @@ class Supervisor:
 
     def _announce_start(self) -> None:
         url = base_url(self._listener)
-        self._announce(url)
+        self._announcements.start(url)
         self._manager.notify("READY=1", f"STATUS=serves {url}")
 
     async def _announce_live_runs(self) -> None:
-        if self._announce_stop is None:
-            return
         reports = [worker.count_live_runs(COUNT_SECONDS) for worker in self._workers]
         counts = await asyncio.gather(*reports)
         numbers = [count for count in counts if count is not None]
-        # The reader of stdout may be gone, such as `tee` after a Ctrl-C for both.
         with contextlib.suppress(OSError):
-            self._announce_stop(sum(numbers) if len(numbers) == len(counts) else None)
+            self._announcements.stop(sum(numbers) if len(numbers) == len(counts) else None)
 
     def _check_workers(self) -> None:
         for worker in self._workers:
