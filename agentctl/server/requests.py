@@ -383,17 +383,11 @@ def _choose_converter(annotation: Any) -> Callable[[Any], Any]:
     return tuple
 
 
-def build_run_request(body: Mapping[str, Any], idempotency_key: str | None) -> RunRequest:
-    """Build the request of a run from its body, a checked `RunBody`."""
-    names = RunRequest.__dataclass_fields__.keys() & body.keys()
-    return RunRequest(**{name: body[name] for name in names}, idempotency_key=idempotency_key)
+R = TypeVar("R", RunRequest, RetryRequest, ForkRequest)
 
 
-R = TypeVar("R", RetryRequest, ForkRequest)
-
-
-def build_repeat_request(kind: type[R], body: Mapping[str, Any], key: str | None) -> R:
-    """Build the request that repeats a run from its body, a checked `RetryBody` or `ForkBody`."""
+def build_run_request(kind: type[R], body: Mapping[str, Any], key: str | None) -> R:
+    """Build the request of a run, or of its repeat, from its checked body."""
     names = kind.__dataclass_fields__.keys() & body.keys()
     return kind(**{name: body[name] for name in names}, idempotency_key=key)
 

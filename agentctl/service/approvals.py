@@ -220,7 +220,8 @@ class ApprovalOperations(OperationFamily):
         path = {KINDS[kind].id_field: component_id, "approval_id": approval_id}
         async with self.audit(operation_ids(kind).decide_approval, **path) as call:
             database, row = await self._find(kind, component_id, approval_id)
-            check_approver(row, self._names(), own=self.hosting.settings.approvals.own)
+            names = frozenset({self.principal.actor, self.principal.identity})
+            check_approver(row, names, own=self.hosting.settings.approvals.own)
 
             said = replace(ruling, approval_id=None, tool_call_id=None)
             identity = self._build_identity(
@@ -235,15 +236,13 @@ class ApprovalOperations(OperationFamily):
                 if written is not None:
                     (decided,), continues = written
                     if continues and self.principal.via == "http":
-                        self._continue_soon(database, row.root_run_id)
+                        go_on = self._try_to_continue(database, row.root_run_id, None)
+                        self.hosting.background.start(go_on)
                     return Document(documents.build_approval_document(decided))
 
             call.omit_entry()
             _, row = await self._find(kind, component_id, approval_id)
             return Document(documents.build_approval_document(row))
-
-    def _names(self) -> frozenset[str]:
-        return frozenset({self.principal.actor, self.principal.identity})
 
     def _build_identity(
         self, place: Sequence[str], request: dict[str, Any], key: str | None
@@ -278,9 +277,6 @@ class ApprovalOperations(OperationFamily):
         for row in decided:
             self.hosting.engine.counters.count_decision(row)
         return decided, continues
-
-    def _continue_soon(self, database: Database, run_id: str) -> None:
-        self.hosting.background.start(self._try_to_continue(database, run_id, None))
 
     async def _try_to_continue(
         self, database: Database, run_id: str, dependencies: str | None

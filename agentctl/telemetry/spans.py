@@ -21,7 +21,6 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 from agentctl import __version__
 from agentctl.config.settings import Model
 from agentctl.light_dataclass import dataclass
-from agentctl.records.trace_context import TraceContext
 from agentctl.runtime.models.attempts import TokenType, list_tokens
 from agentctl.runtime.tracing import LegTrace, build_span_context
 
@@ -267,7 +266,7 @@ class SpanBuilder:
         return ReadableSpan(
             f"{operation} {leg.component_id}",
             build_span_context(trace.own),
-            _find_parent(trace.parent),
+            trace.parent and build_span_context(trace.parent, is_remote=True),
             self._resource,
             found,
             links=[Link(build_span_context(trace.link, is_remote=True))] if trace.link else (),
@@ -339,7 +338,3 @@ class SpanBuilder:
             end_time=max(call.finished_at or 0, started_at) * 1_000,
             instrumentation_scope=_SCOPE,
         )
-
-
-def _find_parent(place: TraceContext | None) -> Any:
-    return None if place is None else build_span_context(place, is_remote=True)

@@ -49,7 +49,6 @@ QUEUE_VARIABLE = "OTEL_BSP_MAX_QUEUE_SIZE"
 QUEUE_SIZE = 2_048
 """Maximum number of spans that wait, unless the variable has another one."""
 
-_rate_limited = RateLimitedLog(logging.getLogger("agentctl.telemetry"))
 
 FLUSH_SECONDS = 2.0
 """Maximum time that the end of a process waits for the collector."""

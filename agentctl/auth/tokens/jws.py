@@ -191,11 +191,7 @@ def parse_token(token: str) -> TokenParts:
 
 
 def check_length(token: str) -> None:
-    """Run the check `length` first, so that a long token costs nothing.
-
-    Raises:
-        InvalidToken: the token is longer than `MAXIMUM_TOKEN`, or not a string.
-    """
+    """Run the check `length` first, so that a long token costs nothing."""
     if not isinstance(token, str):
         raise InvalidToken("the token is not text", check="form")
     if len(token) > MAXIMUM_TOKEN:
@@ -203,11 +199,7 @@ def check_length(token: str) -> None:
 
 
 def split_segments(token: str) -> tuple[str, str, str]:
-    """Run the first half of the check `form`: return the three encoded segments.
-
-    Raises:
-        InvalidToken: the token does not have three segments.
-    """
+    """Run the first half of the check `form`: return the three encoded segments."""
     if token.count(".") != 2:
         raise InvalidToken("the token does not have three segments", check="form")
     first, second, third = token.split(".")
@@ -222,11 +214,7 @@ def _decode_segment(segment: str, name: str) -> bytes:
 
 
 def parse_header(data: bytes) -> dict[str, Any]:
-    """Parse the header for the check `header`.
-
-    Raises:
-        InvalidToken: the bytes are not a strict JSON object.
-    """
+    """Parse the header for the check `header`."""
     try:
         return parse_object(data)
     except NotStrict as failure:
@@ -263,9 +251,6 @@ def find_candidate_keys(header: Mapping[str, Any], keys: KeySet) -> tuple[Verifi
 
     A token without `kid` may also be signed with the only key of a JWKS
     (docs/contract.md "Authentication").
-
-    Raises:
-        InvalidToken: there is no such key.
     """
     kid = header.get("kid")
     if kid is not None and kid in keys.by_kid:

@@ -80,7 +80,8 @@ def mint_token(
         "scopes": granted,
         "session_id": session_id,
     }
-    payload = _encode_json({name: value for name, value in claims.items() if value is not None})
+    given = {name: value for name, value in claims.items() if value is not None}
+    payload = json.dumps(given, separators=(",", ":")).encode("ascii")
     try:
         check_claims(payload, rules, time.time())
     except InvalidToken as failure:
@@ -101,10 +102,6 @@ def _sign_token(payload: bytes, settings: Settings) -> str:
     spec = get_algorithm(settings.authorization.algorithm)
     key = load_signing_key(read_private_key(settings.signing.key_file), spec)
     return build_jws(payload, key, "JWT", settings.signing.key_id or key_thumbprint(key))
-
-
-def _encode_json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def inspect_token(token: str) -> dict[str, Any]:

@@ -14,15 +14,14 @@ EVENT_STREAM = "text/event-stream"
 # OpenAPI 3.1 has no schema for events, and `string` would be read as a JSON text.
 _EVENTS: dict[str, dict[str, Any]] = {EVENT_STREAM: {"schema": {}}}
 
+_RUN_RECORD = {JSON: {"schema": {"$ref": "#/components/schemas/RunRecord"}}}
+
 RUN_RESPONSES: Responses = {
     200: {
         "description": "The run record or, with `stream`, the events of the run",
         "content": _EVENTS,
     },
-    202: {
-        "description": "The run was started in the background",
-        "content": {JSON: {"schema": {"$ref": "#/components/schemas/RunRecord"}}},
-    },
+    202: {"description": "The run was started in the background", "content": _RUN_RECORD},
 }
 """Responses of an operation that starts a run, in addition to the run record."""
 
@@ -67,10 +66,7 @@ CONTINUE_RESPONSES: Responses = {
         "description": "The run record or, with `stream`, the events that follow",
         "content": _EVENTS,
     },
-    202: {
-        "description": "The run continues in the background",
-        "content": {JSON: {"schema": {"$ref": "#/components/schemas/RunRecord"}}},
-    },
+    202: {"description": "The run continues in the background", "content": _RUN_RECORD},
 }
 """Responses of an operation that continues a run, in addition to the run record."""
 

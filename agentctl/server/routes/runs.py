@@ -15,6 +15,7 @@ from agentctl.interface.requests import (
     MAXIMUM_EVENT_NUMBER,
     OfSession,
     ResumeRequest,
+    RunRequest,
     StreamEvent,
 )
 from agentctl.interface.requests.approvals import IdempotencyKey
@@ -30,12 +31,7 @@ from agentctl.server.answers import (
     document_response,
     wait_for_first_events,
 )
-from agentctl.server.requests import (
-    BODIES,
-    build_continue_request,
-    build_repeat_request,
-    build_run_request,
-)
+from agentctl.server.requests import BODIES, build_continue_request, build_run_request
 from agentctl.server.state import Call
 
 T = TypeVar("T")
@@ -80,7 +76,7 @@ async def create_run(
     operations = call.operations
     operations.require_component(kind, component_id)
     body = await BODIES["create_run"].read(call)
-    request = build_run_request(body, idempotency_key)
+    request = build_run_request(RunRequest, body, idempotency_key)
     return await _respond_to_start(
         call,
         body,
@@ -132,7 +128,7 @@ async def retry_run(
     """Handle `POST /agents/{agent_id}/runs/{run_id}/retry` and the same of the other kinds."""
     operations = call.operations
     body = await _read_body("retry_run", call, kind, component_id, run_id)
-    request = build_repeat_request(RetryRequest, body, idempotency_key)
+    request = build_run_request(RetryRequest, body, idempotency_key)
     return await _respond_to_start(
         call,
         body,
@@ -151,7 +147,7 @@ async def fork_run(
     """Handle `POST /agents/{agent_id}/runs/{run_id}/fork` and the same of the other kinds."""
     operations = call.operations
     body = await _read_body("fork_run", call, kind, component_id, run_id)
-    request = build_repeat_request(ForkRequest, body, idempotency_key)
+    request = build_run_request(ForkRequest, body, idempotency_key)
     return await _respond_to_start(
         call,
         body,

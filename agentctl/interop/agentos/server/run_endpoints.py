@@ -21,6 +21,7 @@ from agentctl.interface.requests import (
     Page,
     ResumeRequest,
     RunFilter,
+    RunRequest,
     StreamEvent,
 )
 from agentctl.interface.requests.approvals import ContinueRequest, IdempotencyKey
@@ -104,7 +105,7 @@ class RunEndpoints(Endpoints):
         operations = call.operations
         operations.require_component(kind, component_id)
         body = await _RUN.read(call)
-        request = build_run_request(body, idempotency_key)
+        request = build_run_request(RunRequest, body, idempotency_key)
         if body.get("stream", True):
             native = operations.stream_run_portions(kind, component_id, request)
             content_only = body.get("stream_events") is False
