@@ -94,7 +94,7 @@ def test_list_filters_and_rejects_wrong_filters(through: Agentctl, session: str)
 
 
 def test_a_table_omits_empty_columns(terminal: Terminal, demo: Demo, session: str) -> None:
-    here = ("--config", str(demo.config))
+    here = ("--outcome", "allowed", "--config", str(demo.config))
     seen = terminal("audit", "list", "--operation", "create_agent_run", "--limit", "3", *here)
     head, row, *_ = seen.screen.splitlines()
     assert head.split()[:4] == ["AT", "PRINCIPAL", "OUTCOME", "OPERATION"]
