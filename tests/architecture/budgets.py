@@ -15,10 +15,10 @@ from collections.abc import Iterable, Iterator
 from tests.architecture.prose import REPOSITORY
 from tests.architecture.sources import Module, modules, part
 
-MAXIMUM_COMPLEX = 10
+MAXIMUM_COMPLEX = 9
 """Functions with a complexity above that of `pyproject.toml` (`noqa: C901`)."""
 
-MAXIMUM_CASTS = 113
+MAXIMUM_CASTS = 95
 """Calls of `typing.cast`."""
 
 SAME_NAMES = {
