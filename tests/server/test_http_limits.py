@@ -281,6 +281,19 @@ def test_a_server_process_has_the_limits(deployment: Deployment) -> None:
                 check_error(connection.answer(), 431)
 
 
+@pytest.mark.slow
+def test_a_server_process_ends_requests_without_a_whole_head(deployment: Deployment) -> None:
+    with serve_config(deployment.path) as served, contextlib.ExitStack() as opened:
+        started = time.monotonic()
+        connections = [opened.enter_context(open_raw_connection(served.port)) for _ in range(2)]
+        connections[1].send(b"GET / HTTP/1.1\r\nX: ")
+        for connection in connections:
+            connection.socket.settimeout(HttpProtocol.header_seconds + LATE)
+            while connection.socket.recv(65_536):
+                pass
+        assert time.monotonic() - started > HttpProtocol.header_seconds - 1
+
+
 def test_default_limits_are_those_of_the_contract() -> None:
     assert (protocol.MAXIMUM_HEAD_BYTES, protocol.MAXIMUM_FIELDS) == (16_384, 100)
     assert (HttpProtocol.header_seconds, HttpProtocol.body_seconds) == (10, 30)

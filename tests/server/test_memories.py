@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agentctl.runtime.tools.memories import CHARACTERS_PER_TOKEN, CONTEXT_TOKENS
 from tests.deployment import ADMIN, Deploy
 from tests.endpoint import ModelEndpoint
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
@@ -191,6 +192,17 @@ def test_a_run_receives_notes_that_its_messages_do_not_have(
     assert [message["content"] for message in record["messages"]] == [
         "Be kind.", "Do I speak danish?", "Do I speak danish?",
     ]  # fmt: skip
+
+
+def test_notes_of_a_run_are_bounded(served: ThreadedServer, model_endpoint: ModelEndpoint) -> None:
+    for number in range(20):
+        _remember(served, "ivy", f"Fact {number} about whales: {'deep ' * 30}")
+    model_endpoint.forget()
+    _run(served, "/agents/reader", "What do I know about whales?", "ivy")
+    (sent,) = model_endpoint.requests("echo")
+    system = sent["messages"][0]["content"]
+    notes = system[system.index("- [") :]
+    assert 1_000 < len(notes) <= CONTEXT_TOKENS * CHARACTERS_PER_TOKEN < 20 * 150
 
 
 def test_a_leader_shares_a_text_with_all_members_of_later_runs(
