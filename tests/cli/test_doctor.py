@@ -69,7 +69,10 @@ def test_a_database_with_runs(agentctl: Agentctl, project: Path) -> None:
     whats = [finding["what"] for finding in findings]
     assert "1 run is consistent" in whats
     assert "it is writable" in whats
-    in_database(project, "UPDATE runs SET status = 'RUNNING', owner = 'nobody'")
+    in_database(project, "UPDATE runs SET status = 'RUNNING', owner = NULL, finished_at = NULL")
+    contradicting = report(agentctl("doctor", "-o", "json"))
+    assert "1 have rows that contradict each other" in [each["what"] for each in contradicting]
+    in_database(project, "UPDATE runs SET owner = 'nobody'")
     row = ("w", socket.gethostname(), "", 1, 1, 1, 1)
     in_database(project, "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", row)
     assert wrong(agentctl("doctor", "-o", "json")) == [

@@ -32,6 +32,7 @@ _DESCRIPTIONS: dict[ProblemKind, tuple[str, bool]] = {
     "open_calls": ("have tool calls without a result", True),
     "unreadable": ("have messages that cannot be parsed", True),
     "unclaimed": ("were decided, but no server goes on with them", True),
+    "inconsistent": ("have rows that contradict each other", True),
     "unknown_call": ("calls have an unknown outcome", True),
     "paused": ("have waited for a decision for more than a day", False),
     "silent": ("belong to workers without a recent heartbeat", False),
