@@ -261,7 +261,12 @@ def _read_trace(headers: HeaderFields) -> None:
 
 
 def _get_authorization(headers: HeaderFields) -> str | None:
-    """Return the value of the Authorization header, None if there is none."""
+    """Return the value of the Authorization header, None if there is none.
+
+    Raises:
+        BadRequest: several fields, or several credentials in one field, as a proxy joins them.
+            Implementations disagree which one counts (RFC 6750 3.1, `invalid_request`).
+    """
     values = [value for name, value in headers if name == b"authorization"]
     if not values:
         return None
