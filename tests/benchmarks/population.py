@@ -176,17 +176,37 @@ class Population:
         ended = status != "RUNNING"
         asked = at + 1 if status == "CANCELLED" else None
         said = f'[{{"role":"user","content":"Question {seq}"}}]'
-        return (
-            self._id(), session_id, seq, None, kind, component, user, status, 0, 1, "worker",
-            asked, user if asked else None, None, at, at + 1, at + 2 if ended else None,
-            at + 2 if ended else None, 0, "MODEL_FAILED" if status == "ERROR" else None, None,
-            '{"input_tokens":40,"output_tokens":20,"total_tokens":60}' if ended else None,
-            said if ended else None, f"Question {seq}", None,
-            f"Answer {seq}" if ended else None, "[]" if ended else None, said if ended else None,
-            None, None, None, None, None, None,
-            "[]" if ended else None, None, None,
-            None, None, None, None, None, None,
-        )  # fmt: skip
+        values = {
+            "run_id": self._id(),
+            "session_id": session_id,
+            "seq": seq,
+            "component_type": kind,
+            "component_id": component,
+            "user_id": user,
+            "status": status,
+            "background": 0,
+            "attempt": 1,
+            "owner": "worker",
+            "cancel_requested_at": asked,
+            "cancel_requested_by": user if asked else None,
+            "created_at": at,
+            "started_at": at + 1,
+            "late_result": 0,
+            "error_code": "MODEL_FAILED" if status == "ERROR" else None,
+            "input": f"Question {seq}",
+        }
+        if ended:
+            values |= {
+                "finished_at": at + 2,
+                "stopped_at": at + 2,
+                "metrics": '{"input_tokens":40,"output_tokens":20,"total_tokens":60}',
+                "history": said,
+                "content": f"Answer {seq}",
+                "tools": "[]",
+                "messages": said,
+                "spans": "[]",
+            }
+        return tuple(values.get(name) for name in RUN_COLUMNS)
 
     def _end(self) -> str:
         at = self._random.random()

@@ -205,8 +205,7 @@ class Scene:
             recorded=True, survives_disconnect=True,
         )  # fmt: skip
         submission = Submission(
-            spec, self._component(component_id), "ann", Visibility(False, "ann"),
-            outlives_caller=True,
+            spec, self._component(component_id), Visibility(False, "ann"), outlives_caller=True,
             idempotency=None if key is None else Idempotency("ann", self.id(key), "hash"),
         )  # fmt: skip
         catalog = self.service.hosting.catalog
