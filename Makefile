@@ -28,7 +28,7 @@ demo: $(VENV)/.installed
 serve: $(VENV)/.installed
 	@$(BIN)/agentctl serve $(PORT:%=--port %)
 
-# The fast tests, under 120 seconds on two cores: for daily work.
+# The fast tests, about four minutes on two cores: for daily work.
 check: $(VENV)/.compiled
 	$(PYTEST) -q -m 'not slow'
 
