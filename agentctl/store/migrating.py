@@ -143,15 +143,6 @@ def _count_rows(estimate: str) -> Steps[list[int]]:
     return counts
 
 
-async def _read_postgres_sizes(entry: Entry) -> Sizes:
-    from agentctl.store.postgres.connection import open_connection, run_unit
-
-    async with open_connection(entry) as connection:
-        counts = await run_unit(connection, _count_rows(_TUPLES))
-        size: int = await connection.fetchval(_BYTES)
-    return Sizes(size, None, counts[0], counts[1], max(counts) > EXACT_COUNT_LIMIT)
-
-
 async def migrate(entry: Entry, applied: Callable[[Migration], None]) -> None:
     """Apply the pending migrations; create a missing database.
 
