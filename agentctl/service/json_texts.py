@@ -122,8 +122,8 @@ class RecordWriter:
         self._stored = [name for name in order if name in named and name not in computed]
         self._read = attrgetter(*(named[name] for name in self._stored))
         # Each member is two pieces: its label and its text. The first one is always stored.
-        self._labels = {name: b',"%b":' % name.encode() for name in order}
-        self._labels[order[0]] = b'{"%b":' % order[0].encode()
+        self._labels = {name: _member_label(name) for name in order}
+        self._labels[order[0]] = b"{" + _member_label(order[0])[1:]
         self._places = {name: 2 * index for index, name in enumerate(order)}
 
     @cached_property
