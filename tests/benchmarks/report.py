@@ -22,24 +22,19 @@ _TEXT = """# Benchmarks
 Written by `make bench`; do not edit. Python {python}, {cores} cores that the servers shared with
 the load generator.
 
-A ratio is agentctl to the other side, computed within a round; sides take turns, round after round,
-so that a shared or slow machine affects both. The table has medians, and the spread of the ratios.
-Absolute numbers are specific to that machine and hour. "/s" is requests per second: more is better,
-and so is a ratio above 1; for times, CPU and memory less is better. "By CPU" is the ratio of the
-work that both servers do in the same CPU time, which hardly changes on a busy machine. The last two
-columns are agentctl on PostgreSQL, in the same rounds, and its ratio to agentctl on SQLite: by CPU,
-without that of the database server, where the row has that, and of the figures otherwise. They are
-empty for work that needs no database, and for rows of which only one engine is measured.
+A ratio is agentctl to the other side, computed within a round; sides take turns, so that a slow
+machine affects both. The table has medians, and the spread of the ratios. "/s" is requests per
+second. "By CPU" is the ratio of the work that both servers do in the same CPU time, which hardly
+changes on a busy machine. The last two columns are agentctl on PostgreSQL, and its ratio to
+agentctl on SQLite: by CPU, without that of the database server, where the row has that.
 
 A row is *unclear* if other programs used more than {other_work:.0%} of the cores during it, if its
 highest ratio is more than {spread:g} times its lowest one (of eight rounds and more the middle half
-counts), or if a limit was not that of the server. Its figures say more about the machine.
+counts), or if a limit was not that of the server.
 
 {table}
 
 ## Parts
-
-The benchmarks alone cause a load average of about 3.
 
 | part | measured (UTC) | minutes | load average | unclear rows |
 | --- | --- | --- | --- | --- |
@@ -60,26 +55,21 @@ The benchmarks alone cause a load average of about 3.
   same session with apsw and checks nothing, all on the same uvicorn.
 - Tokens: the CPU time of the server for a token. Both sides stream answers of the same length: it
   is in the row, because all servers have costs for each answer. The pass-through is Starlette with
-  httpx2, which checks and stores nothing. The streams of the search for a core's limit start one
-  after the other within a second, and the delay of a token, from the write of the model to the read
-  of the client, counts from the second after that. Model and client are separate processes on the
-  same cores.
+  httpx2, which checks and stores nothing. Model and client are separate processes on the same
+  cores.
 - {langgraph}: in memory, without authorization, `--n-jobs-per-worker 50`; its queue
   is polled about once a second, so that only CPU time can be compared. agentctl hosts the same
   graph, with ChatOpenAI and with a model of the configuration, and stores runs and events in
   SQLite.
 - {litellm}: the proxy with a master key, one worker, without a database. agentctl runs an agent,
   verifies a JWT, and stores session, run and events.
-- 1,000 streams at once: all connect in one instant. The memory of a waiting run is that of the
-  first thousand of a new server.
 - PostgreSQL: a separate server on the same machine, with its default settings, over a socket.
-- Memory is the resident set of the server processes.
 - The versions of the other servers are in `tests/benchmarks/*-requirements.txt`.
 
 ## How to repeat it
 
 `make bench`, with wrk installed (Debian, Ubuntu: `apt install wrk`). The first time it creates
-environments for the other servers in `.bench`, which needs PyPI and 1.4 GB of disk.
+environments for the other servers in `.bench`, which needs 1.4 GB of disk.
 `make bench ONLY="tokens langgraph"` measures two parts; the page has the last rows of each part.
 `make bench-quick` compares the hot paths with the floors alone and fails if a ratio has clearly
 fallen; `make bench-scale` measures a million sessions.
