@@ -26,6 +26,7 @@ from agentctl.store.schema import (
     Migration,
     StoredVersion,
     check_newer,
+    check_released,
     check_version,
     describe_newer,
     list_pending,
@@ -99,8 +100,9 @@ async def read_database_status(entry: Database) -> DatabaseStatus:
         status.schema, status.compatible_from = version.number, version.compatible_from
         sizes = await read_sizes(entry)
         status.bytes, status.wal_bytes, status.sessions, status.runs, status.estimated = sizes
-        status.pending = [migration.name for migration in list_pending(engine, version)]
         try:
+            pending = list_pending(engine, version, display_url(entry.url))
+            status.pending = [migration.name for migration in pending]
             check_version(version, display_url(entry.url))
             status.state = "ahead" if version.is_newer else "ok"
         except AgentctlError as failure:
@@ -134,14 +136,15 @@ async def plan_migration(entry: Database) -> MigrationPlan:
     """Return the pending migrations of a database without changing it.
 
     Raises:
-        SchemaMismatch: the schema is newer than this code, and not compatible with it.
+        SchemaMismatch: the schema is newer than this code, and not compatible with it, or it is
+            one of a development version.
         Unavailable: the database cannot be used, or is not a database of agentctl.
     """
     engine, version = get_engine(entry), await read_version(entry)
     if version is None:
         return MigrationPlan(None, load_migrations(engine))
     check_newer(version, display_url(entry.url))
-    return MigrationPlan(version, list_pending(engine, version))
+    return MigrationPlan(version, list_pending(engine, version, display_url(entry.url)))
 
 
 async def check_integrity(entry: Database, at: ReportProgress) -> AsyncIterator[Finding]:
@@ -155,6 +158,7 @@ async def check_integrity(entry: Database, at: ReportProgress) -> AsyncIterator[
         if is_sqlite_url(entry.url):
             async for finding in _check_pages(sqlite_path(entry.url), check, at):
                 yield finding
+        check_released(version, display_url(entry.url))
         if version.copied_from is None:  # a target gets its indexes and triggers at the end
             async for finding in _check_schema(entry, check, version):
                 yield finding

@@ -25,6 +25,9 @@ SCHEMA_VERSION = max(int(file.name[:4]) for file in MIGRATIONS_FOLDER.glob("*.sq
 COMPATIBLE_SINCE = 15
 """The migration that added `schema_version.compatible_from`."""
 
+UNRELEASED = range(16, 28)
+"""The versions of development between 0.2.0 and 0.3.0. No migration leads to or from them."""
+
 TEXT_ROWS_SINCE = 27
 """The schema version of the first programs that read rows of events with pieces of text."""
 
@@ -130,22 +133,40 @@ def load_migrations(engine: Engine) -> Sequence[Migration]:
     )
 
 
-def list_pending(engine: Engine, version: StoredVersion) -> Sequence[Migration]:
-    """Return the migrations that a database of this version needs."""
+def list_pending(engine: Engine, version: StoredVersion, where: str) -> Sequence[Migration]:
+    """Return the migrations that a database needs; arguments and errors of `check_released`."""
+    check_released(version, where)
     return [each for each in load_migrations(engine) if each.number > version.number]
 
 
-def check_version(version: StoredVersion, where: str) -> None:
-    """Check that this code works with the schema of a database.
+def check_released(version: StoredVersion, where: str) -> None:
+    """Check that the schema of a database is none of `UNRELEASED`.
 
     Args:
         where: its file or its URL without a password, for messages.
+
+    Raises:
+        SchemaMismatch: it is one.
+    """
+    if version.number in UNRELEASED:
+        raise errors.SchemaMismatch(
+            "The database schema is one of a development version",
+            cause=f"{where} has schema {version.number}; the migration of releases leads from"
+            f" schema {UNRELEASED.start - 1} to {UNRELEASED.stop}",
+            hint="restore a backup of version 0.2 or earlier; to keep the data, migrate it with the"
+            " last commit of agentctl that has the migration 0028_copies",
+        )
+
+
+def check_version(version: StoredVersion, where: str) -> None:
+    """Check that this code works with the schema of a database; arguments of `check_released`.
 
     Raises:
         SchemaMismatch: the schema is older than this code, or newer and not compatible with it.
         DatabaseMoved: the database was copied to another place.
         Unavailable: it is the target of a copy that is not complete.
     """
+    check_released(version, where)
     if version.number < SCHEMA_VERSION:
         raise errors.SchemaMismatch(
             "The database schema is older than this agentctl",

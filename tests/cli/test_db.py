@@ -122,6 +122,23 @@ def test_an_old_schema_is_rejected_with_the_command_to_migrate(
     assert record["pending"] == []
 
 
+def test_a_schema_of_a_development_version_is_refused(
+    agentctl: Agentctl, config: Path, file: Path
+) -> None:
+    old_file(file)
+    where = ("--config", str(config))
+    change(file, load_migrations("sqlite")[14].text)
+    for number in (16, 27):
+        change(file, f"INSERT INTO schema_version VALUES ({number}, 0, 15)")
+        for command in (["db", "migrate"], ["db", "status"], ["sessions", "list"], ["db", "check"]):
+            before = file.read_bytes()
+            ended = agentctl(*command, *where)
+            text = f"{ended.stdout}{ended.stderr}"
+            assert (ended.code, file.read_bytes() == before) == (1, True), command
+            assert "database schema is one of a development version" in text
+            assert "restore a backup of version 0.2 or earlier" in text
+
+
 def test_the_operator_ends_an_upgrade(agentctl: Agentctl, config: Path, file: Path) -> None:
     old_file(file)
     where = ("--config", str(config))

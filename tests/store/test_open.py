@@ -18,7 +18,7 @@ import pytest
 from agentctl import errors
 from agentctl.config import settings
 from agentctl.store.databases import open_database
-from agentctl.store.schema import SCHEMA_VERSION, TABLES
+from agentctl.store.schema import SCHEMA_VERSION, TABLES, load_migrations
 from tests.process import without_coverage
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_a_new_file_has_the_schema_and_private_permissions(path: Path) -> None:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         assert {name for (name,) in names} >= TABLES
         versions = connection.execute("SELECT version FROM schema_version").fetchall()
-        assert versions == [(number,) for number in range(1, SCHEMA_VERSION + 1)]
+        assert versions == [(migration.number,) for migration in load_migrations("sqlite")]
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
@@ -149,7 +149,7 @@ def test_concurrent_processes_create_one_database(path: Path) -> None:
     assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT count(*) FROM schema_version").fetchone()
-        assert rows == (SCHEMA_VERSION,)
+        assert rows == (len(load_migrations("sqlite")),)
 
 
 def test_concurrent_threads_create_one_database(path: Path) -> None:

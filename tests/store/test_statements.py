@@ -179,7 +179,7 @@ def test_the_newest_migration_is_the_schema_version() -> None:
         numbers = [
             int(Path(file).name[:4]) for file in sorted(MIGRATIONS_FOLDER.glob(f"*.{engine}.sql"))
         ]
-        assert numbers == list(range(1, SCHEMA_VERSION + 1))
+        assert numbers == [*range(1, 16), *range(28, SCHEMA_VERSION + 1)]
 
 
 _REMOVALS = re.compile(

@@ -130,7 +130,8 @@ async def apply_pending(
                         hint=f"create it with: {CREATE_DATABASE} NAME",
                     )
             version = stored or StoredVersion(0, 0)
-            todo = list_pending("postgres", version)[: 1 if version.number else None]
+            pending = list_pending("postgres", version, display_url(entry.url))
+            todo = pending[: 1 if version.number else None]
             for migration in todo:
                 await connection.execute(migration.text)
                 await connection.execute(_APPLIED, migration.number, now())

@@ -27,7 +27,7 @@ class StepRow:
             `again` if a person has decided then that it is made again.
         idempotent: 1 if the call may be made again with its id.
         body: JSON: the answer, or the result of the call.
-        root_attempt: the attempt of the root run at that time; None in rows of earlier releases.
+        root_attempt: the attempt of the root run at that time; None in older rows.
     """
 
     run_id: str

@@ -58,7 +58,7 @@ class EndedRun(NamedTuple):
 
 
 class SumKey(NamedTuple):
-    """The key of sums; the texts are empty for none. See migration 21."""
+    """The key of sums; the texts are empty for none."""
 
     everyone: int
     user_id: str

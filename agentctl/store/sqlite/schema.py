@@ -125,7 +125,7 @@ async def migrate(path: Path, applied: Callable[[Migration], None]) -> None:
             _begin_immediate(connection, stop)
             try:
                 version = run_unit(connection, require_version(path))
-                todo = list_pending("sqlite", version)[:1]
+                todo = list_pending("sqlite", version, str(path))[:1]
                 for migration in todo:
                     _apply(connection, migration)
                 connection.execute("COMMIT")
@@ -194,8 +194,6 @@ SELECT m.name, c.name FROM pragma_table_list m, pragma_table_info(m.name) c
 WHERE m.schema = 'main' AND m.type = 'table' AND m.name NOT LIKE 'sqlite%'
 """
 
-_INDEXES = "SELECT name FROM sqlite_master WHERE type = 'index' AND name NOT LIKE 'sqlite%'"
-
 
 def read_schema(connection: apsw.Connection) -> SchemaObjects:
     """Return the schema of a database."""
@@ -230,7 +228,7 @@ def expected_columns(version: int) -> set[tuple[str, str]]:
 
 def expected_indexes(version: int) -> set[str]:
     """Return the names of the indexes of the migrations, which are the same on both engines."""
-    return {str(name) for (name,) in build_in_memory(version).execute(_INDEXES).fetchall()}
+    return {name for kind, name in read_schema(build_in_memory(version)) if kind == "index"}
 
 
 @cache
