@@ -44,7 +44,7 @@ from agentctl.server.authentication import send_error_response
 from agentctl.server.requests import Adapt, BodyFields, Parameters
 from agentctl.server.state import CALLER_KEY, Call
 from agentctl.service.audit_log import EntryCounter
-from agentctl.store.repositories.audit import NewAuditEntry
+from agentctl.store.repositories.audit import AuditRow
 
 if TYPE_CHECKING:
     from agentctl.server.requests import RequestBody
@@ -276,7 +276,7 @@ def count_rejection(counter: EntryCounter, failure: Unauthenticated) -> None:
     cause = "no credential"
     if isinstance(failure, InvalidToken):
         cause = failure.check if failure.check in CHECKS else "other"
-    entry = NewAuditEntry(
+    entry = AuditRow(
         at=now(),
         principal=None,
         via="http",

@@ -36,7 +36,7 @@ from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import audit
-from agentctl.store.repositories.audit import NewAuditEntry
+from agentctl.store.repositories.audit import AuditRow
 
 FLUSH_SECONDS = 60.0
 """Seconds from the first request of a key until its count is written."""
@@ -92,7 +92,7 @@ class EntryCounter:
     ) -> None:
         self._commit = commit
         self._seconds = seconds
-        self._pending: dict[Hashable, NewAuditEntry | None] = {}
+        self._pending: dict[Hashable, AuditRow | None] = {}
         self._flushing: asyncio.Task[None] | None = None
         self._log = RateLimitedLog(logging.getLogger("agentctl.service"), level=logging.ERROR)
 
@@ -108,7 +108,7 @@ class EntryCounter:
             self._start()
         return True
 
-    def count(self, key: Hashable, entry: NewAuditEntry) -> None:
+    def count(self, key: Hashable, entry: AuditRow) -> None:
         """Add an entry to the count of its key."""
         if key not in self._pending and len(self._pending) >= MAXIMUM_KEYS:
             self._log.log(
@@ -155,7 +155,7 @@ class EntryCounter:
         self._flushing = None
 
 
-def _merge(earlier: NewAuditEntry, later: NewAuditEntry) -> NewAuditEntry:
+def _merge(earlier: AuditRow, later: AuditRow) -> AuditRow:
     return later._replace(
         resource=later.resource if later.resource == earlier.resource else None,
         reason=later.reason if later.reason == earlier.reason else None,
@@ -194,7 +194,7 @@ class AuditLog:
             self._reads and not isinstance(POLICY[operation], Public)
         )
 
-    async def commit(self, *entries: NewAuditEntry) -> None:
+    async def commit(self, *entries: AuditRow) -> None:
         """Write entries and return when they are on disk.
 
         Raises:
@@ -205,7 +205,7 @@ class AuditLog:
         except errors.AgentctlError as error:
             raise _audit_unavailable(error) from error
 
-    async def record_denial(self, entry: NewAuditEntry) -> None:
+    async def record_denial(self, entry: AuditRow) -> None:
         """Write the first denial of a caller and an operation in a minute; count the others.
 
         A denial that cannot be written is counted, so that it is written later.
@@ -217,7 +217,7 @@ class AuditLog:
                 return
         self.counter.count(key, entry)
 
-    async def try_commit(self, entry: NewAuditEntry) -> None:
+    async def try_commit(self, entry: AuditRow) -> None:
         """Write the entry of a refused operation, or log that it is missing."""
         try:
             await self.commit(entry)
@@ -405,7 +405,7 @@ class AuditedCall:
 
     def _build_entry(
         self, outcome: AuditOutcome, status: int | None = None, reason: str | None = None
-    ) -> NewAuditEntry:
+    ) -> AuditRow:
         resources = [
             *(
                 resource
@@ -416,7 +416,7 @@ class AuditedCall:
             *([] if self._batch is None else [f"{self._batch.noun}:{self._batch.digest}"]),
             *(self._created if outcome == "allowed" or self._done else ()),
         ]
-        return NewAuditEntry(
+        return AuditRow(
             at=now(),
             principal=self._principal.identity,
             via=self._principal.via,
@@ -446,7 +446,7 @@ def _truncate(text: str) -> str:
 
 
 @unit
-def _append_all(entries: Iterable[NewAuditEntry]) -> Steps[None]:
+def _append_all(entries: Iterable[AuditRow]) -> Steps[None]:
     for entry in entries:
         yield from audit.append_entry(entry)
 

@@ -161,7 +161,7 @@ async def test_a_commit_with_a_lost_response_is_made_once(
         assert there.way.cut_commits == 3
         assert await there.names() == ["s0", "s1", "s2"]
         # Here the INSERT itself has reported its transaction.
-        entry = audit.NewAuditEntry(START, "me", "http", "x", None, "allowed", None, None, None)
+        entry = audit.AuditRow(START, "me", "http", "x", None, "allowed", None, None, None)
         there.way.at_commit = cut
         await there.database.write(audit.append_entry(entry))
         assert there.way.cut_commits == 4

@@ -15,7 +15,7 @@ from agentctl.records.times import now
 from agentctl.runs.jobs.clock_guard import ClockGuard
 from agentctl.runs.workers.process import WorkerLock
 from agentctl.store.repositories import audit, events
-from agentctl.store.repositories.audit import NewAuditEntry
+from agentctl.store.repositories.audit import AuditRow
 from tests.commands import shift_clock
 from tests.loops import wait_until
 from tests.runs.quick_jobs import open_service, start_jobs
@@ -107,8 +107,8 @@ async def wait_for_cleanup(shared: SharedDatabases) -> None:
     await wait_until(lambda: not (folder / "stray.lock").exists())
 
 
-def an_entry(at: int) -> NewAuditEntry:
-    return NewAuditEntry(at, "me", "http", "create_session", None, "allowed", None, None, None)
+def an_entry(at: int) -> AuditRow:
+    return AuditRow(at, "me", "http", "create_session", None, "allowed", None, None, None)
 
 
 async def test_jump_of_the_clock_deletes_no_rows(

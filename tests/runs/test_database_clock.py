@@ -19,7 +19,7 @@ from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath, Work
 from agentctl.store.database import Sql
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import approvals, audit, runs, sessions, workers
-from agentctl.store.repositories.audit import NewAuditEntry
+from agentctl.store.repositories.audit import AuditRow
 from agentctl.store.repositories.workers import WorkerRow
 from tests.commands import shift_clock
 from tests.postgres import postgres_schemas, postgres_url
@@ -86,9 +86,7 @@ async def test_wrong_clock_of_one_server_deletes_no_shared_rows(
     databases = Databases(configured, create=True)
     try:
         system = databases.system
-        entry = NewAuditEntry(
-            now(), "me", "http", "create_session", None, "allowed", None, None, None
-        )
+        entry = AuditRow(now(), "me", "http", "create_session", None, "allowed", None, None, None)
         await system.write(audit.append_entry(entry))
         with shift_clock(400 * 86_400):
             await delete_expired(databases, ages=Ages(365))

@@ -113,7 +113,7 @@ async def test_server_deletes_idle_sessions_in_the_background(
         databases, counters = service.hosting.databases, service.hosting.engine.counters
         for name in ("main", "second"):
             await databases[name].write(create_all())
-        entry = audit.NewAuditEntry(now(), "me", "http", "x", None, "allowed", None, None, None)
+        entry = audit.AuditRow(now(), "me", "http", "x", None, "allowed", None, None, None)
         await databases.system.write(audit.append_entry(entry))  # the clock is compared with it
         start_jobs(service, 0.01)
         await wait_until(lambda: counters.deleted["sessions"] >= 12)
@@ -242,7 +242,7 @@ async def test_server_process_deletes_idle_sessions(tmp_path: Path) -> None:
     async with opened(load_settings(path, {})) as databases:
         main = databases.system
         await main.write(create_all())
-        entry = audit.NewAuditEntry(now(), "me", "http", "x", None, "allowed", None, None, None)
+        entry = audit.AuditRow(now(), "me", "http", "x", None, "allowed", None, None, None)
         await main.write(audit.append_entry(entry))
         with serve_config(path):
             deadline = asyncio.get_running_loop().time() + 120

@@ -23,7 +23,7 @@ from agentctl.server import create_app, running
 from agentctl.server.routing import count_rejection
 from agentctl.service.audit_log import CHANGING_OPERATIONS, EntryCounter
 from agentctl.service.service import Service
-from agentctl.store.repositories.audit import NewAuditEntry
+from agentctl.store.repositories.audit import AuditRow
 from tests.commands import run_command
 from tests.deployment import ADMIN, Deployment
 from tests.loops import wait_until
@@ -307,7 +307,7 @@ async def test_repeated_denials_have_one_entry_a_minute(deployment: Deployment) 
     async with Service.open(deployment.settings, create=True) as service:
         log = service.hosting.audit_log
         log.counter = EntryCounter(log.commit, seconds=0.3)
-        entry = NewAuditEntry(1, "me", "http", "get_config", None, "denied", 403, "x", "id")
+        entry = AuditRow(1, "me", "http", "get_config", None, "denied", 403, "x", "id")
         loop = asyncio.get_running_loop()
         began = loop.time()
         sent = 0

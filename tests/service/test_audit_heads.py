@@ -222,7 +222,7 @@ async def test_expired_entries_are_no_finding(deployment: Deployment, keys: Keys
         database = service.hosting.databases.system
         for day in (5, 4, 3, 0):
             for _ in range(HEAD_ENTRIES):
-                entry = audit.NewAuditEntry(
+                entry = audit.AuditRow(
                     now() - day * DAY, "me", "http", "x", None, "allowed", None, None, None
                 )
                 await database.write(audit.append_entry(entry))

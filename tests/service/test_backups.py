@@ -157,8 +157,8 @@ async def test_stopped_server_leaves_no_file(settings: Settings, tmp_path: Path)
     assert is_copying
 
 
-def build_entry(reason: str) -> audit.NewAuditEntry:
-    return audit.NewAuditEntry(
+def build_entry(reason: str) -> audit.AuditRow:
+    return audit.AuditRow(
         at=0, principal="p", via="local", operation="o", resource=None, outcome="allowed",
         status=None, reason=reason, request_id=None,
     )  # fmt: skip

@@ -9,12 +9,12 @@ import pytest
 from agentctl.interface.requests.audit import AuditFilter
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
 from agentctl.store.repositories import audit
-from agentctl.store.repositories.audit import FIRST_WINDOW, AuditRow, AuditRowPage, NewAuditEntry
+from agentctl.store.repositories.audit import FIRST_WINDOW, AuditRow, AuditRowPage
 from tests.store.conftest import Store
 from tests.store.rows import START
 
 
-def entry(at: int = START, **given: Any) -> NewAuditEntry:
+def entry(at: int = START, **given: Any) -> AuditRow:
     values: dict[str, Any] = {
         "principal": "me",
         "via": "http",
@@ -25,11 +25,11 @@ def entry(at: int = START, **given: Any) -> NewAuditEntry:
         "reason": None,
         "request_id": "r",
     }
-    return NewAuditEntry(at=at, **(values | given))
+    return AuditRow(at=at, **(values | given))
 
 
 @unit
-def append_each(entries: list[NewAuditEntry]) -> Steps[None]:
+def append_each(entries: list[AuditRow]) -> Steps[None]:
     for each in entries:
         yield from audit.append_entry(each)
 
@@ -65,7 +65,7 @@ def test_an_appended_entry_is_read_unchanged(store: Store) -> None:
     ]
     store.write(append_each(made))
     found = pages(store, 2)
-    assert [NewAuditEntry(*row[:-1]) for row in found] == made[::-1]
+    assert [row._replace(seq=0) for row in found] == made[::-1]
     assert [row.seq for row in found] == sorted((row.seq for row in found), reverse=True)
 
 

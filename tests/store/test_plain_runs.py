@@ -19,7 +19,7 @@ from agentctl.store.visibility import EVERYONE, Visibility
 from tests.postgres import PostgresUnderTest
 from tests.store.rows import START, a_run, a_session, an_end
 
-ENTRY = audit.NewAuditEntry(START, "user:ann", "http", "create_run", "run:r1", "allowed", None,
+ENTRY = audit.AuditRow(START, "user:ann", "http", "create_run", "run:r1", "allowed", None,
                             None, "q1")  # fmt: skip
 
 ANN = Visibility(everyone=False, user_id="ann")

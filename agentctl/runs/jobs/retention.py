@@ -180,7 +180,7 @@ def append_cleanup_entry(
     Args:
         operation: such as `records.audit.EXPIRE_SESSIONS`.
     """
-    entry = audit.NewAuditEntry(
+    entry = audit.AuditRow(
         at=now(),
         principal="system:cleanup",
         via="local",

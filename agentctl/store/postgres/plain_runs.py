@@ -83,7 +83,7 @@ _ADD_RUN = _build_insert(
 
 _ADD_ENTRY = _build_insert(
     "audit_log",
-    audit.NewAuditEntry._fields,
+    audit.APPENDED_COLUMNS,
     "FROM session",
     "entry_",
     status="cast(:entry_status as bigint)",

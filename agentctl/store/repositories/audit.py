@@ -38,27 +38,11 @@ LAST_NUMBER = 2**63 - 1
 """A number that no row exceeds."""
 
 
-class NewAuditEntry(NamedTuple):
-    """An entry to append.
-
-    `at` is in microseconds UTC; the other fields are those of `AuditRecord`.
-    """
-
-    at: int
-    principal: str | None
-    via: str
-    operation: str
-    resource: str | None
-    outcome: str
-    status: int | None
-    reason: str | None
-    request_id: str | None
-    trace_id: str | None = None
-    count: int = 1  # type: ignore[assignment]
-
-
 class AuditRow(NamedTuple):
-    """A stored entry with its number, which is larger than those of earlier entries."""
+    """An entry. The fields are those of `AuditRecord`, `at` in microseconds UTC.
+
+    `seq` is 0 before the entry is stored; then it is larger than those of earlier entries.
+    """
 
     at: int
     principal: str | None
@@ -69,9 +53,9 @@ class AuditRow(NamedTuple):
     status: int | None
     reason: str | None
     request_id: str | None
-    trace_id: str | None
-    count: int  # type: ignore[assignment]
-    seq: int
+    trace_id: str | None = None
+    count: int = 1  # type: ignore[assignment]
+    seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +66,9 @@ class AuditRowPage:
     next: int | None
 
 
-_APPEND = build_insert("audit_log", NewAuditEntry._fields)
+APPENDED_COLUMNS = AuditRow._fields[:-1]  # the database numbers the rows
+
+_APPEND = build_insert("audit_log", APPENDED_COLUMNS)
 
 _BOUNDS = Sql("SELECT (SELECT min(seq) FROM audit_log), (SELECT max(seq) FROM audit_log)")
 
@@ -117,9 +103,11 @@ _DELETE_OLDER = Sql(
 )
 
 
-def append_entry(entry: NewAuditEntry) -> Work[None]:
+def append_entry(entry: AuditRow) -> Work[None]:
     """Append an entry."""
-    return _APPEND.execute(**entry._asdict())
+    values = entry._asdict()
+    del values["seq"]
+    return _APPEND.execute(**values)
 
 
 def find_entry(work: Work[None]) -> Mapping[str, Value] | None:
