@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import lru_cache
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from agentctl.light_dataclass import dataclass
 from agentctl.store.database import Row, Sql, Statement, Steps, Value, single_unit, unit
@@ -461,6 +461,22 @@ def group_ids(ids: Sequence[Value]) -> Iterator[dict[str, Value]]:
         group = ids[first : first + GROUP_SIZE]
         parameters: dict[str, Value] = {f"id_{number}": None for number in range(GROUP_SIZE)}
         yield parameters | {f"id_{number}": each for number, each in enumerate(group)}
+
+
+@unit
+def read_by_ids(
+    sql: Sql, ids: Sequence[Value], build: Callable[..., R], **values: Value
+) -> Steps[list[R]]:
+    """Run a statement with `ID_GROUP` for each group of ids; return an object for each row."""
+    found = list[R]()
+    for group in group_ids(ids):
+        found += [build(*row) for row in (yield Statement(sql, {**group, **values}))]
+    return found
+
+
+def as_columns(*columns: Any) -> tuple[Any, ...]:
+    """Return the columns of a row, as the objects of `read_by_ids`."""
+    return columns
 
 
 def read_group(group: Mapping[str, Value]) -> list[str]:

@@ -8,8 +8,9 @@ from agentctl import errors
 from agentctl.light_dataclass import dataclass
 from agentctl.store.copying.tables import Key, Table, read_key, write_key
 from agentctl.store.database import Sql, Statement, Steps, Work, unit
-from agentctl.store.schema import CLOSED_FROM, FINISH_UPGRADE
+from agentctl.store.schema import CLOSED_FROM
 from agentctl.store.states import IS_LIVE
+from agentctl.store.versions import exclude_earlier_programs
 
 Role = Literal["source", "target"]
 State = Literal["copying", "moved", "complete"]
@@ -72,7 +73,6 @@ _OPEN = Sql(
     "UPDATE schema_version SET compatible_from = (SELECT compatible_from FROM copy_state)"
     " WHERE version = 1"
 )
-_FINISH_UPGRADE = Sql(FINISH_UPGRADE)
 _LIST_TABLES = Sql("SELECT table_name, cursor, copied_rows, is_complete FROM copy_tables")
 _DELETE_TABLES = Sql("DELETE FROM copy_tables")
 _INSERT_TABLE = Sql(
@@ -209,7 +209,7 @@ def close_source(at: int) -> Steps[None]:
 def open_target(at: int) -> Steps[None]:
     """Mark a target as complete: servers may use it, if they read every row of a new database."""
     yield Statement(_OPEN)
-    yield Statement(_FINISH_UPGRADE)
+    yield from exclude_earlier_programs()
     yield Statement(_DELETE_TABLES)
     yield Statement(_END, {"state": "complete", "at": at})
 

@@ -114,6 +114,5 @@ def list_page(filter: AccountFilter, page: Slice) -> Work[RowPage[AccountRow]]:
     Args:
         page: the page; its `sort` is not read: the order is that of `created_at`.
     """
-    page = replace(page, sort="created_at")
     conditions = Conditions().with_equal(name=filter.name)
-    return LISTING.list_page(conditions, page, AccountRow)
+    return LISTING.list_page(conditions, replace(page, sort="created_at"), AccountRow)

@@ -24,7 +24,15 @@ from agentctl.store.database import (
     single_unit,
     unit,
 )
-from agentctl.store.listing import ID_GROUP, Conditions, Listing, RowPage, Slice, group_ids
+from agentctl.store.listing import (
+    ID_GROUP,
+    Conditions,
+    Listing,
+    RowPage,
+    Slice,
+    group_ids,
+    read_by_ids,
+)
 from agentctl.store.repositories.queue import IS_IN_QUEUE
 from agentctl.store.states import APPROVAL, CALL, IS_LIVE, change
 from agentctl.store.visibility import IS_VISIBLE, Visibility
@@ -348,14 +356,9 @@ def list_decided(before: int, limit: int) -> Work[list[str]]:
     return _DECIDED.column(before=before, limit=limit)
 
 
-@unit
-def delete_decided(approval_ids: Sequence[str], before: int) -> Steps[list[str]]:
+def delete_decided(approval_ids: Sequence[str], before: int) -> Work[list[str]]:
     """Delete those of some approvals that `list_decided` still finds, and return their ids."""
-    deleted = list[str]()
-    for group in group_ids(approval_ids):
-        rows = yield Statement(_DELETE_DECIDED, {**group, "before": before})
-        deleted += [approval_id for (approval_id,) in rows]
-    return deleted
+    return read_by_ids(_DELETE_DECIDED, approval_ids, str, before=before)
 
 
 def list_page(

@@ -15,7 +15,7 @@ import orjson
 from agentctl.light_dataclass import dataclass
 from agentctl.records.personal_data import ErasureKind
 from agentctl.store.database import OVERWRITE_DELETED, Sql, Statement, Steps, Value, Work, unit
-from agentctl.store.listing import ID_GROUP, group_ids, read_group
+from agentctl.store.listing import ID_GROUP, as_columns, group_ids, read_by_ids, read_group
 from agentctl.store.repositories import retention, usage
 from agentctl.store.repositories.audit import AuditRow
 from agentctl.store.repositories.usage import STORED, SumKey, Sums, build_stored
@@ -296,10 +296,8 @@ def anonymise_usage(user_id: str) -> Steps[Erased]:
 def erase_deliveries(delivery_ids: Sequence[str]) -> Steps[Erased]:
     """Delete deliveries whose run does not exist any more."""
     yield Statement(OVERWRITE_DELETED)
-    deleted = 0
-    for group in group_ids(delivery_ids):
-        deleted += len((yield Statement(_DELETE_DELIVERIES, group)))
-    return Erased({"webhook_deliveries": deleted})
+    deleted = yield from read_by_ids(_DELETE_DELIVERIES, delivery_ids, as_columns)
+    return Erased({"webhook_deliveries": len(deleted)})
 
 
 @unit

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from agentctl.records.runs import RunState
 from agentctl.store.database import Sql, Statement, Steps, Value, Work, single_unit, unit
-from agentctl.store.listing import ID_GROUP, group_ids
+from agentctl.store.listing import ID_GROUP, as_columns, read_by_ids
 from agentctl.store.repositories.run_reads import STATE_COLUMNS
 from agentctl.store.states import IS_LIVE, RUN, change
 
@@ -140,11 +140,7 @@ def advance(session_id: str, at: int) -> Steps[bool]:
 @unit
 def list_positions(run_ids: Sequence[str]) -> Steps[dict[str, int]]:
     """Return the places of runs in the queues of their sessions, from 1; of those that wait."""
-    places: dict[str, int] = {}
-    for parameters in group_ids(run_ids):
-        for run_id, place in (yield Statement(_POSITIONS, parameters)):
-            places[run_id] = place
-    return places
+    return dict((yield from read_by_ids(_POSITIONS, run_ids, as_columns)))
 
 
 def list_overdue(before: int) -> Work[list[str]]:

@@ -8,7 +8,7 @@ from itertools import product
 
 from agentctl.records.runs import TEXT_COLUMNS, LastRunState, RunRow, RunState, StoredHistory, Turn
 from agentctl.store.database import Sql, Statement, Steps, Work, single_unit, unit
-from agentctl.store.listing import ID_GROUP, Order, group_ids
+from agentctl.store.listing import ID_GROUP, Order, as_columns, read_by_ids
 from agentctl.store.states import HAS_CANCEL_REQUEST, IS_LIVE
 from agentctl.store.visibility import EVERYONE, IS_VISIBLE, Visibility
 
@@ -250,30 +250,19 @@ def get_state(run_id: str, visibility: Visibility = EVERYONE) -> Work[RunState |
 def list_children(run_ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
     """Return the ids of the children of each run, in order. Every given id has an entry."""
     children: dict[str, list[str]] = {run_id: [] for run_id in run_ids}
-    for parameters in group_ids(run_ids):
-        rows = yield Statement(_CHILDREN, parameters)
-        for parent_run_id, run_id in rows:
-            children[parent_run_id].append(run_id)
+    for parent_run_id, run_id in (yield from read_by_ids(_CHILDREN, run_ids, as_columns)):
+        children[parent_run_id].append(run_id)
     return children
 
 
-@unit
-def list_child_rows(run_ids: Sequence[str]) -> Steps[list[RunRow]]:
+def list_child_rows(run_ids: Sequence[str]) -> Work[list[RunRow]]:
     """Return the children of some runs, with `SUMMARY_COLUMNS` and the whole input."""
-    rows: list[RunRow] = []
-    for parameters in group_ids(run_ids):
-        rows += [RunRow(*row) for row in (yield Statement(_CHILD_ROWS, parameters))]
-    return rows
+    return read_by_ids(_CHILD_ROWS, run_ids, RunRow)
 
 
-@unit
-def list_children_usage(run_ids: Sequence[str]) -> Steps[list[tuple[str, str, str | None]]]:
+def list_children_usage(run_ids: Sequence[str]) -> Work[list[tuple[str, str, str | None]]]:
     """Return parent, id and metrics (JSON, or None) of the children of some runs."""
-    usage: list[tuple[str, str, str | None]] = []
-    for parameters in group_ids(run_ids):
-        rows = yield Statement(_CHILDREN_USAGE, parameters)
-        usage += [(parent_run_id, run_id, metrics) for parent_run_id, run_id, metrics in rows]
-    return usage
+    return read_by_ids(_CHILDREN_USAGE, run_ids, as_columns)
 
 
 def get_causes(run_id: str) -> Work[str | None]:
@@ -281,14 +270,9 @@ def get_causes(run_id: str) -> Work[str | None]:
     return _CAUSES.value(run_id=run_id)
 
 
-@unit
-def list_children_causes(run_ids: Sequence[str]) -> Steps[list[tuple[str, str, str, str | None]]]:
+def list_children_causes(run_ids: Sequence[str]) -> Work[list[tuple[str, str, str, str | None]]]:
     """Return id, kind and id of the component, and causes (JSON, or None) of children of runs."""
-    found: list[tuple[str, str, str, str | None]] = []
-    for parameters in group_ids(run_ids):
-        rows = yield Statement(_CHILDREN_CAUSES, parameters)
-        found += [(run_id, kind, name, causes) for run_id, kind, name, causes in rows]
-    return found
+    return read_by_ids(_CHILDREN_CAUSES, run_ids, as_columns)
 
 
 def list_in_session(
@@ -390,12 +374,8 @@ def has_leg_effects(run_id: str) -> Work[int | None]:
 @unit
 def list_newest(session_ids: Sequence[str]) -> Steps[dict[str, LastRunState]]:
     """Return the newest top-level run of each session that has one, by the id of the session."""
-    newest: dict[str, LastRunState] = {}
-    for parameters in group_ids(session_ids):
-        for row in (yield Statement(_NEWEST, parameters)):
-            run = LastRunState(*row)
-            newest[run.session_id] = run
-    return newest
+    newest = yield from read_by_ids(_NEWEST, session_ids, LastRunState)
+    return {run.session_id: run for run in newest}
 
 
 def count_turns(session_id: str) -> Work[int]:

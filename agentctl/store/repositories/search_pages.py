@@ -18,8 +18,9 @@ from agentctl.store.listing import (
     Cursor,
     RowPage,
     Slice,
-    group_ids,
+    as_columns,
     prefix_end,
+    read_by_ids,
 )
 from agentctl.store.repositories.search import FARTHEST, LATEST, SHARE
 from agentctl.store.repositories.session_lists import LISTING
@@ -356,17 +357,16 @@ def _select_sessions(found: Iterable[Found], page: Slice) -> list[Found]:
 
 @unit
 def _read_rows(shown: Sequence[Found], visibility: Visibility) -> Steps[list[MatchedSession]]:
-    matches, rows = dict[tuple[int, str], Match](), dict[str, SummaryRow]()
+    matches = dict[tuple[int, str], Match]()
     seen = visibility.conditions()
-    for group in group_ids([found.place for found in shown]):
-        for place, session_id, run_id, text in (yield Statement(_TEXTS, group)):
-            matches[place, session_id] = Match(run_id, text)
+    texts = yield from read_by_ids(_TEXTS, [found.place for found in shown], as_columns)
+    for place, session_id, run_id, text in texts:
+        matches[place, session_id] = Match(run_id, text)
     where = " AND ".join((f"session_id IN ({ID_GROUP})", *seen.texts))
     rows_sql = Sql(f"SELECT {LISTING.columns} FROM sessions WHERE {where}")
-    for group in group_ids([found.session_id for found in shown]):
-        for columns in (yield Statement(rows_sql, {**group, **seen.values})):
-            row = SummaryRow(*columns)
-            rows[row.session_id] = row
+    ids = [found.session_id for found in shown]
+    found_rows = yield from read_by_ids(rows_sql, ids, SummaryRow, **seen.values)
+    rows = {row.session_id: row for row in found_rows}
     return [
         MatchedSession(rows[found.session_id], matches[found.place, found.session_id])
         for found in shown
