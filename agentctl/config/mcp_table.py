@@ -57,7 +57,6 @@ class McpServer:
         allow_tools: names and patterns of the tools that agents may use; empty for all.
         idempotent_tools: names and patterns of the tools that a durable run may call again after
             its process died in a call (docs/durable.md).
-        connect_seconds: maximum time to start or connect, and to list the tools.
         call_seconds: maximum time of a call.
     """
 
@@ -69,5 +68,4 @@ class McpServer:
     headers: dict[HeaderName, Template] = field(default_factory=dict)
     allow_tools: tuple[ToolPattern, ...] = ()
     idempotent_tools: tuple[ToolPattern, ...] = ()
-    connect_seconds: Annotated[float, Range(0.1, 600)] = 30
     call_seconds: Seconds = 60

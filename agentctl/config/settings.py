@@ -108,7 +108,6 @@ class Authorization:
         jwks_url: the URL of a key set; empty for none.
         oidc_discovery: fetch the key set that the configuration of `issuer` names.
         audience: the value for `aud` with `verify_audience`; empty for `server.id`.
-        leeway_seconds: clock difference for `nbf` and `iat`, never for `exp`.
     """
 
     enabled: bool = True
@@ -123,7 +122,6 @@ class Authorization:
     issuer: str = ""
     require_exp: bool = False
     require_sub: bool = False
-    leeway_seconds: Annotated[float, Range(0, 300)] = 10
     admin_scope: AdminScope = "agent_os:admin"
     user_isolation: bool = True
 
@@ -156,7 +154,6 @@ class Limits:
     tool_result_bytes: Annotated[int, Range(1, 1 << 30)] = 1_048_576
     run_bytes: Annotated[int, Range(1, 1 << 30)] = 16_777_216
     state_bytes: Annotated[int, Range(1, 1 << 30)] = 65_536
-    response_bytes: Annotated[int, Range(1 << 20, 1 << 40)] = 268_435_456
     concurrent_runs: Annotated[int, Range(1, 100_000)] = 1_000
     followed_runs: Annotated[int, Range(1, 100_000)] = 100
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from agentctl.service.service import Service, ServiceOperations
 
 
+RESPONSE_BYTES = 268_435_456
+"""Bytes of large responses that are under way in one process."""
+
 LARGE_BYTES = 262_144
 """Size from which a response counts, and in parts of which it is sent."""
 
@@ -43,8 +46,7 @@ class ResponseBudget:
     One caller can use half of them, so that it does not stop the large responses of others.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._used = 0
         self._used_by: Counter[str] = Counter()
 
@@ -57,10 +59,8 @@ class ResponseBudget:
         Raises:
             Unavailable: too many bytes are under way.
         """
-        own = self._used_by[owner]
-        if (own and own + size > self._limit // 2) or (
-            self._used and self._used + size > self._limit
-        ):
+        bounds = ((self._used_by[owner], RESPONSE_BYTES // 2), (self._used, RESPONSE_BYTES))
+        if any(used and used + size > bound for used, bound in bounds):
             raise Unavailable(
                 "Too many large responses are under way", hint="read them first, then try again"
             )
@@ -127,14 +127,13 @@ class AppState:
     stopped: bool = False
     verifier: Verifier | None = None
     request_observers: Sequence[RequestObserver] = ()
-    response_budget: ResponseBudget = field(init=False)
+    response_budget: ResponseBudget = field(default_factory=ResponseBudget)
     followed_runs: FollowedRuns = field(init=False)
     oidc_client: OidcClient | None = field(init=False)
 
     def __post_init__(self) -> None:
         from agentctl.auth.oidc import OidcClient
 
-        self.response_budget = ResponseBudget(self.settings.limits.response_bytes)
         self.followed_runs = FollowedRuns(self.settings.limits.followed_runs)
         console = self.settings.console
         self.oidc_client = OidcClient(console) if console.oidc_issuer else None

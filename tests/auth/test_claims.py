@@ -110,9 +110,9 @@ def test_valid_claims_are_returned() -> None:
 
 
 def test_rules_come_from_the_settings() -> None:
-    given = Authorization(issuer="i", require_sub=True, leeway_seconds=5, admin_scope="root")
+    given = Authorization(issuer="i", require_sub=True, admin_scope="root")
     assert ClaimRules.from_settings(Settings(authorization=given)) == ClaimRules(
-        audience=None, issuer="i", require_sub=True, leeway=5, admin_scope="root"
+        audience=None, issuer="i", require_sub=True, leeway=10, admin_scope="root"
     )
     server = Server(id="here")
     for audience, expected in (("", "here"), ("there", "there")):

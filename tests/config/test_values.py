@@ -74,9 +74,6 @@ WRONG_VALUES = {
     ),
     '[authorization]\nenabled = "yes"': ('authorization.enabled: must be true or false, not "yes"'),
     "[authorization]\nenabled = 1": "authorization.enabled: must be true or false, not 1",
-    "[authorization]\nleeway_seconds = 301": (
-        "authorization.leeway_seconds: must be a number from 0 to 300, not 301"
-    ),
     "[authorization]\njwks_file = 1": (
         "authorization.jwks_file: must be the path of a file, not 1"
     ),

@@ -401,7 +401,7 @@ def test_outcomes_are_those_of_the_library() -> None:
                 for comparison, client in ((second, McpHttpClient), (first, FirstHttpClient)):
 
                     def build(client: type[McpHttpClient] = client) -> McpHttpClient:
-                        return client({}, PATIENCE, LIMIT, lambda _: None)
+                        return client({}, LIMIT, lambda _: None)
 
                     own = await converse(server, build)
                     for reply, one, other in zip(replies, own, library, strict=True):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.config.settings import Limits
-from agentctl.runtime.mcp import actions, stdio
+from agentctl.runtime.mcp import actions, connection, stdio
 from tests.endpoint import ModelEndpoint
 from tests.loops import wait_until
 from tests.mcp.hosting import host, stdio_spec
@@ -191,8 +191,9 @@ async def test_cached_tools_stay_while_the_server_is_down(tmp_path: Path) -> Non
         assert (await hosted.call("echo"))[1]
 
 
-async def test_silent_server_is_given_up_and_ended() -> None:
-    async with host(stdio_spec("--silent", connect_seconds=0.3)) as hosted:
+async def test_silent_server_is_given_up_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.3)
+    async with host(stdio_spec("--silent")) as hosted:
         await hosted.wait_for_state("failed")
         assert hosted.server.problem == "it did not answer within 0.3 seconds"
 

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
+from agentctl.server import state
 from tests.deployment import ADMIN, Deployment
 from tests.loops import wait_until
-from tests.process import serve_config
 from tests.server.concurrent_callers import open_client
 from tests.server.raw_http import PATIENCE, RawConnection
+from tests.server.threaded_server import serve_in_thread
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +22,6 @@ RUNS = 12
 """Runs of a session of 6 MB: each has a message of 256 KB, and an answer."""
 
 MESSAGE = "x" * 262_144
-
-LIMITS = "[limits]\nresponse_bytes = 16_000_000\n"
 
 
 async def fill(client: httpx2.AsyncClient, session: str) -> None:
@@ -45,9 +44,11 @@ def slow_reader(url: str, path: str, token: str) -> Iterator[RawConnection]:
         yield RawConnection(connection)
 
 
-async def test_unread_responses_use_a_limited_number_of_bytes(deployment: Deployment) -> None:
-    deployment.path.write_text(deployment.path.read_text() + LIMITS)
-    with serve_config(deployment.path) as served:
+async def test_unread_responses_use_a_limited_number_of_bytes(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "RESPONSE_BYTES", 16_000_000)
+    with serve_in_thread(deployment) as served:
         async with (
             open_client(deployment, served.url) as mine,
             open_client(deployment, served.url, "other") as others,

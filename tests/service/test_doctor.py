@@ -224,7 +224,6 @@ def check_weak_settings(foreign: bool = False, **given: object) -> list[Finding]
         ({"require_exp": False}, "require_exp = true"),
         ({"require_sub": False}, "require_sub = true"),
         ({"verify_audience": False}, "verify_audience = true"),
-        ({"leeway_seconds": 61}, "leeway_seconds = 10"),
         ({"algorithm": "HS256"}, "agentctl keys generate --algorithm ES256"),
         ({"user_isolation": False}, "user_isolation = true"),
     ],

@@ -16,9 +16,6 @@ from agentctl.errors import InvalidConfiguration
 from agentctl.records.times import format_rfc3339
 from agentctl.store.sqlite.inspect import MINIMUM_SQLITE_VERSION, get_sqlite_version, is_at_least
 
-_LONG_LEEWAY = 60
-"""Seconds; clocks that are synchronized over the network differ by less."""
-
 MINIMUM_VERSIONS = {
     "pyjwt": "2.15.1",
     "cryptography": "49",
@@ -113,9 +110,6 @@ def _check_tokens(authorization: Authorization, foreign: bool) -> Iterator[Findi
     elif not authorization.verify_audience:
         text = "tokens for other services (aud) are accepted"
         yield _weak(text, f"verify_audience = true {section}")
-    if authorization.leeway_seconds > _LONG_LEEWAY:
-        text = f"nbf and iat may be {authorization.leeway_seconds:g} s in the future"
-        yield _weak(text, f"leeway_seconds = 10 {section}, and synchronized clocks")
     if authorization.algorithm.startswith("HS"):
         text = f"{authorization.algorithm}: every program that can verify tokens can also mint them"
         yield _weak(text, "agentctl keys generate --algorithm ES256")

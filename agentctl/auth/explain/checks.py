@@ -247,7 +247,7 @@ def _time_check(name: str, demands: str, absent: str, remedy: str) -> Check:
             cause = f"{reason}: it is not in seconds since 1970"
             return Diagnosis(quoted, cause, f"{issuer}, not milliseconds")
         span = describe_distance(value, facts.now)
-        leeway = f"authorization.leeway_seconds is {facts.rules.leeway:g}"
+        leeway = f"the leeway is {facts.rules.leeway:g} s"
         causes = {
             "exp": f"it expired {span}; exp has no leeway",
             "nbf": f"it is not valid for another {span.removeprefix('in ')}; {leeway}",
@@ -396,18 +396,8 @@ JWT_CHECKS: tuple[Check, ...] = (
         "none: the token never expires",
         "request a new token; `agentctl token mint` creates one",
     ),
-    _time_check(
-        "nbf",
-        "nbf is in the past",
-        "none",
-        "wait until then, synchronize the clocks, or raise the leeway",
-    ),
-    _time_check(
-        "iat",
-        "iat is in the past",
-        "none",
-        "synchronize the clocks of issuer and server, or raise the leeway",
-    ),
+    _time_check("nbf", "nbf is in the past", "none", "wait until then, or synchronize the clocks"),
+    _time_check("iat", "iat is in the past", "none", "synchronize the clocks of issuer and server"),
     Check(
         "claims.iss",
         "iss is the configured issuer",

@@ -37,6 +37,9 @@ _IGNORABLE = re.compile(
 
 _RESERVED = ("sa:", "__", "local:", "system:")
 
+LEEWAY_SECONDS = 10.0
+"""Difference of clocks that is allowed for `nbf` and `iat`."""
+
 
 @dataclass(frozen=True, slots=True)
 class ClaimRules:
@@ -55,7 +58,7 @@ class ClaimRules:
     issuer: str | None = None
     require_exp: bool = False
     require_sub: bool = False
-    leeway: float = 10
+    leeway: float = LEEWAY_SECONDS
     admin_scope: str = "agent_os:admin"
 
     @classmethod
@@ -67,7 +70,6 @@ class ClaimRules:
             issuer=options.issuer or None,
             require_exp=options.require_exp,
             require_sub=options.require_sub,
-            leeway=options.leeway_seconds,
             admin_scope=options.admin_scope,
         )
 

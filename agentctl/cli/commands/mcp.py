@@ -125,6 +125,7 @@ async def check_servers(
 
 def _build_row(settings: Settings, server: McpServer) -> dict[str, Any]:
     from agentctl.config.mcp_servers import parse_mcp_reference
+    from agentctl.runtime.mcp.calls import CONNECT_SECONDS
     from agentctl.runtime.mcp.servers import describe_target
 
     used_by = [
@@ -142,7 +143,7 @@ def _build_row(settings: Settings, server: McpServer) -> dict[str, Any]:
         "target": describe_target(server),
         "used_by": used_by,
         "allow_tools": list(server.allow_tools),
-        "connect_seconds": server.connect_seconds,
+        "connect_seconds": CONNECT_SECONDS,
         "call_seconds": server.call_seconds,
     }
 

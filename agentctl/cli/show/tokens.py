@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from agentctl.cli.show.table import Column, format_time
-from agentctl.records.times import format_span
+from agentctl.records.times import format_rfc3339, format_span
 
 VIEW_COLUMNS = [Column("name"), Column("value", look="whole"), Column("meaning", look="whole")]
 VERIFIED_COLUMNS = [
@@ -83,8 +83,6 @@ def view_rows(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def verified_record(report: Mapping[str, Any]) -> dict[str, Any]:
-    from agentctl.records.times import format_rfc3339
-
     exp = report["claims"].get("exp")
     return {
         "verified": True,
@@ -107,8 +105,6 @@ def minted_lines(token: str) -> Iterator[str]:
     """Yield the lines that describe a new token, without importing PyJWT."""
     import base64
     import json
-
-    from agentctl.records.times import format_rfc3339
 
     parts = token.split(".")[:2]
     header, claims = (json.loads(base64.urlsafe_b64decode(part + "==")) for part in parts)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from agentctl.runtime.mcp.calls import (
+    CONNECT_SECONDS,
     McpCall,
     McpCallFailed,
     McpSessionLost,
@@ -55,12 +56,10 @@ class Endpoint(ABC):
     """A server that connections can be opened to.
 
     Attributes:
-        connect_seconds: maximum time of each request while a connection is opened.
         detail: a text of the server about its last failure, for operators; empty if there is none.
     """
 
     def __init__(self, server: McpServer, message_bytes: int) -> None:
-        self.connect_seconds = server.connect_seconds
         self.detail = ""
         self._server = server
         self._message_bytes = message_bytes
@@ -123,7 +122,7 @@ class HttpEndpoint(Endpoint):
 
         headers = expand_values(self._server.headers, self._user)
         client_type = FirstHttpClient if IS_FIRST else McpHttpClient
-        self._client = client_type(headers, self.connect_seconds, self._message_bytes, on_end)
+        self._client = client_type(headers, self._message_bytes, on_end)
         async with (
             self._client,
             open_http(self._server.url, self._client, self._message_bytes) as opened,
@@ -160,8 +159,8 @@ class McpConnection:
         self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def open(self, seconds: float) -> None:
-        """Connect within a time limit.
+    async def open(self) -> None:
+        """Connect within `CONNECT_SECONDS`.
 
         Raises:
             McpUnavailable: the connection failed; the text has the reason.
@@ -170,12 +169,12 @@ class McpConnection:
         opened = asyncio.create_task(self._opened.wait())
         try:
             await asyncio.wait(
-                {self._task, opened}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                {self._task, opened}, timeout=CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
             if self._opened.is_set():
                 return
             if not self._task.done():
-                raise McpUnavailable(f"it did not answer within {seconds:g} seconds")
+                raise McpUnavailable(f"it did not answer within {CONNECT_SECONDS:g} seconds")
             raise McpUnavailable(self.lost.result() if self.lost.done() else "it did not answer")
         except BaseException:
             await self.close()
@@ -269,9 +268,8 @@ class McpConnection:
 
     async def _hold(self) -> None:
         transport = watch_calls(self._endpoint.open(self.lose), self._watcher)
-        seconds = self._endpoint.connect_seconds
         try:
-            async with open_client(transport, seconds, self.changed.set) as client:
+            async with open_client(transport, CONNECT_SECONDS, self.changed.set) as client:
                 self._client = client
                 self._watcher.version = client.version
                 self._opened.set()

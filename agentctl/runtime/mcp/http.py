@@ -17,7 +17,7 @@ import httpx2
 import orjson
 
 from agentctl.runtime.bounds import has_too_many_values
-from agentctl.runtime.mcp.calls import current_call
+from agentctl.runtime.mcp.calls import CONNECT_SECONDS, current_call
 from agentctl.runtime.mcp.library import SESSION_TERMINATED, parse_message, types
 from agentctl.runtime.models.provider import IsolatedClient
 from agentctl.runtime.models.response_limits import UnusableResponse
@@ -44,7 +44,6 @@ class McpHttpClient(IsolatedClient):
 
     Args:
         headers: header fields of each request.
-        connect_seconds: maximum time to connect.
         message_bytes: maximum size of a body or event.
         on_end: called with a reason when the server cannot be reached or forgot the session.
 
@@ -55,17 +54,13 @@ class McpHttpClient(IsolatedClient):
     propagation = "mcp"
 
     def __init__(
-        self,
-        headers: Mapping[str, str],
-        connect_seconds: float,
-        message_bytes: int,
-        on_end: Callable[[str], None],
+        self, headers: Mapping[str, str], message_bytes: int, on_end: Callable[[str], None]
     ) -> None:
         super().__init__(
             message_bytes,
             headers=dict(headers),
             # Streams may be silent for long; each call has its own time limit.
-            timeout=httpx2.Timeout(connect_seconds, read=None),
+            timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),
             limits=httpx2.Limits(
                 max_connections=_MAXIMUM_CONNECTIONS, max_keepalive_connections=20
             ),

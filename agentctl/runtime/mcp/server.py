@@ -13,7 +13,13 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal
 
-from agentctl.runtime.mcp.calls import McpCall, McpCounters, McpSessionLost, McpUnavailable
+from agentctl.runtime.mcp.calls import (
+    CONNECT_SECONDS,
+    McpCall,
+    McpCounters,
+    McpSessionLost,
+    McpUnavailable,
+)
 from agentctl.runtime.mcp.connection import Endpoint, HttpEndpoint, McpConnection
 from agentctl.runtime.mcp.definitions import McpTool, ToolList, build_tool_list
 from agentctl.runtime.mcp.values import McpUser, expand_values
@@ -215,7 +221,7 @@ class SharedServer(HostedServer):
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _connect(self, connection: McpConnection) -> None:
-        await connection.open(self.spec.connect_seconds)
+        await connection.open()
         await self._refresh(connection)
         self.counters.connections += 1
         if self.problem is not None:
@@ -237,7 +243,7 @@ class SharedServer(HostedServer):
     async def _refresh(self, connection: McpConnection) -> None:
         connection.changed.clear()
         listing = asyncio.create_task(connection.list_tools())
-        if await _wait_for_first(listing, connection.lost, self.spec.connect_seconds):
+        if await _wait_for_first(listing, connection.lost, CONNECT_SECONDS):
             self.note_tools(await build_tool_list(self.spec, listing.result()))
         elif connection.lost.done():
             raise McpUnavailable(connection.lost.result())
@@ -359,8 +365,8 @@ class PerUserServer(HostedServer):
 
     async def _prepare(self, key: _Key, session: _Session) -> ToolList:
         try:
-            await session.connection.open(self.spec.connect_seconds)
-            async with asyncio.timeout(self.spec.connect_seconds):
+            await session.connection.open()
+            async with asyncio.timeout(CONNECT_SECONDS):
                 listed = await session.connection.list_tools()
         except (McpUnavailable, TimeoutError) as failure:
             reason = str(failure) or "it did not list its tools in time"

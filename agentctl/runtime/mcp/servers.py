@@ -204,7 +204,7 @@ async def probe_server(
         `seconds`, `tools` (tool records) and `problems` (of tools that are left out).
     """
     require_mcp_package(settings)
-    from agentctl.runtime.mcp.calls import McpUnavailable
+    from agentctl.runtime.mcp.calls import CONNECT_SECONDS, McpUnavailable
     from agentctl.runtime.mcp.connection import McpConnection
     from agentctl.runtime.mcp.definitions import build_tool_list
     from agentctl.runtime.mcp.values import McpUser
@@ -223,8 +223,8 @@ async def probe_server(
     started = time.monotonic()
     connection = McpConnection(endpoint, server.call_seconds)
     try:
-        await connection.open(server.connect_seconds)
-        async with asyncio.timeout(server.connect_seconds):
+        await connection.open()
+        async with asyncio.timeout(CONNECT_SECONDS):
             listed = await build_tool_list(server, await connection.list_tools())
         report["state"], report["server"] = "connected", connection.description
         report["tools"] = [tool.record() for tool in listed.tools]

@@ -126,7 +126,7 @@ async def main() -> None:
     for name, side in (("own", open_own), ("library", open_library)):
         arrived = await receive_broken(side)
         print(f"{name}: a message after a line that is not UTF-8 arrives: {arrived}")
-    clients = (lambda: McpHttpClient({}, 30, LIMIT, lambda _: None), create_mcp_http_client)
+    clients = (lambda: McpHttpClient({}, LIMIT, lambda _: None), create_mcp_http_client)
     calls = [[await call(build) for _ in range(ROUNDS)] for build in clients]
     for name, rounds in zip(("own", "library"), calls, strict=True):
         cost = median(each for each, _ in rounds)
