@@ -20,6 +20,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,13 +95,14 @@ _INTRODUCTION = """\
 
 agentctl runs in the environment of the agents that it hosts, so its bounds must leave them the
 releases that they have without it. `make neighbours` resolves each library alone, and then together
-with agentctl and the extra of the table, and writes this page; it installs nothing.
+with agentctl and the named extra, and writes this page; it installs nothing.
 
 Resolved on {date} for Python {python}. Of {count} libraries, {same} have the same release in both
 resolutions.
 
-| library | extra of agentctl | release alone | release with agentctl |
-| --- | --- | --- | --- |
+## The same release
+
+{groups}
 """
 
 _DIFFERENCES = """
@@ -108,6 +110,8 @@ _DIFFERENCES = """
 
 Each entry names the dependency that has no common release, and the packages that bound it.
 
+| library | extra of agentctl | release alone | release with agentctl |
+| --- | --- | --- | --- |
 """
 
 
@@ -202,17 +206,26 @@ def explain(failure: str, bounds: Mapping[str, str]) -> str:
 
 def format_page(rows: Sequence[Row], date: str) -> str:
     """Return the text of the page."""
-    same = sum(row.alone == row.together for row in rows)
-    text = _INTRODUCTION.format(date=date, python=PYTHON, count=len(rows), same=same)
-    text += "".join(f"{line}\n" for line in map(format_row, rows))
-    differing = [row for row in rows if row.reason]
+    same = [row for row in rows if row.alone == row.together]
+    differing = [row for row in rows if row not in same]
+    groups = "\n\n".join(map(format_group, sorted({row.extra for row in same}), repeat(same)))
+    text = _INTRODUCTION.format(
+        date=date, python=PYTHON, count=len(rows), same=len(same), groups=groups
+    )
     if differing:
-        text += _DIFFERENCES
+        text += _DIFFERENCES + "".join(f"{line}\n" for line in map(format_row, differing)) + "\n"
         for row in differing:
             item = f"- {row.library}: {row.reason.rstrip('.')}."
             text += textwrap.fill(item, WIDTH, subsequent_indent="  ", break_long_words=False)
             text += "\n"
     return text
+
+
+def format_group(extra: str, rows: Sequence[Row]) -> str:
+    """Return a paragraph with the libraries and releases of an extra."""
+    listed = ", ".join(f"{row.library} {row.alone}" for row in rows if row.extra == extra)
+    text = f"Extra `{extra}`: {listed}." if extra else f"No extra: {listed}."
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
 def format_row(row: Row) -> str:
