@@ -32,10 +32,11 @@ from agentctl.records.accounts import (
 )
 from agentctl.records.document import Document, build_document
 from agentctl.records.ids import new_id
-from agentctl.records.times import DAY, format_optional_time, format_rfc3339, now
+from agentctl.records.times import DAY, now
 from agentctl.records.validation import check_text
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
+from agentctl.service.json_texts import RecordWriter
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import accounts
@@ -43,6 +44,8 @@ from agentctl.store.repositories.accounts import AccountRow
 from agentctl.work.tasks import Tasks
 
 _log = logging.getLogger("agentctl.service")
+
+_ACCOUNT = RecordWriter(AccountRecord, AccountRow, computed=["scopes"])
 
 LAST_USE_INTERVAL = 60 * 1_000_000
 """Microseconds between two writes of an account's last use."""
@@ -124,18 +127,9 @@ def _build_record(row: AccountRow, moment: int) -> AccountRecord:
     state: AccountState = "expired" if is_expired else "active"
     if row.revoked_at is not None:
         state = "revoked"
-    return AccountRecord(
-        id=row.id,
-        name=row.name,
-        scopes=[ScopeGrant(scope=scope, effect="allow") for scope in granted_scopes(row)],
-        token_hint=row.token_hint,
-        created_by=row.created_by,
-        created_at=format_rfc3339(row.created_at),
-        expires_at=format_optional_time(row.expires_at),
-        last_used_at=format_optional_time(row.last_used_at),
-        revoked_at=format_optional_time(row.revoked_at),
-        state=state,
-    )
+    scopes = [ScopeGrant(scope=scope, effect="allow") for scope in granted_scopes(row)]
+    record: AccountRecord = _ACCOUNT.build(row, {"scopes": scopes, "state": state})
+    return record
 
 
 def _check_account(account: NewAccount) -> tuple[list[str], int | None]:

@@ -26,6 +26,7 @@ from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.records.validation import check_texts
 from agentctl.service.family import OperationFamily
+from agentctl.service.json_texts import RecordWriter
 from agentctl.service.paging import pack_cursor, unpack_cursor
 from agentctl.store.database import Database
 from agentctl.store.repositories import audit, audit_heads
@@ -50,6 +51,8 @@ END_BYTES = 4_000_000
 PAGE_HEADS = 100
 """Heads of one read."""
 
+_ENTRY = RecordWriter(AuditRecord, AuditRow, computed=["via"])
+_HEAD = RecordWriter(AuditHeadRecord, HeadRow)
 
 _rate_limited = RateLimitedLog(logging.getLogger("agentctl.service"), level=logging.ERROR)
 
@@ -79,7 +82,7 @@ class AuditOperations(OperationFamily):
             following = page[-1].number if len(rows) > len(page) else None
             return build_document(
                 AuditHeadPage(
-                    data=[_build_head(row) for row in page],
+                    data=[_HEAD.build(row, {}) for row in page],
                     meta={"next_cursor": _build_cursor("audit-heads", following)},
                 )
             )
@@ -87,32 +90,8 @@ class AuditOperations(OperationFamily):
 
 def build_entry(row: AuditRow) -> AuditRecord:
     """Return the record of an entry, which its signed head covers."""
-    return AuditRecord(
-        seq=row.seq,
-        at=format_rfc3339(row.at),
-        principal=row.principal,
-        via="local" if row.via == "local" else "http",
-        operation=row.operation,
-        resource=row.resource,
-        outcome=row.outcome,
-        status=row.status,
-        reason=row.reason,
-        request_id=row.request_id,
-        trace_id=row.trace_id,
-        count=row.count,
-    )
-
-
-def _build_head(row: HeadRow) -> AuditHeadRecord:
-    return AuditHeadRecord(
-        number=row.number,
-        at=format_rfc3339(row.at),
-        first_seq=row.first_seq,
-        last_seq=row.last_seq,
-        entries=row.entries,
-        expired_seq=row.expired_seq,
-        token=row.token,
-    )
+    record: AuditRecord = _ENTRY.build(row, {"via": "local" if row.via == "local" else "http"})
+    return record
 
 
 def _build_cursor(noun: str, before: int | None) -> str | None:

@@ -23,15 +23,7 @@ from agentctl.records.trace_context import parse_run_trace
 from agentctl.runs.life.cancel import CancelResult
 from agentctl.runs.log.fold import find_root_id, read_stored_items
 from agentctl.runs.states import is_final, is_settled
-from agentctl.service.json_texts import (
-    JsonText,
-    RecordWriter,
-    dump,
-    dump_holding,
-    join_array,
-    join_object,
-    stored_json,
-)
+from agentctl.service.json_texts import RecordWriter, dump_holding, embed_stored, join_array
 from agentctl.service.paging import encode_cursor
 from agentctl.store.database import Steps, unit
 from agentctl.store.listing import RowPage
@@ -78,7 +70,7 @@ def build_page_document(noun: str, items: Iterable[bytes], page: Page, rows: Row
         "total_is_capped": rows.capped,
         "next_cursor": encode_cursor(noun, page, rows),
     }
-    return join_object({"data": join_array(items), "meta": orjson.dumps(meta)})
+    return b'{"data":%b,"meta":%b}' % (join_array(items), orjson.dumps(meta))
 
 
 class RelatedFacts(NamedTuple):
@@ -122,9 +114,9 @@ def build_run_document(
             **_build_members(row, facts),
             "messages": _cut_entries(row.messages, "content", cut),
             "tools": _cut_entries(row.tools, "result", cut),
-            "trace_id": dump(trace.own.trace_id if trace is not None else None),
-            "spans": stored_json(row.spans or "[]") if spans is None else orjson.dumps(spans),
-            "member_runs": orjson.dumps(list(member_runs)),
+            "trace_id": trace.own.trace_id if trace is not None else None,
+            "spans": embed_stored(row.spans or "[]") if spans is None else spans,
+            "member_runs": list(member_runs),
         },
     )
 
@@ -149,42 +141,41 @@ def build_run_summary(row: RunRow, facts: RelatedFacts) -> bytes:
         row,
         {
             **_build_members(row, facts),
-            "input": dump(cut_text(row.input, INPUT_LENGTH)),
-            "tool_calls": dump(tool_calls),
-            "member_count": dump(facts.member_count),
+            "input": cut_text(row.input, INPUT_LENGTH),
+            "tool_calls": tool_calls,
+            "member_count": facts.member_count,
         },
     )
 
 
-def _build_members(row: RunRow, facts: RelatedFacts) -> dict[str, JsonText]:
+def _build_members(row: RunRow, facts: RelatedFacts) -> dict[str, Any]:
     """Build the members of a record and of a summary that are no column of the run."""
-    error = {"code": row.error_code, "detail": row.error_detail} if row.error_code else None
     return {
-        KINDS[row.component_type].id_field: dump(row.component_id),
-        "metrics": stored_json(facts.metrics),
-        "total_tokens": dump(facts.total_tokens),
-        "error": orjson.dumps(error),
-        "queue_position": dump(facts.queue_position),
-        "late_result": dump("dropped" if row.late_result else None),
-        "holding": dump_holding(row),
-        "approvals": orjson.dumps(facts.approvals),
+        KINDS[row.component_type].id_field: row.component_id,
+        "metrics": embed_stored(facts.metrics),
+        "total_tokens": facts.total_tokens,
+        "error": {"code": row.error_code, "detail": row.error_detail} if row.error_code else None,
+        "queue_position": facts.queue_position,
+        "late_result": "dropped" if row.late_result else None,
+        "holding": orjson.Fragment(dump_holding(row)),
+        "approvals": facts.approvals,
     }
 
 
-def _cut_entries(stored: str | None, field: str, cut: int | None) -> bytes:
+def _cut_entries(stored: str | None, field: str, cut: int | None) -> Any:
     """Return a stored JSON array with the texts in a field of its entries cut.
 
     A cut entry has `truncated`: `{"characters": N}` with the whole length.
     """
     if stored is None or cut is None:
-        return stored_json(stored or "[]")
+        return embed_stored(stored or "[]")
     entries = orjson.loads(stored)
     for entry in entries:
         text = entry.get(field)
         if isinstance(text, str) and len(text) > cut:
             entry[field] = text[:cut]
             entry["truncated"] = {"characters": len(text)}
-    return orjson.dumps(entries)
+    return entries
 
 
 @unit
@@ -363,6 +354,5 @@ def build_approval_record(row: ApprovalRow) -> ApprovalRecord:
 def build_cancel_document(cancellation: CancelResult) -> bytes:
     """Build the response to a cancel (docs/contract.md "Cancel")."""
     state = cancellation.state
-    return _CANCEL.write(
-        state, {"cancel": dump(cancellation.outcome), "holding": dump_holding(state)}
-    )
+    holding = orjson.Fragment(dump_holding(state))
+    return _CANCEL.write(state, {"cancel": cancellation.outcome, "holding": holding})

@@ -1,10 +1,10 @@
-"""JSON texts of documents, joined from pieces; long stored JSON is not parsed."""
+"""JSON texts of documents: long stored JSON is part of them and is not parsed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import cache, cached_property
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -12,46 +12,17 @@ import orjson
 
 from agentctl.errors import Unavailable
 from agentctl.records.runs import LastRunState
-from agentctl.records.times import Timestamp, format_rfc3339
-from agentctl.records.value_types import ValueType, field_types
+from agentctl.records.times import Timestamp, format_optional_time
+from agentctl.records.value_types import field_types
 from agentctl.runs.states import is_final
 
 CHECKED_BYTES = 16_384
 """Size of a stored text that is parsed before it is sent."""
 
-JsonText = bytes | list[bytes]
-"""A JSON text, possibly in pieces."""
-
-
-def join_object(members: Mapping[str, JsonText | None]) -> bytes:
-    """Join the members of an object, each a JSON text; None leaves a member out."""
-    pieces: list[bytes] = []
-    for key, text in members.items():
-        if text is None:
-            continue
-        pieces.append(_member_label(key))
-        if isinstance(text, bytes):
-            pieces.append(text)
-        else:
-            pieces += text
-    pieces[0] = b"{" + pieces[0][1:]
-    pieces.append(b"}")
-    return b"".join(pieces)
-
-
-@cache
-def _member_label(key: str) -> bytes:
-    return b',"%b":' % key.encode()
-
 
 def join_array(items: Iterable[bytes]) -> bytes:
     """Join documents into a JSON array."""
     return b"[" + b",".join(items) + b"]"
-
-
-def dump(value: str | int | None) -> bytes:
-    """Return the JSON text of a scalar."""
-    return orjson.dumps(value)
 
 
 def stored_json(text: str | None) -> bytes:
@@ -82,9 +53,9 @@ def stored_json(text: str | None) -> bytes:
     )
 
 
-def dump_time(microseconds: int | None) -> bytes:
-    """Return a time in RFC 3339; None is null."""
-    return b"null" if microseconds is None else b'"%b"' % format_rfc3339(microseconds).encode()
+def embed_stored(text: str | None) -> orjson.Fragment:
+    """Return a stored JSON text as a part of a document. Raises Unavailable, see `stored_json`."""
+    return orjson.Fragment(stored_json(text))
 
 
 def join_arrays(inner: Sequence[bytes]) -> list[bytes]:
@@ -95,6 +66,21 @@ def join_arrays(inner: Sequence[bytes]) -> list[bytes]:
     return pieces
 
 
+def dump_in_pieces(record: Mapping[str, Any], name: str, pieces: Sequence[bytes]) -> bytes:
+    """Serialize a record with one long member from pieces, which are copied only once.
+
+    Args:
+        name: the member; it is neither the first nor the last one.
+    """
+    names = list(record)
+    at = names.index(name)
+    head, tail = (
+        orjson.dumps({each: record[each] for each in part})
+        for part in (names[:at], names[at + 1 :])
+    )
+    return b"".join([head[:-1], b',"%b":' % name.encode(), *pieces, b",", tail[1:]])
+
+
 class RecordWriter:
     """Writes the JSON texts of a record from rows of a class, by the types of the fields.
 
@@ -103,7 +89,7 @@ class RecordWriter:
     Args:
         record, row: the class of the record, a typed dictionary, and of the rows.
         columns: the columns of the fields that have another name.
-        computed: the fields that `write` takes as texts, although the row has such a column.
+        computed: the fields that `write` takes, although the row has such a column.
         last: the fields that come last; the others have the order of the record.
     """
 
@@ -116,52 +102,42 @@ class RecordWriter:
         computed: Collection[str] = (),
         last: Sequence[str] = (),
     ) -> None:
-        named = {field.name: field.name for field in fields(row)} | dict(columns or {})
+        names = getattr(row, "_fields", None) or [field.name for field in fields(row)]
+        named = dict(zip(names, names, strict=True)) | dict(columns or {})
         order = [*(name for name in record.__annotations__ if name not in last), *last]
         self._record = record
         self._stored = [name for name in order if name in named and name not in computed]
         self._read = attrgetter(*(named[name] for name in self._stored))
-        # Each member is two pieces: its label and its text. The first one is always stored.
-        self._labels = {name: _member_label(name) for name in order}
-        self._labels[order[0]] = b"{" + _member_label(order[0])[1:]
-        self._places = {name: 2 * index for index, name in enumerate(order)}
+        self._template: dict[str, Any] = dict.fromkeys(order)
+        self._others = frozenset(order).difference(self._stored)
 
     @cached_property
-    def _template(self) -> list[Any]:
-        pieces = [b""] * (2 * len(self._places))
-        for name in self._stored:
-            pieces[self._places[name]] = self._labels[name]
-        return [*pieces, b"}"]
-
-    @cached_property
-    def _writers(self) -> list[tuple[int, Callable[[Any], bytes]]]:
+    def _converters(self) -> list[tuple[str, Callable[[Any], Any]]]:
+        """The functions for the columns that are not stored as they are sent."""
         types = field_types(self._record)
-        return [(self._places[name] + 1, _choose_writer(types[name])) for name in self._stored]
+        return [
+            (name, format_optional_time if types[name].kind is Timestamp else embed_stored)
+            for name in self._stored
+            if types[name].kind is Timestamp or not types[name].classes
+        ]
 
-    def write(self, row: Any, computed: Mapping[str, JsonText]) -> bytes:
-        """Return the text of a record; a field that is neither a column nor computed is left out.
+    def build(self, row: Any, computed: Mapping[str, Any]) -> Any:
+        """Build a record; a field that is neither a column nor computed is left out.
 
         Raises:
             Unavailable: see `stored_json`.
         """
-        pieces = self._template.copy()
-        for (place, write), value in zip(self._writers, self._read(row), strict=True):
-            pieces[place] = write(value)
-        in_pieces = []
-        for name, text in computed.items():
-            place = self._places[name]
-            pieces[place : place + 2] = self._labels[name], text
-            if isinstance(text, list):
-                in_pieces.append(place + 1)
-        for place in sorted(in_pieces, reverse=True):
-            pieces[place : place + 1] = pieces[place]
-        return b"".join(pieces)
+        record = self._template | dict(zip(self._stored, self._read(row), strict=True))
+        for name, convert in self._converters:
+            record[name] = convert(record[name])
+        record.update(computed)
+        for name in self._others.difference(computed):
+            del record[name]
+        return record
 
-
-def _choose_writer(field: ValueType) -> Callable[[Any], bytes]:
-    if field.kind is Timestamp:
-        return dump_time
-    return dump if field.classes else stored_json
+    def write(self, row: Any, computed: Mapping[str, Any]) -> bytes:
+        """Return the text of what `build` returns."""
+        return orjson.dumps(self.build(row, computed))
 
 
 def dump_holding(run: LastRunState) -> bytes:

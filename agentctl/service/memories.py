@@ -15,15 +15,18 @@ from agentctl.interface.requests.memories import (
 )
 from agentctl.records.document import Document, build_document
 from agentctl.records.memories import MemoryPage, MemoryRecord, split_words
-from agentctl.records.times import format_rfc3339, now
+from agentctl.records.times import now
 from agentctl.records.validation import check_text, check_texts
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
+from agentctl.service.json_texts import RecordWriter
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import memories
 from agentctl.store.repositories.memories import MemoryRow
 from agentctl.store.repositories.quotas import check_added
 from agentctl.store.visibility import Visibility
+
+_MEMORY = RecordWriter(MemoryRecord, MemoryRow, computed=["topics"])
 
 
 class MemoryOperations(OperationFamily):
@@ -128,17 +131,8 @@ class MemoryOperations(OperationFamily):
 
 def build_memory_record(row: MemoryRow) -> MemoryRecord:
     """Build the record of a stored memory."""
-    return MemoryRecord(
-        memory_id=row.memory_id,
-        memory=row.memory,
-        topics=orjson.loads(row.topics),
-        agent_id=row.agent_id,
-        team_id=row.team_id,
-        user_id=row.user_id,
-        run_id=row.run_id,
-        created_at=format_rfc3339(row.created_at),
-        updated_at=format_rfc3339(row.updated_at),
-    )
+    record: MemoryRecord = _MEMORY.build(row, {"topics": orjson.loads(row.topics)})
+    return record
 
 
 @unit

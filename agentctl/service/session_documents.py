@@ -15,13 +15,11 @@ from agentctl.records.runs import LastRunState
 from agentctl.records.sessions import SESSION_DETAILS, SessionRow, SummaryRow
 from agentctl.records.times import format_optional_time, format_rfc3339
 from agentctl.service.json_texts import (
-    JsonText,
     RecordWriter,
-    dump,
     dump_holding,
+    dump_in_pieces,
+    embed_stored,
     join_arrays,
-    join_object,
-    stored_json,
 )
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
@@ -50,20 +48,17 @@ def build_session_document(row: SessionRow, histories: Sequence[bytes]) -> bytes
     Args:
         histories: the chat history of each run, as `runs` reads them; empty for workflows.
     """
-    kind = row.session_type
-    members: dict[str, JsonText] = {}
-    if kind == "workflow":
-        data = {
-            "session_name": dump(row.session_name),
-            "session_state": stored_json(row.session_state),
-            "session_metrics": stored_json(row.metrics),
-        }
-        members["session_data"] = join_object(data)
-    else:
-        members["chat_history"] = join_arrays(histories)
-    if row.hold is not None:
-        members["hold"] = row.hold.encode()
-    return _DETAILS[kind].write(row, members)
+    writer = _DETAILS[row.session_type]
+    hold = {} if row.hold is None else {"hold": orjson.Fragment(row.hold)}
+    if row.session_type != "workflow":
+        record = writer.build(row, {**hold, "chat_history": None})
+        return dump_in_pieces(record, "chat_history", join_arrays(histories))
+    data = {
+        "session_name": row.session_name,
+        "session_state": embed_stored(row.session_state),
+        "session_metrics": embed_stored(row.metrics),
+    }
+    return writer.write(row, {**hold, "session_data": data})
 
 
 def build_session_version(row: SessionRow) -> str:

@@ -12,15 +12,18 @@ from agentctl.config.webhooks import Webhook
 from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.records.document import Document, build_document
 from agentctl.records.ids import new_id
-from agentctl.records.times import format_optional_time, format_rfc3339, now
+from agentctl.records.times import format_rfc3339, now
 from agentctl.records.validation import check_texts
 from agentctl.records.webhooks import DeliveryPage, DeliveryRecord, WebhookRecord, WebhookTestRecord
 from agentctl.service import documents, paging
 from agentctl.service.family import OperationFamily
+from agentctl.service.json_texts import RecordWriter
 from agentctl.store.repositories import webhooks
 from agentctl.store.repositories.webhooks import DeliveryCount, DeliveryRow, DisabledWebhook
 from agentctl.webhooks.attempts import Receiver
 from agentctl.webhooks.signing import Signer, load_signer
+
+_DELIVERY = RecordWriter(DeliveryRecord, DeliveryRow)
 
 
 class WebhookOperations(OperationFamily):
@@ -144,17 +147,6 @@ class WebhookOperations(OperationFamily):
 
 
 def _build_delivery(row: DeliveryRow) -> DeliveryRecord:
-    return DeliveryRecord(
-        delivery_id=row.delivery_id,
-        event_id=row.event_id,
-        webhook_id=row.webhook_id,
-        type=row.type,
-        run_id=row.run_id,
-        state=row.state,
-        attempts=row.attempts,
-        next_attempt_at=format_rfc3339(row.next_at) if row.state == "waiting" else None,
-        last_status=row.last_status,
-        last_error=row.last_error,
-        created_at=format_rfc3339(row.created_at),
-        delivered_at=format_optional_time(row.delivered_at),
-    )
+    next_at = format_rfc3339(row.next_at) if row.state == "waiting" else None
+    record: DeliveryRecord = _DELIVERY.build(row, {"next_attempt_at": next_at})
+    return record
