@@ -100,17 +100,21 @@ class Conditions:
         """Add a condition."""
         return Conditions((*self.texts, text), {**self.values, **values})
 
+    def with_present(self, text: str, **value: Value) -> Conditions:
+        """Add a condition unless its value is None."""
+        return self if None in value.values() else self.with_condition(text, **value)
+
     def with_all(self, others: Conditions) -> Conditions:
         """Add other conditions."""
         return Conditions((*self.texts, *others.texts), {**self.values, **others.values})
 
-    def with_prefix(self, column: str, prefix: str, name: str = "") -> Conditions:
+    def with_prefix(self, column: str, prefix: str | None, name: str = "") -> Conditions:
         """Add the condition that a column begins with a text; `name` as in `build_any`."""
-        first, last, end = f"{name or column}_from", f"{name or column}_to", prefix_end(prefix)
+        if prefix is None:
+            return self
+        first, last = f"{name or column}_from", f"{name or column}_to"
         bounded = self.with_condition(f"{column} >= :{first}", **{first: prefix})
-        if end is None:
-            return bounded
-        return bounded.with_condition(f"{column} < :{last}", **{last: end})
+        return bounded.with_present(f"{column} < :{last}", **{last: prefix_end(prefix)})
 
     def with_any(self, column: str, values: Collection[Value], name: str = "") -> Conditions:
         """Add the condition that a column has one of some values."""
@@ -121,12 +125,8 @@ class Conditions:
         self, since: int | None, before: int | None, column: str = "created_at"
     ) -> Conditions:
         """Add the bounds of a time: inclusive and exclusive, microseconds UTC."""
-        bounded = self
-        if since is not None:
-            bounded = bounded.with_condition(f"{column} >= :since", since=since)
-        if before is not None:
-            bounded = bounded.with_condition(f"{column} < :before", before=before)
-        return bounded
+        bounded = self.with_present(f"{column} >= :since", since=since)
+        return bounded.with_present(f"{column} < :before", before=before)
 
     def with_equal(self, **values: Value) -> Conditions:
         """Add `column = value` for each column whose value is not None."""

@@ -382,12 +382,9 @@ def list_page(
         session_id=filter.session_id,
         user_id=filter.user_id,
     )
-    if filter.run_id is not None:
-        conditions = conditions.with_condition(
-            "(run_id = :run_id OR root_run_id = :run_id)", run_id=filter.run_id
-        )
-    if filter.id_prefix is not None:
-        conditions = conditions.with_prefix("approval_id", filter.id_prefix)
+    of_run = "(run_id = :run_id OR root_run_id = :run_id)"
+    conditions = conditions.with_present(of_run, run_id=filter.run_id)
+    conditions = conditions.with_prefix("approval_id", filter.id_prefix)
     times = filter.created_after, filter.created_before
     sort_ids = filter.id_prefix is not None
     return LISTING.list_page(conditions, page, ApprovalRow, times=times, sort_ids=sort_ids)

@@ -72,10 +72,9 @@ def read_used(scope: UsageScope, by: tuple[str, ...], cost_of: CostOf) -> Steps[
         conditions = conditions.with_condition(
             f"coalesce(live_usage.user_id, '') = :user_{number}", **{f"user_{number}": user}
         )
-    if scope.component_id is not None:
-        conditions = conditions.with_condition(
-            "live_usage.component_id = :component_id", component_id=scope.component_id
-        )
+    conditions = conditions.with_present(
+        "live_usage.component_id = :component_id", component_id=scope.component_id
+    )
     group = f"coalesce(live_usage.{by[0]}, '')" if by else "''"
     sql = Sql(
         f"SELECT {group}, cast(sum(tokens) as bigint), cast(sum(cost) as bigint) FROM live_usage"

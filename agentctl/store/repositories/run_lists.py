@@ -35,25 +35,25 @@ def list_page(
         page: the page, in the order of `created_at`.
     """
     failed = filter.error_code is not None or filter.error is not None
-    conditions = visibility.conditions().with_equal(
-        # There is an index for the failed runs, which are few.
-        status=filter.status or ("ERROR" if failed else None),
-        component_type=filter.component_type,
-        component_id=filter.component_id,
-        session_id=filter.session_id,
-        user_id=filter.user_id,
+    conditions = (
+        visibility.conditions()
+        .with_equal(
+            # There is an index for the failed runs, which are few.
+            status=filter.status or ("ERROR" if failed else None),
+            component_type=filter.component_type,
+            component_id=filter.component_id,
+            session_id=filter.session_id,
+            user_id=filter.user_id,
+        )
+        .with_prefix("run_id", filter.id_prefix)
     )
-    if filter.id_prefix is not None:
-        conditions = conditions.with_prefix("run_id", filter.id_prefix)
     live = filter.live or filter.status in ("PENDING", "RUNNING")
     if live:
         conditions = conditions.with_condition(IS_LIVE)
     if filter.at_work:
         conditions = conditions.with_condition(IS_AT_WORK)
-    if filter.finished_after is not None:
-        conditions = conditions.with_condition(
-            "finished_at >= :finished_after", finished_after=filter.finished_after
-        )
+    after = filter.finished_after
+    conditions = conditions.with_present("finished_at >= :finished_after", finished_after=after)
     # A run leaves these lists without being deleted, so they are always counted.
     changing = live or filter.at_work or filter.finished_after is not None
     listing = _SUMMARIES if filter.form.view in SUMMARY_VIEWS else LISTING
@@ -84,10 +84,7 @@ def _match_unindexed(filter: RunFilter) -> Conditions:
     conditions = Conditions().with_equal(model=filter.model, error_code=filter.error_code)
     if filter.parent == "none":
         conditions = conditions.with_condition("parent_run_id IS NULL")
-    if filter.finished_before is not None:
-        # Without a beginning it matches most runs: the sum keeps the index of times out of use.
-        ended = "finished_at" if filter.finished_after is not None else "finished_at + 0"
-        conditions = conditions.with_condition(
-            f"{ended} < :finished_before", finished_before=filter.finished_before
-        )
-    return conditions
+    # Without a beginning it matches most runs: the sum keeps the index of times out of use.
+    ended = "finished_at" if filter.finished_after is not None else "finished_at + 0"
+    before = filter.finished_before
+    return conditions.with_present(f"{ended} < :finished_before", finished_before=before)

@@ -147,13 +147,15 @@ def build_conditions(filter: SessionFilter, visibility: Visibility) -> Condition
 
 
 def _match_columns(filter: SessionFilter, visibility: Visibility) -> Conditions:
-    conditions = visibility.conditions().with_equal(
-        session_type=filter.where.type,
-        component_id=filter.component_id,
-        user_id=filter.where.user_id,
+    conditions = (
+        visibility.conditions()
+        .with_equal(
+            session_type=filter.where.type,
+            component_id=filter.component_id,
+            user_id=filter.where.user_id,
+        )
+        .with_prefix("session_id", filter.id_prefix)
     )
-    if filter.id_prefix is not None:
-        conditions = conditions.with_prefix("session_id", filter.id_prefix)
     if filter.status in _FEW:
         few = f"session_id IN (SELECT runs.session_id FROM runs WHERE {_FEW[filter.status]})"
         conditions = conditions.with_condition(few)
@@ -174,12 +176,8 @@ def _match_times(filter: SessionFilter, page: Slice) -> tuple[Times, Conditions]
         times = _pick(max, updated[0], created[0]), updated[1]
         other, (after, before) = "created_at", created
     # The sum keeps the index of the other time, which is not in the order of the list, out of use.
-    conditions = Conditions()
-    if after is not None:
-        conditions = conditions.with_condition(f"{other} + 0 >= :other_since", other_since=after)
-    if before is not None:
-        conditions = conditions.with_condition(f"{other} + 0 < :other_before", other_before=before)
-    return times, conditions
+    conditions = Conditions().with_present(f"{other} + 0 >= :other_since", other_since=after)
+    return times, conditions.with_present(f"{other} + 0 < :other_before", other_before=before)
 
 
 def _pick(choose: Callable[[Iterable[int]], int], *times: int | None) -> int | None:

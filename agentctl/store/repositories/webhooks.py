@@ -300,11 +300,11 @@ def list_page(filter: DeliveryFilter, page: Slice) -> Work[RowPage[DeliveryRow]]
     Args:
         page: the page, in the order of `created_at`.
     """
-    conditions = Conditions().with_equal(
-        state=filter.state, webhook_id=filter.webhook_id, run_id=filter.run_id
+    conditions = (
+        Conditions()
+        .with_equal(state=filter.state, webhook_id=filter.webhook_id, run_id=filter.run_id)
+        .with_prefix("delivery_id", filter.id_prefix)
     )
-    if filter.id_prefix is not None:
-        conditions = conditions.with_prefix("delivery_id", filter.id_prefix)
     times = filter.created_after, None
     sort_ids = filter.id_prefix is not None
     return LISTING.list_page(conditions, page, DeliveryRow, times=times, sort_ids=sort_ids)
