@@ -32,7 +32,7 @@ MOST_PATTERNS = 3
 
 USES: dict[str, tuple[str, ...]] = {
     "one digest of a text or a file": (
-        "auth.audit_chain", "cli.commands.users", "cli.export_folder", "cli.show.answer",
+        "auth.audit_chain", "cli.commands.sessions.change", "cli.commands.users", "cli.show.answer",
         "interop.agui.interrupts", "interop.mcp.handshake", "records.approvals",
         "records.retention", "runs.life.repeats", "runtime.mcp.definitions",
         "runtime.runners.replay", "service.family", "service.session_documents",

@@ -16,8 +16,8 @@ from unittest.mock import patch
 import apsw
 import pytest
 
-from agentctl.cli import export_folder
-from agentctl.cli.export_folder import ExportFolder
+from agentctl.cli.commands.sessions import change
+from agentctl.cli.commands.sessions.change import ExportFolder
 from agentctl.interface.requests import SessionLocator
 from agentctl.records.kinds import Record
 from tests.cli.conftest import Agentctl, Terminal
@@ -211,16 +211,16 @@ def test_session_that_is_used_after_its_export_stays(agentctl: Agentctl, config:
 
 
 def test_damaged_export_removes_nothing(agentctl: Agentctl, config: Path) -> None:
-    hash_file, folder = export_folder._hash_file, config.with_name("archive")
+    hash_file, folder = change._hash_file, config.with_name("archive")
 
     def damage(path: Path) -> bytes:
         path.write_bytes(path.read_bytes().replace(b"s-003", b"s-004"))
         return hash_file(path)
 
     words = ("--idle", "90d", "--yes", "--export", str(folder))
-    with patch.object(export_folder, "_hash_file", damage):
+    with patch.object(change, "_hash_file", damage):
         prune(agentctl, config, *words, code=7)
-    shortened = patch.object(export_folder, "_read_sizes", lambda file: iter([("s-000", 1)]))
+    shortened = patch.object(change, "_read_sizes", lambda file: iter([("s-000", 1)]))
     with shortened:
         prune(agentctl, config, *words, code=7)
     assert len(list_ids(config)) == SESSIONS
