@@ -14,14 +14,29 @@ import pytest
 
 from tests.certificates import create_certificate
 from tests.docs.pages import page
+from tests.identity.provider import needs_provider, run_identity_provider
 from tests.packaging.machine import Machine
 from tests.packaging.programs import needs_packaging_mode
-from tests.packaging.test_release import ROOT, build
+from tests.packaging.test_release import build
 
 pytestmark = [pytest.mark.slow, needs_packaging_mode]
 
 NAME, ISSUER = "agents.example.com", "https://id.example.org"
 PROVIDER_PORT = 9000
+CLIENTS = (
+    {
+        "client_id": "app",
+        "client_secret": "secret",
+        "redirect_uris": ["https://app.example.com/signed-in"],
+    },
+    {
+        "client_id": "reports",
+        "client_secret": "secret",
+        "grant_types": ["client_credentials"],
+        "redirect_uris": [],
+        "response_types": [],
+    },
+)
 DEADLINE = 60.0
 AGENTCTL = "/opt/agentctl/bin/agentctl"
 ONLINE = ("Install", "TLS")
@@ -106,14 +121,6 @@ def test_first_run_is_made_behind_tls(machine: Machine) -> None:
 @pytest.fixture(scope="module")
 def provider(machine: Machine) -> Iterator[None]:
     """An identity provider at `ISSUER`, with TLS."""
-    folder = ROOT / ".peers/oidc"
-    if not (folder / "node_modules").exists():
-        pytest.skip("needs an identity provider: make .peers/oidc/.installed")
-    shutil.copyfile(Path(__file__).with_name("identity_provider.mjs"), folder / "provider.mjs")
-    command = ["node", str(folder / "provider.mjs"), ISSUER, str(PROVIDER_PORT), f"https://{NAME}"]
-    process = subprocess.Popen(
-        [*machine.enter_network(), *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
     (machine.root / "etc/nginx/conf.d/id.conf").write_text(
         "server { listen 443 ssl; server_name id.example.org;\n"
         "ssl_certificate /etc/ssl/agentctl/fullchain.pem;\n"
@@ -121,16 +128,21 @@ def provider(machine: Machine) -> Iterator[None]:
         f"location / {{ proxy_pass http://127.0.0.1:{PROVIDER_PORT};\n"
         "proxy_set_header Host $host; proxy_set_header X-Forwarded-Proto https; } }\n"
     )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
+    rights = {"scopes": ["agents:read", "agents:assistant:run", "sessions:read"]}
+    started = run_identity_provider(
+        CLIENTS,
+        users={"grace": rights, "reports": rights},
+        audience=f"https://{NAME}",
+        issuer=ISSUER,
+        port=PROVIDER_PORT,
+        prefix=machine.enter_network(),
+    )
+    with started:
         machine.run("systemctl reload nginx")
         yield
-    finally:
-        process.kill()
-        process.communicate()
 
 
+@needs_provider
 @pytest.mark.usefixtures("provider")
 def test_token_of_an_identity_provider_starts_a_run(machine: Machine) -> None:
     (table,) = re.findall(
@@ -157,6 +169,7 @@ def test_token_of_an_identity_provider_starts_a_run(machine: Machine) -> None:
     assert "sessions:delete" in machine.run(refused, variables=variables, check=False)
 
 
+@needs_provider
 @pytest.mark.usefixtures("provider")
 def test_backup_and_checklist_find_no_problem(machine: Machine) -> None:
     follow(machine, "Backup")
