@@ -23,13 +23,13 @@ from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind, RunStatus
 from agentctl.records.routes import operation_ids
 from agentctl.records.runs import RunCauses, RunRow, ToolCallRecord
-from agentctl.records.times import format_rfc3339
+from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.follow.follow import flatten
 from agentctl.service import paging
 from agentctl.service.documents import MAXIMUM_DEPTH
 from agentctl.service.family import OperationFamily
 from agentctl.store.database import Steps, unit
-from agentctl.store.repositories import run_lists, run_reads
+from agentctl.store.repositories import idempotency, run_lists, run_reads
 from agentctl.store.visibility import Visibility
 
 MAXIMUM_CAUSES = 100
@@ -102,6 +102,20 @@ class RunPartOperations(OperationFamily):
                 work = run_lists.list_page(wanted, self.lookups.visibility, part, database.totals)
                 found += (await database.read(work)).rows
         return found
+
+    async def end_client_session(self, session_id: str) -> None:
+        """Store that the caller has ended a session of a protocol, for the lifetime of a key."""
+        claim = idempotency.claim_key(*self._name_end(session_id), "", session_id, now())
+        await self.hosting.databases.system.write(claim)
+
+    async def has_ended_client_session(self, session_id: str) -> bool:
+        """Return True if the caller has ended a session with `end_client_session`."""
+        claimed = idempotency.is_claimed(*self._name_end(session_id), now())
+        return await self.hosting.databases.system.read(claimed)
+
+    def _name_end(self, session_id: str) -> tuple[str, str]:
+        # With a space it is never the key of a request.
+        return self.principal.subject or "", f"end of {session_id}"
 
 
 def check_event_number(number: int) -> None:

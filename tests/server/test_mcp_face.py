@@ -259,6 +259,19 @@ def test_end_of_the_session_cancels_its_calls(
     model_endpoint.wait_for_open(before, 60)
 
 
+def test_ended_session_accepts_no_request(served: ThreadedServer, wire: McpWire) -> None:
+    assert wire.delete().status_code == 204
+    for message in ({"id": 2, "method": "ping"}, {"method": "notifications/cancelled"}):
+        refused = wire.post(message)
+        assert refused.status_code == 404
+        assert "its client has ended it" in refused.json()["error"]["message"]
+    call = {"name": "agent_echo", "arguments": {"message": "late", "session_id": "late"}}
+    assert wire.post({"id": 3, "method": "tools/call", "params": call}).status_code == 404
+    assert wire.delete().status_code == 404
+    missing = served.client.get("/sessions/late", headers=served.bearer("root", ADMIN))
+    assert missing.status_code == 404
+
+
 def test_reused_request_id_is_another_run(wire: McpWire) -> None:
     results = []
     for text in ("one", "two"):
@@ -346,6 +359,10 @@ def test_errors_without_a_token_are_json_rpc(served: ThreadedServer) -> None:
         "openid-configuration",
     ):
         assert served.client.get(f"/.well-known/{path}").status_code == 404
+    for path in ("authorize", "register", "token"):
+        refused = served.client.post(f"/{path}", json={})
+        assert refused.status_code == 404
+        assert "no authorization server" in refused.json()["detail"]
 
 
 def test_endpoint_requires_a_token_and_a_message(served: ThreadedServer) -> None:

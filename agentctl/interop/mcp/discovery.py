@@ -17,6 +17,9 @@ from agentctl.interop.mcp.settings import MCP_PATH
 
 WELL_KNOWN = "/.well-known/"
 
+SIGN_IN_PATHS = ("/authorize", "/register", "/token")
+"""Paths at which clients look for an authorization server if they find no metadata."""
+
 _METADATA = f"{WELL_KNOWN}oauth-protected-resource"
 
 SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read")
@@ -42,8 +45,17 @@ def build_challenge(settings: Settings, scope: Scope) -> str:
 
 
 def build_metadata(settings: Settings, scope: Scope, path: str) -> dict[str, Any]:
-    """Return the metadata at a path. Without an identity provider there is none."""
+    """Return the metadata at a path.
+
+    Raises:
+        NotFound: another path, or there is no identity provider.
+    """
     issuers = list_issuers(settings)
+    if path in SIGN_IN_PATHS:
+        raise NotFound(
+            "This server is no authorization server: set a token in the client, or issuer and"
+            " oidc_discovery in [authorization] of the server"
+        )
     if path not in (_METADATA, f"{_METADATA}{MCP_PATH}") or not issuers:
         raise NotFound("Not found")
     return {

@@ -16,7 +16,12 @@ from agentctl.config.settings import Settings
 from agentctl.errors import AgentctlError, BadRequest, Forbidden, MethodNotAllowed, Unauthenticated
 from agentctl.interop.mcp import calls
 from agentctl.interop.mcp.client import Client, NoSuchTool, build_result
-from agentctl.interop.mcp.discovery import WELL_KNOWN, build_challenge, build_metadata
+from agentctl.interop.mcp.discovery import (
+    SIGN_IN_PATHS,
+    WELL_KNOWN,
+    build_challenge,
+    build_metadata,
+)
 from agentctl.interop.mcp.handshake import VERSIONS, HandshakeServer
 from agentctl.interop.mcp.messages import build_error_response
 from agentctl.interop.mcp.settings import MCP_PATH
@@ -48,7 +53,7 @@ class McpFace(Face):
             yield
 
     def serves(self, path: str) -> bool:
-        return path == MCP_PATH or path.startswith(WELL_KNOWN)
+        return path in (MCP_PATH, *SIGN_IN_PATHS) or path.startswith(WELL_KNOWN)
 
     def wrap_errors(self, app: ASGIApp) -> ASGIApp:
         async def set_error_response(scope: Scope, receive: Receive, send: Send) -> None:

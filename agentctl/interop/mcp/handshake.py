@@ -68,10 +68,10 @@ _STREAM_HEADERS = [
 class McpSession:
     """An open session: the beginning of the ids of its runs, and if its client can ask its user.
 
-    Nothing is stored for a session. Its id names the owner and the beginning of the ids of its
-    runs, and the id of a request names the rest. So every process finds the run of a call where
-    runs are, in the database, and a cancel of the call is a cancel of that run. The id is not a
-    credential: each request is authenticated, and reaches only what its caller can see.
+    Nothing is stored for a session but its end, for a day. Its id names the owner and the beginning
+    of the ids of its runs, and the id of a request names the rest. So every process finds the run
+    of a call where runs are, in the database, and a cancel of the call is a cancel of that run. The
+    id is not a credential: each request is authenticated, and reaches only what its caller can see.
     """
 
     prefix: str
@@ -119,9 +119,12 @@ class HandshakeServer:
         """Respond to a request of an identified caller."""
         session_id = call.headers.get(SESSION_HEADER)
         session = None if session_id is None else McpSession.read(session_id, call.caller.owner)
+        if session is not None and await call.operations.has_ended_client_session(session.id):
+            raise NotFound("Session not found: its client has ended it")
         if call.method == "DELETE":
             if session is None:
                 raise NotFound("Session not found")
+            await call.operations.end_client_session(session.id)
             await cancel_runs(call.operations, session.prefix, SESSION_REASON)
             await no_content_response()(call.scope, call.receive, send)
             return
