@@ -4,7 +4,7 @@ Routes, the OpenAPI document and the local backend read `POLICY`. A route withou
 start of the server, and a look-up of an unknown operation is a KeyError, never a grant.
 
 `NeedsScope("sessions", "read")` requires `sessions:read` or a scope that includes it. In the same
-form, `agents:run`, `approvals:write` and the others of `scopes.KNOWN_SCOPES` are required. Data
+form, `agents:run`, `approvals:write` and the others of `records.scopes.KNOWN_SCOPES` are required. Data
 scoping is in `store.visibility`.
 
 `find_operation`, `authorize_request` and `check_path_params` keep the order of errors 401, 403, 404
@@ -18,14 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, TypedDict
 
 from agentctl.auth.principal import Principal
-from agentctl.auth.scopes import (
-    KNOWN_SCOPES,
-    RESOURCES_WITH_IDS,
-    ids_in_scopes,
-    is_action_allowed,
-    is_well_formed,
-    sufficient_scopes,
-)
+from agentctl.auth.scopes import ids_in_scopes, is_action_allowed, sufficient_scopes
 from agentctl.errors import (
     INSUFFICIENT_SCOPES,
     Forbidden,
@@ -38,6 +31,7 @@ from agentctl.interface.operations import ROUTES
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import RouteMatch, RouteTable, is_valid_segment, operation_ids
+from agentctl.records.scopes import KNOWN_SCOPES, RESOURCES_WITH_IDS, is_well_formed
 
 AuthenticationFailure = Unauthenticated | Unavailable | None
 """Reason without a principal: no valid credential, or one that cannot be looked up now."""

@@ -5,59 +5,21 @@ The rules are in docs/contract.md "Scopes".
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence, Set
 from functools import lru_cache
 
 from agentctl.auth.principal import Principal
 from agentctl.errors import BadRequest, Forbidden, ValidationFailed
-from agentctl.records.text import suggest_name
-
-RESOURCES_WITH_IDS = frozenset(
-    {"agents", "teams", "workflows", "approvals", "sessions", "memories"}
+from agentctl.records.scopes import (
+    RESOURCES_WITH_IDS,
+    is_known_scope,
+    is_well_formed,
+    suggest_scope,
 )
-"""The resources whose scopes may have an id or `*`."""
-
-KNOWN_SCOPES: tuple[str, ...] = (
-    "agents:read",
-    "agents:run",
-    "approvals:read",
-    "approvals:write",
-    "audit:read",
-    "config:read",
-    "memories:delete",
-    "memories:read",
-    "memories:write",
-    "runs:debug",
-    "service_accounts:delete",
-    "service_accounts:read",
-    "service_accounts:write",
-    "sessions:delete",
-    "sessions:read",
-    "sessions:write",
-    "system:read",
-    "teams:read",
-    "teams:run",
-    "usage:read",
-    "webhooks:read",
-    "webhooks:write",
-    "workflows:read",
-    "workflows:run",
-)
-"""Every scope that an operation requires, without ids; the admin scope is configured."""
 
 _ALIASES = {"config": ("config", "system")}
-_SCOPE_PATTERN = re.compile(
-    r"[A-Za-z][A-Za-z0-9_-]{0,63}(?::(?:\*|[A-Za-z0-9._~@-]{1,128}))?:[A-Za-z][A-Za-z0-9_-]{0,63}"
-)
-
 _PRIVILEGED_ACTIONS = frozenset({"write", "delete", "debug"})
 _PRIVILEGED_RESOURCES = frozenset({"service_accounts"})
-
-
-def is_well_formed(scope: str) -> bool:
-    """Return True if `scope` has one of the three forms; other texts grant nothing."""
-    return _SCOPE_PATTERN.fullmatch(scope) is not None
 
 
 def sufficient_scopes(resource: str, action: str, identifier: str | None = None) -> tuple[str, ...]:
@@ -112,30 +74,6 @@ def ids_in_scopes(held: Set[str], resource: str, action: str) -> frozenset[str]:
         for name in names
         if len(name) == 3 and name[0] == resource and name[2] == action and name[1] != "*"
     )
-
-
-def is_known_scope(scope: str) -> bool:
-    """Return True if an operation requires `scope`, with an id or `*` where one is allowed."""
-    resource, *rest = scope.split(":")
-    if len(rest) == 2 and resource in RESOURCES_WITH_IDS:
-        return is_well_formed(scope) and f"{resource}:{rest[1]}" in KNOWN_SCOPES
-    return scope in KNOWN_SCOPES
-
-
-def suggest_scope(scope: str, *others: str) -> str | None:
-    """Return the known scope that is most similar to `scope`, with its id; None if none is.
-
-    Args:
-        others: additional known scopes, such as the admin scope.
-    """
-    parts = scope.split(":")
-    general = f"{parts[0]}:{parts[-1]}".lower()
-    near = suggest_name(general, (*others, *KNOWN_SCOPES), cutoff=0.6)
-    if near is None or len(parts) != 3 or near in others:
-        return near
-    resource, action = near.split(":")
-    with_id = f"{resource}:{parts[1]}:{action}"
-    return with_id if is_known_scope(with_id) else near
 
 
 def check_known_scopes(scopes: Sequence[str], admin_scope: str) -> None:

@@ -17,7 +17,7 @@ from agentctl.auth import scopes as scope_names
 from agentctl.auth.explain.checks import ACCOUNT_CHECKS
 from agentctl.auth.policy import POLICY, NeedsScope
 from agentctl.auth.principal import Principal, local_principal
-from agentctl.auth.scopes import KNOWN_SCOPES, is_action_allowed, is_covered
+from agentctl.auth.scopes import is_action_allowed, is_covered
 from agentctl.auth.tokens import account_tokens
 from agentctl.auth.tokens.account_tokens import (
     MAXIMUM_CACHED,
@@ -41,6 +41,7 @@ from agentctl.errors import (
     Unavailable,
     ValidationFailed,
 )
+from agentctl.records.scopes import KNOWN_SCOPES
 from tests.auth.verifiers import OLD, Clock, bearer
 
 ADMIN = "agent_os:admin"

@@ -10,19 +10,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agentctl.auth.scopes import (
-    is_action_allowed,
-    is_known_scope,
-    is_well_formed,
-    sufficient_scopes,
-    suggest_scope,
-)
+from agentctl.auth.scopes import is_action_allowed, sufficient_scopes
 from agentctl.auth.tokens.claims import ClaimRules, check_claims
 from agentctl.auth.tokens.jws import KeySet, verify_token
 from agentctl.auth.tokens.mint import inspect_token
 from agentctl.auth.verifier import Verifier
 from agentctl.config.settings import Authorization, Settings
 from agentctl.errors import InvalidKey, InvalidToken
+from agentctl.records.scopes import is_known_scope, is_well_formed, suggest_scope
 from agentctl.records.strict import NotStrict, decode_base64url, encode_base64url, parse_object
 from tests.auth.forge import NOW, SECRET, hs, token
 from tests.auth.verifiers import load_texts

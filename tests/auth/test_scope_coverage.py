@@ -17,14 +17,9 @@ from agentctl.auth.policy import (
     scope_forms,
 )
 from agentctl.auth.principal import Principal
-from agentctl.auth.scopes import (
-    KNOWN_SCOPES,
-    RESOURCES_WITH_IDS,
-    find_covering_scope,
-    is_covered,
-    suggest_scope,
-)
+from agentctl.auth.scopes import find_covering_scope, is_covered
 from agentctl.errors import Forbidden
+from agentctl.records.scopes import KNOWN_SCOPES, RESOURCES_WITH_IDS, suggest_scope
 
 COVERED = {
     ("agents:read", "agents:read"): True,

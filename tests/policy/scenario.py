@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentctl.auth.principal import Principal
-from agentctl.auth.scopes import KNOWN_SCOPES
 from agentctl.interface.requests.accounts import Grant, NewAccount
+from agentctl.records.scopes import KNOWN_SCOPES
 from tests.deployment import ADMIN, Deployment
 from tests.policy.in_process import HttpRequest, InProcessServer, serve_in_process
 from tests.policy.tokens import signed

@@ -23,12 +23,12 @@ from agentctl.auth.explain.suggestions import (
     join_some,
     quote_value,
 )
-from agentctl.auth.scopes import is_well_formed
 from agentctl.auth.tokens.account_tokens import ACCOUNT_PREFIX, is_account_token
 from agentctl.auth.tokens.algorithms import ALGORITHMS, MAXIMUM_TOKEN
 from agentctl.auth.tokens.claims import check_scopes, is_reserved_subject
 from agentctl.auth.tokens.jws import check_signature, find_candidate_keys
 from agentctl.light_dataclass import dataclass
+from agentctl.records.scopes import is_well_formed
 from agentctl.records.times import format_rfc3339
 
 _MILLISECONDS = 100_000_000_000

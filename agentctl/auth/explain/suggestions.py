@@ -13,11 +13,11 @@ from urllib.parse import unquote
 
 from agentctl.auth.policy import POLICY, Admin, Authenticated, NeedsScope, required_scopes
 from agentctl.auth.principal import Principal
-from agentctl.auth.scopes import is_well_formed, suggest_scope
 from agentctl.auth.tokens.claims import RawClaims
 from agentctl.interface.operations import ROUTES
 from agentctl.interface.requests.accounts import MAXIMUM_SCOPES
 from agentctl.records.routes import RouteMatch, RouteTable, has_encoded_slash
+from agentctl.records.scopes import is_well_formed, suggest_scope
 from agentctl.records.text import suggest_name
 
 _MAXIMUM_SHOWN = 100

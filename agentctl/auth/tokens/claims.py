@@ -10,12 +10,12 @@ import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agentctl.auth.scopes import is_well_formed
 from agentctl.errors import InvalidToken
 from agentctl.interface.requests import MAXIMUM_USER_ID_LENGTH
 from agentctl.interface.requests.accounts import MAXIMUM_SCOPES
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import is_session_id
+from agentctl.records.scopes import is_well_formed
 from agentctl.records.strict import NotStrict, parse_object
 
 if TYPE_CHECKING:

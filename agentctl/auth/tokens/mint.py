@@ -13,10 +13,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from agentctl.auth import scopes as scope_names
 from agentctl.auth.tokens.algorithms import MAXIMUM_TOKEN, get_algorithm
 from agentctl.auth.tokens.claims import ClaimRules, check_claims, parse_claims
 from agentctl.errors import InvalidToken, UsageError
+from agentctl.records.scopes import KNOWN_SCOPES, is_known_scope, suggest_scope
 from agentctl.records.times import format_rfc3339
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ def check_mintable_scopes(scopes: Iterable[str], admin_scope: str) -> None:
         UsageError: names the first unknown scope, with a suggestion.
     """
     for scope in scopes:
-        if scope == admin_scope or scope_names.is_known_scope(scope):
+        if scope == admin_scope or is_known_scope(scope):
             continue
-        near = scope_names.suggest_scope(scope, admin_scope)
-        everything = f"known scopes: {', '.join((*scope_names.KNOWN_SCOPES, admin_scope))}"
+        near = suggest_scope(scope, admin_scope)
+        everything = f"known scopes: {', '.join((*KNOWN_SCOPES, admin_scope))}"
         raise UsageError(
             f"Unknown scope {scope!r}", hint=f"did you mean {near!r}?" if near else everything
         )

@@ -11,7 +11,7 @@ import typer
 from agentctl.auth import policy
 from agentctl.auth.explain.suggestions import routable_path, suggest_path
 from agentctl.auth.principal import Principal
-from agentctl.auth.scopes import KNOWN_SCOPES, find_covering_scope
+from agentctl.auth.scopes import find_covering_scope
 from agentctl.auth.tokens.mint import check_mintable_scopes
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import read_token_file, resolve_token
@@ -39,6 +39,7 @@ from agentctl.interface.operations import ROUTES, route_table
 from agentctl.interface.requests import ExplainRequest
 from agentctl.light_dataclass import dataclass
 from agentctl.records.routes import RouteMatch
+from agentctl.records.scopes import KNOWN_SCOPES
 from agentctl.records.text import suggest_name
 
 if TYPE_CHECKING:

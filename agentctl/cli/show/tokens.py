@@ -64,7 +64,7 @@ def build_view(seen: Mapping[str, Any], reason: str | None, admin_scope: str) ->
 
 def view_rows(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a view as rows of name, value and meaning."""
-    from agentctl.auth.scopes import suggest_scope
+    from agentctl.records.scopes import suggest_scope
 
     yield _view_row("verified", view["verified"], view["reason"])
     for name, value in view["header"].items():
