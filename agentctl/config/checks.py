@@ -11,10 +11,11 @@ from agentctl.config.databases import is_loopback_host, is_sqlite_url, split_add
 from agentctl.config.mcp_servers import check_mcp_servers
 from agentctl.config.places import Place
 from agentctl.config.providers import check_models, find_cycle
-from agentctl.config.settings import Database, Settings
+from agentctl.config.settings import Authorization, Database, Settings
 from agentctl.config.tables import ENTRY_TABLES
 from agentctl.config.types import Reference
 from agentctl.extensions import load_extensions
+from agentctl.records.scopes import is_known_scope, suggest_scope
 from agentctl.records.text import quote_text
 from agentctl.records.value_types import field_types
 
@@ -63,6 +64,7 @@ def check_settings(settings: Settings, places: Places) -> None:
     checks: tuple[Callable[[Settings, Places], None], ...] = (
         _check_origins,
         _check_authorization,
+        _check_roles,
         _check_console,
         _check_bounds,
         _check_metrics,
@@ -111,6 +113,41 @@ def _check_authorization(settings: Settings, places: Places) -> None:
     if not address.hostname:
         place.refuse("needs the issuer, a URL", hint='set issuer = "https://id.example.org"')
     _check_transport(address.geturl(), place)
+
+
+def _check_roles(settings: Settings, places: Places) -> None:
+    table = settings.authorization
+    if not table.scopes_claim and not table.roles_claim:
+        places["authorization.scopes_claim"].refuse("must name a claim, unless roles_claim does")
+    if places["authorization.roles_claim"].given and table.roles_claim and not table.roles:
+        places["authorization.roles_claim"].refuse(
+            "has no effect without roles",
+            hint='set the scopes of a role in [authorization.roles]: viewer = ["agents:read"]',
+        )
+    if table.roles and not table.roles_claim:
+        places["authorization.roles"].refuse(
+            "has no effect without roles_claim", hint='set roles_claim = "groups"'
+        )
+    for role, scopes in table.roles.items():
+        place = places["authorization.roles"].member(role)
+        for scope in scopes:
+            _check_role_scope(scope, table, place)
+
+
+def _check_role_scope(scope: str, table: Authorization, place: Place) -> None:
+    if scope == table.admin_scope:
+        if not table.roles_may_grant_admin:
+            place.refuse(
+                f"grants {quote_text(scope)}, which allows everything",
+                hint="set roles_may_grant_admin = true in [authorization] if that is meant",
+            )
+    elif not is_known_scope(scope):
+        near = suggest_scope(scope, table.admin_scope)
+        guess = f"; did you mean {quote_text(near)}?" if near else ""
+        place.refuse(
+            f"{quote_text(scope)} is not a scope{guess}",
+            hint="`agentctl auth scopes` lists all scopes",
+        )
 
 
 def _check_transport(url: str, place: Place) -> None:
@@ -323,8 +360,7 @@ def _check_approvers(settings: Settings, places: Places) -> None:
         for entry in getattr(settings, table):
             for pattern, policy in entry.approve.items():
                 if policy == "other":
-                    place = places[f"{table}.{entry.id}.approve"].item(f'."{pattern}"')
-                    place.refuse(
+                    places[f"{table}.{entry.id}.approve"].member(pattern).refuse(
                         'must not be "other" while authorization is off: no one is another user',
                         hint='set it to "user", or own = true in [approvals]',
                     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from agentctl.config.types import Reference, Secret
+from agentctl.config.types import OneOrMore, Reference, Secret
 from agentctl.records.ids import COMPONENT_ID
 from agentctl.records.value_types import Pattern, Range
 
@@ -34,6 +34,29 @@ AdminScope = Annotated[
     Pattern(
         r"^(?!.*:(read|run|write|delete)$)[A-Za-z0-9_.-]+(:[A-Za-z0-9_.-]+){1,2}$",
         'a scope like "agent_os:admin" that ends in none of read, run, write, delete',
+    ),
+]
+ClaimNames = Annotated[
+    tuple[
+        Annotated[
+            str,
+            Pattern(
+                r"^[!-~]{1,256}$",
+                'the name of a claim, or a path to a member of one, like "realm_access.roles"',
+            ),
+        ],
+        ...,
+    ],
+    OneOrMore(),
+]
+ScopePrefix = Annotated[
+    str, Pattern(r"^[!-~]{0,256}$", 'a prefix like "api://agents/", without spaces, or empty')
+]
+Role = Annotated[
+    str,
+    Pattern(
+        r"^(?=\S)[^\x00-\x1f\x7f]{1,256}(?<=\S)$",
+        "the name of a role or group: 1 to 256 characters without spaces at the ends",
     ),
 ]
 Tool = Annotated[

@@ -51,6 +51,10 @@ class Place:
         """Return the place of an element: `[0]` of a list, `.name` of a table."""
         return replace(self, key=self.key + suffix)
 
+    def member(self, name: str) -> Place:
+        """Return the place of a member of a table, with its name in quotes if it needs them."""
+        return self.item(f".{name if name.isidentifier() else quote_text(name)}")
+
     def refuse_unknown_id(self, entry_id: str, notation: str, known: Collection[str]) -> NoReturn:
         near = suggest_name(entry_id, known)
         guess = f'did you mean "{near}"?' if near else f"configured: {', '.join(known) or 'none'}"

@@ -15,6 +15,7 @@ from agentctl.config.mcp_table import BaseUrl, McpServer, Seconds
 from agentctl.config.names import (
     AdminScope,
     ApiVersion,
+    ClaimNames,
     DatabaseId,
     DatabaseUrl,
     HistoryRuns,
@@ -27,7 +28,9 @@ from agentctl.config.names import (
     Origin,
     PasswordVariable,
     Region,
+    Role,
     SchemaName,
+    ScopePrefix,
     Tool,
     ToolNamePattern,
     VariableName,
@@ -108,6 +111,11 @@ class Authorization:
         jwks_url: the URL of a key set; empty for none.
         oidc_discovery: fetch the key set that the configuration of `issuer` names.
         audience: the value for `aud` with `verify_audience`; empty for `server.id`.
+        scopes_claim: claims with scopes, by name or path (`auth.tokens.grants`).
+        scope_prefix: a prefix of scopes that is removed; scopes without it count, too.
+        roles_claim: claims with roles or groups.
+        roles_may_grant_admin: allow `admin_scope` in `roles`.
+        roles: the scopes of each role or group.
     """
 
     enabled: bool = True
@@ -124,6 +132,11 @@ class Authorization:
     require_sub: bool = False
     admin_scope: AdminScope = "agent_os:admin"
     user_isolation: bool = True
+    scopes_claim: ClaimNames = ("scopes",)
+    scope_prefix: ScopePrefix = ""
+    roles_claim: ClaimNames = ()
+    roles_may_grant_admin: bool = False
+    roles: dict[Role, tuple[NotEmpty, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

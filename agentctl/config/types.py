@@ -37,6 +37,13 @@ class Secret(Rule):
     masked: bool = True
 
 
+class OneOrMore(Rule):
+    """A list whose only element may be written without brackets; an empty text is no element."""
+
+    def describe(self, words: str) -> str:
+        return f"a text, or {words}"
+
+
 class Repeats(Rule):
     """A list in which the same element may occur more than once."""
 
@@ -47,6 +54,8 @@ def convert_value(value: Any, value_type: ValueType, place: Place, base: Path) -
     Raises:
         InvalidConfiguration: the value has another type or breaks a rule.
     """
+    if isinstance(value, str) and value_type.find_rule(OneOrMore) is not None:
+        value = [value] if value else []
     try:
         converted = value_type.check(value)
     except WrongValue as wrong:

@@ -142,7 +142,7 @@ _ALSO = {
     "authorization.jwks_file": "`JWT_JWKS_FILE`",
 }
 _KEY = re.compile(r"(?:# )?(?P<key>[a-z_]+) = .*?(?:\s#\s(?P<comment>.*))?")
-_TABLE = re.compile(r"(?:# )?\[\[?(?P<name>[a-z_]+)\]\]?(?:\s+#\s(?P<comment>.*))?")
+_TABLE = re.compile(r"(?:# )?\[\[?(?P<name>[a-z_.]+)\]\]?(?:\s+#\s(?P<comment>.*))?")
 _CONTINUED = re.compile(r"\s+#\s(?P<comment>.*)")
 
 

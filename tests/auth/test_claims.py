@@ -14,6 +14,7 @@ from agentctl.auth.tokens.claims import (
     check_iat,
     check_nbf,
 )
+from agentctl.auth.tokens.grants import ScopeRules
 from agentctl.config.settings import Authorization, Server, Settings
 from agentctl.errors import InvalidToken
 from tests.auth.bad_claims import BAD, FINE, RULES
@@ -95,7 +96,7 @@ def test_malformed_scopes_are_no_error(scopes: Any, granted: tuple[str, ...]) ->
 
 
 def test_malformed_admin_scope_counts() -> None:
-    rules = ClaimRules(admin_scope="superuser")
+    rules = ClaimRules(scopes=ScopeRules("superuser"))
     assert check_claims(compact({"scopes": ["superuser", "user"]}), rules, NOW).scopes == {
         "superuser"
     }
@@ -112,7 +113,7 @@ def test_valid_claims_are_returned() -> None:
 def test_rules_come_from_the_settings() -> None:
     given = Authorization(issuer="i", require_sub=True, admin_scope="root")
     assert ClaimRules.from_settings(Settings(authorization=given)) == ClaimRules(
-        audience=None, issuer="i", require_sub=True, leeway=10, admin_scope="root"
+        audience=None, issuer="i", require_sub=True, leeway=10, scopes=ScopeRules("root")
     )
     server = Server(id="here")
     for audience, expected in (("", "here"), ("there", "there")):

@@ -87,6 +87,47 @@ WRONG_VALUES = {
     '[authorization]\naudience = "me"': (
         "authorization.audience: has no effect while authorization.verify_audience is false"
     ),
+    "[authorization]\nscopes_claim = 1": (
+        "authorization.scopes_claim: must be a text, or a list, each element the name of a claim, "
+        'or a path to a member of one, like "realm_access.roles", not 1'
+    ),
+    '[authorization]\nscopes_claim = "the scopes"': (
+        "authorization.scopes_claim[0]: must be the name of a claim, or a path to a member of one, "
+        'like "realm_access.roles", not "the scopes"'
+    ),
+    '[authorization]\nscopes_claim = ["a", "a"]': (
+        'authorization.scopes_claim: must not contain "a" twice'
+    ),
+    '[authorization]\nscopes_claim = ""': (
+        "authorization.scopes_claim: must name a claim, unless roles_claim does"
+    ),
+    '[authorization]\nscope_prefix = "a b"': (
+        'authorization.scope_prefix: must be a prefix like "api://agents/", without spaces, or '
+        'empty, not "a b"'
+    ),
+    '[authorization]\nroles_claim = "groups"': (
+        "authorization.roles_claim: has no effect without roles"
+    ),
+    '[authorization.roles]\nviewer = ["agents:read"]': (
+        "authorization.roles: has no effect without roles_claim"
+    ),
+    '[authorization]\nroles_claim = "g"\n[authorization.roles]\nviewer = "agents:read"': (
+        "authorization.roles.viewer: must be a list, each element a non-empty text, "
+        'not "agents:read"'
+    ),
+    '[authorization]\nroles_claim = "g"\n[authorization.roles]\n"" = []': (
+        'authorization.roles."": must be the name of a role or group: 1 to 256 characters without '
+        'spaces at the ends, not ""'
+    ),
+    '[authorization]\nroles_claim = "g"\n[authorization.roles]\nviewer = ["agent:read"]': (
+        'authorization.roles.viewer: "agent:read" is not a scope; did you mean "agents:read"?'
+    ),
+    '[authorization]\nroles_claim = "g"\n[authorization.roles]\nviewer = ["agents:*"]': (
+        'authorization.roles.viewer: "agents:*" is not a scope; did you mean "agents:run"?'
+    ),
+    '[authorization]\nroles_claim = "g"\n[authorization.roles]\n"a b" = ["agent_os:admin"]': (
+        'authorization.roles."a b": grants "agent_os:admin", which allows everything'
+    ),
     "[runs]\ntimeout_seconds = 0": (
         "runs.timeout_seconds: must be a number from 0.01 to 2592000, not 0"
     ),

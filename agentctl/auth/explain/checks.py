@@ -326,7 +326,7 @@ def _describe_scopes(value: object, facts: CredentialFacts) -> str:
         entry
         for entry in value
         if not isinstance(entry, str)
-        or (not is_well_formed(entry) and entry != facts.rules.admin_scope)
+        or (not is_well_formed(entry) and entry != facts.rules.scopes.admin_scope)
     ]
     if value and not valid and len(ignored) < len(value):
         return f"{len(value)} entries are too many: none counts"

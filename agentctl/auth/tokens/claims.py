@@ -8,14 +8,14 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from agentctl.auth.tokens.grants import ScopeRules, collect_scopes
 from agentctl.errors import InvalidToken
 from agentctl.interface.requests import MAXIMUM_USER_ID_LENGTH
-from agentctl.interface.requests.accounts import MAXIMUM_SCOPES
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import is_session_id
-from agentctl.records.scopes import is_well_formed
 from agentctl.records.strict import NotStrict, parse_object
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ClaimRules:
         require_exp: reject a token without `exp`.
         require_sub: reject a token without `sub`.
         leeway: seconds that `nbf` and `iat` may be in the future; `exp` has no leeway.
-        admin_scope: a scope that counts even if it is not well-formed.
+        scopes: the rules for scopes and roles.
     """
 
     audience: str | None = None
@@ -59,7 +59,7 @@ class ClaimRules:
     require_exp: bool = False
     require_sub: bool = False
     leeway: float = LEEWAY_SECONDS
-    admin_scope: str = "agent_os:admin"
+    scopes: ScopeRules = field(default_factory=ScopeRules)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> ClaimRules:
@@ -70,7 +70,7 @@ class ClaimRules:
             issuer=options.issuer or None,
             require_exp=options.require_exp,
             require_sub=options.require_sub,
-            admin_scope=options.admin_scope,
+            scopes=ScopeRules.from_settings(options),
         )
 
 
@@ -80,7 +80,7 @@ class Claims:
 
     Attributes:
         subject: `sub`, or None.
-        scopes: the entries of `scopes` that count.
+        scopes: the scopes that the claims grant.
         session_id: `session_id`, or None.
         expires_at: `exp` in seconds since the epoch; None if the token never expires.
     """
@@ -222,18 +222,8 @@ def is_reserved_subject(subject: str) -> bool:
 
 
 def check_scopes(members: RawClaims, rules: ClaimRules, now: float) -> frozenset[str]:
-    """Run the check `claims.scopes`: return the scopes that count.
-
-    Malformed scopes grant nothing and are not an error (docs/contract.md "Scopes").
-    """
-    value = members.get("scopes")
-    if not isinstance(value, list) or len(value) > MAXIMUM_SCOPES:
-        return frozenset()
-    return frozenset(
-        scope
-        for scope in value
-        if isinstance(scope, str) and (scope == rules.admin_scope or is_well_formed(scope))
-    )
+    """Run the check `claims.scopes`: return the scopes that count; other texts are no error."""
+    return collect_scopes(members, rules.scopes)
 
 
 def check_session_id(members: RawClaims, rules: ClaimRules, now: float) -> str | None:

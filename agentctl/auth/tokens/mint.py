@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.auth.tokens.algorithms import MAXIMUM_TOKEN, get_algorithm
 from agentctl.auth.tokens.claims import ClaimRules, check_claims, parse_claims
+from agentctl.auth.tokens.grants import SCOPES_CLAIM
 from agentctl.errors import InvalidToken, UsageError
 from agentctl.records.scopes import KNOWN_SCOPES, is_known_scope, suggest_scope
 from agentctl.records.times import format_rfc3339
@@ -77,15 +78,21 @@ def mint_token(
         "iat": now,
         "exp": now + seconds,
         "jti": os.urandom(16).hex(),
-        "scopes": granted,
+        SCOPES_CLAIM: granted,
         "session_id": session_id,
     }
     given = {name: value for name, value in claims.items() if value is not None}
     payload = json.dumps(given, separators=(",", ":")).encode("ascii")
     try:
-        check_claims(payload, rules, time.time())
+        counted = check_claims(payload, rules, time.time()).scopes
     except InvalidToken as failure:
         raise UsageError("The server would reject this token", cause=failure.reason) from None
+    if not counted.issuperset(granted):
+        raise UsageError(
+            "The server would not read the scopes of this token",
+            cause=f"authorization.scopes_claim does not name the claim {SCOPES_CLAIM}",
+            hint=f'add "{SCOPES_CLAIM}" to scopes_claim',
+        )
     token = _sign_token(payload, settings)
     if len(token) > MAXIMUM_TOKEN:
         raise UsageError(

@@ -1,0 +1,128 @@
+"""The scopes that the claims of a token grant (docs/contract.md "Scopes").
+
+The claims of `authorization.scopes_claim` have scopes. Those of `authorization.roles_claim` have
+roles or groups, whose scopes are in `[authorization.roles]`. A claim that is missing or of another
+form grants nothing and is not an error. Names are compared exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from agentctl.interface.requests.accounts import MAXIMUM_SCOPES
+from agentctl.light_dataclass import dataclass
+from agentctl.records.scopes import is_well_formed
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Authorization
+
+SCOPES_CLAIM = "scopes"
+"""The claim of `token mint`. It is an array: a text in it grants nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeRules:
+    """The rules for scopes and roles.
+
+    Attributes:
+        admin_scope: a scope that counts even if it is not well-formed.
+        scopes_claims: the names of claims with scopes, or paths (`find_claim`).
+        prefix: a prefix that is removed from scopes that begin with it.
+        roles_claims: the names of claims with roles or groups, or paths.
+        roles: the scopes of each role.
+    """
+
+    admin_scope: str = "agent_os:admin"
+    scopes_claims: tuple[str, ...] = (SCOPES_CLAIM,)
+    prefix: str = ""
+    roles_claims: tuple[str, ...] = ()
+    roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def from_settings(cls, table: Authorization) -> ScopeRules:
+        """Return the rules of `[authorization]`; without its leave no role has the admin scope."""
+        withheld = () if table.roles_may_grant_admin else (table.admin_scope,)
+        roles = {
+            role: tuple(scope for scope in scopes if scope not in withheld)
+            for role, scopes in table.roles.items()
+        }
+        return cls(
+            table.admin_scope, table.scopes_claim, table.scope_prefix, table.roles_claim, roles
+        )
+
+
+class ScopeOrigin(NamedTuple):
+    """A scope, the claim that grants it, and the role in that claim; None for a claim of scopes."""
+
+    scope: str
+    claim: str
+    role: str | None = None
+
+
+def collect_scopes(members: Mapping[str, Any], rules: ScopeRules) -> frozenset[str]:
+    """Return the scopes that the claims grant."""
+    granted = [scope for name in rules.scopes_claims for scope in read_scopes(members, name, rules)]
+    for name in rules.roles_claims:
+        for role in read_roles(members, name):
+            granted += rules.roles.get(role, ())
+    return frozenset(granted)
+
+
+def trace_scopes(members: Mapping[str, Any], rules: ScopeRules) -> Iterator[ScopeOrigin]:
+    """Yield the scopes of `collect_scopes`, one of them again for each origin; for explanations."""
+    for name in rules.scopes_claims:
+        yield from (ScopeOrigin(scope, name) for scope in read_scopes(members, name, rules))
+    for name in rules.roles_claims:
+        for role in read_roles(members, name):
+            yield from (ScopeOrigin(scope, name, role) for scope in rules.roles.get(role, ()))
+
+
+def read_scopes(members: Mapping[str, Any], name: str, rules: ScopeRules) -> list[str]:
+    """Return the entries of a claim of scopes that count, without the configured prefix.
+
+    The claim is an array of at most MAXIMUM_SCOPES entries, or such a number of words in a text.
+    """
+    value = find_claim(members, name)
+    if isinstance(value, str) and name != SCOPES_CLAIM and value.count(" ") < MAXIMUM_SCOPES:
+        value = value.split(" ")  # RFC 6749 3.3, RFC 8693 4.2: one space, nothing else
+    if not isinstance(value, list) or len(value) > MAXIMUM_SCOPES:
+        return []
+    if prefix := rules.prefix:
+        value = [entry.removeprefix(prefix) for entry in value if isinstance(entry, str)]
+    return [
+        scope
+        for scope in value
+        if isinstance(scope, str) and (scope == rules.admin_scope or is_well_formed(scope))
+    ]
+
+
+def read_roles(members: Mapping[str, Any], name: str) -> list[str]:
+    """Return the roles of a claim: those of an array of at most MAXIMUM_SCOPES entries, or a text.
+
+    A text is one role: the words of "Sales admin" are not roles.
+    """
+    value = find_claim(members, name)
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or len(value) > MAXIMUM_SCOPES:
+        return []
+    return list(dict.fromkeys(role for role in value if isinstance(role, str)))
+
+
+def find_claim(members: Mapping[str, Any], name: str) -> Any:
+    """Return the claim `name`, else the member of an object that a path names, else None.
+
+    The parts of a path are separated by dots. A part may contain dots: at each level the longest
+    part that is the name of an object counts, as in `resource_access.my.api.roles`.
+    """
+    if name in members:
+        return members[name]
+    part = name.rpartition(".")[0]
+    while part:
+        inner = members.get(part)
+        if isinstance(inner, Mapping):
+            return find_claim(inner, name[len(part) + 1 :])
+        part = part.rpartition(".")[0]
+    return None
