@@ -1,4 +1,4 @@
-"""The model endpoint and the browser of the tests with an identity provider."""
+"""An office: a server that accepts the tokens of an identity provider, and a browser."""
 
 from __future__ import annotations
 
@@ -8,9 +8,77 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.console.browser import open_browser
-from tests.endpoint import model_endpoint
+from tests.deployment import create_deployment
+from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.identity.provider import AUDIENCE, Office, list_clients, run_identity_provider
+from tests.loops import pytest_pyfunc_call
+from tests.ports import find_free_port
+from tests.process import start_server
 
-__all__ = ["model_endpoint"]
+__all__ = ["model_endpoint", "pytest_pyfunc_call"]
+
+USERS = {"ada": {"groups": ["clerks", "staff"]}, "eve": {"groups": ["visitors"]}}
+
+TRUST = """algorithm = "RS256"
+issuer = "{issuer}"
+oidc_discovery = true
+verify_audience = true
+audience = "{audience}"
+require_exp = true
+scopes_claim = "scope"
+roles_claim = "groups"
+
+[authorization.roles]
+clerks = ["agents:read", "agents:payer:run", "sessions:read"]
+visitors = ["agents:read"]
+"""
+
+EXTRA = """
+[mcp_endpoint]
+enabled = true
+
+[console]
+oidc_issuer = "{issuer}"
+oidc_client_id = "console"
+
+[[models]]
+id = "payer"
+provider = "openai"
+model = "tool:pay"
+base_url = "{url}"
+
+[[agents]]
+id = "payer"
+name = "Payer"
+model = "payer"
+tools = ["paying:pay"]
+approve = {{ pay = "user" }}
+"""
+
+PAY = '''
+def pay(amount: int) -> str:
+    """Pay an amount."""
+    return f"paid {amount}"
+'''
+
+
+@pytest.fixture(scope="package")
+def office(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[Office]:
+    folder = tmp_path_factory.mktemp("office")
+    (folder / "paying.py").write_text(PAY)
+    port = find_free_port()
+    clients = list_clients(f"http://127.0.0.1:{port}/console")
+    with run_identity_provider(clients, users=USERS) as issuer:
+        url = model_endpoint.base_url
+        deployment = create_deployment(folder, url, extra=EXTRA.format(issuer=issuer, url=url))
+        own = 'verification_key_files = ["keys/signing.pub.pem"]\n'
+        trust = TRUST.format(issuer=issuer, audience=AUDIENCE)
+        deployment.path.write_text(deployment.path.read_text().replace(own, trust))
+        options = ("--config", str(deployment.path), "--port", str(port))
+        with start_server(*options, log=folder / "server.log") as served:
+            yield Office(served.url, issuer)
 
 
 @pytest.fixture(scope="package")

@@ -22,6 +22,7 @@ const provider = new Provider(issuer, {
   jwks: { keys: [key] },
   cookies: { keys: ['only for tests'] },
   clients,
+  scopes: ['openid', 'offline_access', ...scopes],
   features: {
     clientCredentials: { enabled: true },
     devInteractions: { enabled: true },

@@ -10,12 +10,13 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-__all__ = ["AUDIENCE", "list_clients", "needs_provider", "run_identity_provider"]
+__all__ = ["AUDIENCE", "Office", "list_clients", "needs_provider", "run_identity_provider"]
 
 AUDIENCE = "agentctl"
 
@@ -28,6 +29,14 @@ needs_provider = pytest.mark.skipif(
     shutil.which("node") is None or not (_FOLDER / "node_modules" / "oidc-provider").exists(),
     reason="needs an identity provider: install npm, then make .peers/oidc/.installed",
 )
+
+
+@dataclass
+class Office:
+    """A server that accepts the tokens of an identity provider, by their URLs."""
+
+    url: str
+    issuer: str
 
 
 def list_clients(*redirect_uris: str) -> list[dict[str, Any]]:

@@ -33,10 +33,9 @@ def main() -> None:
             "code_challenge_method": "S256",
         }
         url = f"{known['authorization_endpoint']}?{urlencode(query)}"
-        code = follow_forms(client, url, name)
         fields = {
             "grant_type": "authorization_code",
-            "code": code,
+            "code": follow_forms(client, url, name, REDIRECT)["code"],
             "redirect_uri": REDIRECT,
             "code_verifier": verifier,
         }
@@ -44,14 +43,14 @@ def main() -> None:
         print(answer.raise_for_status().json()["access_token"])
 
 
-def follow_forms(client: httpx2.Client, url: str, name: str) -> str:
-    """Follow redirects, send the forms for the name and the consent, and return the code."""
+def follow_forms(client: httpx2.Client, url: str, name: str, back: str) -> dict[str, str]:
+    """Send the forms for the name and the consent; return the query of the redirect to `back`."""
     response = client.get(url)
     for _ in range(20):
         if response.is_redirect:
             url = urljoin(url, response.headers["Location"])
-            if url.startswith(REDIRECT):
-                return parse_qs(urlsplit(url).query)["code"][0]
+            if url.startswith(back):
+                return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
             response = client.get(url)
             continue
         found = re.search(r'<form[^>]* action="([^"]+)"', response.text)

@@ -87,7 +87,8 @@ def work(
     shutil.copy(ROOT / "tests" / "approvals" / "paying_agent.py", folder)
     deployment = create_deployment(folder, model_endpoint.base_url, extra=AGENTS)
     trusted = (
-        f'algorithm = "EdDSA"\nissuer = "{provider.issuer}"\njwks_url = "{provider.issuer}jwks"'
+        f'algorithm = "EdDSA"\nissuer = "{provider.issuer}"\njwks_url = "{provider.issuer}jwks"\n'
+        'scopes_claim = "scope"'
     )
     text = deployment.path.read_text()
     deployment.path.write_text(

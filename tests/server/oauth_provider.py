@@ -94,7 +94,7 @@ class OAuthProvider:
     def sign(self, subject: str, *scopes: str) -> str:
         """Return a token for an hour."""
         expires = int(time.time()) + 3_600
-        claims = {"sub": subject, "iss": self.issuer, "exp": expires, "scopes": list(scopes)}
+        claims = {"sub": subject, "iss": self.issuer, "exp": expires, "scope": " ".join(scopes)}
         return jwt.encode(claims, self._key, "EdDSA", headers={"kid": "one"})
 
     async def load_refresh_token(self, client: Any, refresh_token: str) -> None:

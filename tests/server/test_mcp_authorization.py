@@ -41,6 +41,7 @@ def trusting(deploy: Deploy, provider: OAuthProvider) -> Iterator[ThreadedServer
         verification_key_files=(),
         issuer=provider.issuer,
         jwks_url=f"{provider.issuer}jwks",
+        scopes_claim=("scope",),
     )
     app = create_app(replace(settings, authorization=trusted))
     with serve_in_thread(deployment, app) as host:
