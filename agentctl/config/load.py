@@ -14,6 +14,7 @@ from typing import Any
 
 from agentctl.config.checks import check_settings
 from agentctl.config.databases import check_database_url
+from agentctl.config.identity_providers import fill_in_provider
 from agentctl.config.places import Place, line_numbers
 from agentctl.config.settings import Authorization, Database, Settings
 from agentctl.config.tables import (
@@ -134,7 +135,8 @@ def _build_settings(
     added = {name: reader.read_section(document, name) for name in list_sections()}
     sections: dict[str, Any] = {name: added.pop(name) for name in SECTIONS}
     entries: dict[str, Any] = {name: reader.entries(document, name) for name in ENTRY_TABLES}
-    table = sections["authorization"]
+    table = fill_in_provider(sections["authorization"], reader.places)
+    sections["authorization"] = table
     if key.strip() and key not in table.verification_keys:
         place = Place(reader.file, _KEYS, variable=VERIFICATION_KEY_VARIABLE)
         convert_value(key, field_types(Authorization)["verification_keys"].item, place, reader.base)

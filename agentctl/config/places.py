@@ -30,6 +30,7 @@ class Place:
         line: the line of the key in the file; None if it is unknown or not in the file.
         variable: the environment variable with the value, or empty.
         given: False for a default.
+        provider: the identity provider whose default it is, or empty.
     """
 
     file: str
@@ -37,14 +38,15 @@ class Place:
     line: int | None = None
     variable: str = ""
     given: bool = True
+    provider: str = ""
 
     @property
     def source(self) -> str:
-        """The source: `default`, `env NAME`, `FILE:LINE` or `FILE`."""
+        """The source: `default`, `provider NAME`, `env NAME`, `FILE:LINE` or `FILE`."""
         if self.variable:
             return f"env {self.variable}"
         if not self.given:
-            return "default"
+            return f"provider {self.provider}" if self.provider else "default"
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
     def item(self, suffix: str) -> Place:

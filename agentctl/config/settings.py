@@ -63,6 +63,7 @@ Provider = Literal[
     "openai", "anthropic", "google", "bedrock", "azure", "mistral", "groq", "openrouter", "ollama",
     "demo",
 ]  # fmt: skip
+IdentityProvider = Literal["none", "auth0", "cognito", "entra", "google", "keycloak", "okta"]
 TlsMode = Literal["prefer", "disable", "require", "verify-ca", "verify-full"]
 DemoModel = Literal["echo", "slow", "leader", "tool"]
 MemoryMode = Literal["off", "tool", "after_run"]
@@ -106,6 +107,8 @@ class Authorization:
     """The table `[authorization]` (docs/contract.md "Authentication"), with absolute paths.
 
     Attributes:
+        provider: the identity provider whose settings are the defaults
+            (`config.identity_providers`).
         verification_keys: PEM texts or one shared secret, including JWT_VERIFICATION_KEY.
         jwks_file: a key set; JWT_JWKS_FILE overrides the file. None for no key set.
         jwks_url: the URL of a key set; empty for none.
@@ -119,6 +122,7 @@ class Authorization:
     """
 
     enabled: bool = True
+    provider: IdentityProvider = "none"
     algorithm: Algorithm = "RS256"
     verification_keys: tuple[Annotated[NotEmpty, Secret()], ...] = field(default=(), repr=False)
     verification_key_files: tuple[Path, ...] = ()
