@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
-from agentctl.interop.mcp.discovery import SCOPES
+from agentctl.interop.mcp.discovery import build_challenge, build_metadata, list_scopes
 from agentctl.runtime.mcp.library import IS_FIRST
 from agentctl.server import create_app
 from tests.deployment import Deploy
@@ -56,15 +56,40 @@ def test_metadata_names_the_identity_provider(
     challenge = refused.headers["www-authenticate"]
     url = f"{trusting.url}/.well-known/oauth-protected-resource/mcp"
     assert f'resource_metadata="{url}"' in challenge
-    assert f'scope="{" ".join(SCOPES)}"' in challenge
+    scopes = ["agents:run", "teams:run", "workflows:run", "sessions:read"]
+    assert f'scope="{" ".join(scopes)}"' in challenge
     for place in (url, url.removesuffix("/mcp")):
         metadata = trusting.client.get(place).json()
         assert metadata["resource"] == f"{trusting.url}/mcp"
         assert metadata["authorization_servers"] == [provider.issuer]
-        assert metadata["scopes_supported"] == list(SCOPES)
+        assert metadata["scopes_supported"] == scopes
     other = trusting.client.get("/.well-known/oauth-authorization-server")
     assert other.status_code == 404
     assert trusting.client.post(url).status_code == 405
+
+
+@pytest.mark.parametrize("claims", [(), ("scp",)], ids=["roles", "prefix"])
+def test_metadata_has_the_scopes_of_the_provider(
+    trusting: ThreadedServer, provider: OAuthProvider, claims: tuple[str, ...]
+) -> None:
+    settings = trusting.deployment.settings
+    table = replace(
+        settings.authorization,
+        issuer=provider.issuer,
+        oidc_discovery=True,
+        scopes_claim=claims,
+        scope_prefix="api://one/",
+    )
+    changed = replace(settings, authorization=table)
+    scope = {"type": "http", "headers": [], "path": "/", "server": ("127.0.0.1", 1)}
+    metadata = build_metadata(changed, scope, "/.well-known/oauth-protected-resource")
+    challenge = build_challenge(changed, scope)
+    if claims:
+        assert metadata["scopes_supported"][0] == "api://one/agents:run"
+        assert 'scope="api://one/agents:run api://one/teams:run' in challenge
+    else:
+        assert "scopes_supported" not in metadata
+        assert "scope=" not in challenge
 
 
 class Storage:
@@ -120,5 +145,5 @@ async def test_client_signs_in_by_oauth(trusting: ThreadedServer, provider: OAut
         async with Client(transport) as client:
             result: Any = await client.call_tool("agent_echo", {"message": "hello"})
     assert result.content[0].text == "hello"
-    assert provider.scopes[-1] == list(SCOPES)
+    assert provider.scopes[-1] == list_scopes(trusting.deployment.settings)
     assert provider.resources[-1] == f"{trusting.url}/mcp"

@@ -22,7 +22,7 @@ SIGN_IN_PATHS = ("/authorize", "/register", "/token")
 
 _METADATA = f"{WELL_KNOWN}oauth-protected-resource"
 
-SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read")
+_SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read")
 """The scopes of the tools."""
 
 
@@ -33,6 +33,16 @@ def list_issuers(settings: Settings) -> list[str]:
     return [table.issuer] if table.enabled and has_keys and table.issuer else []
 
 
+def list_scopes(settings: Settings) -> list[str]:
+    """Return the scopes for which clients ask the identity provider.
+
+    They have the configured prefix. There are none if only roles grant something: a provider
+    refuses scopes that it does not know.
+    """
+    table = settings.authorization
+    return [f"{table.scope_prefix}{scope}" for scope in _SCOPES] if table.scopes_claim else []
+
+
 def build_challenge(settings: Settings, scope: Scope) -> str:
     """Return the parameters of a challenge (RFC 9728 5.1, RFC 6750 3), which begin with a comma.
 
@@ -41,7 +51,9 @@ def build_challenge(settings: Settings, scope: Scope) -> str:
     if not list_issuers(settings):
         return ""
     url = f"{_find_base(settings, scope)}{_METADATA}{MCP_PATH}"
-    return f', resource_metadata="{url}", scope="{" ".join(SCOPES)}"'
+    scopes = list_scopes(settings)
+    asked = f', scope="{" ".join(scopes)}"' if scopes else ""
+    return f', resource_metadata="{url}"{asked}'
 
 
 def build_metadata(settings: Settings, scope: Scope, path: str) -> dict[str, Any]:
@@ -58,11 +70,12 @@ def build_metadata(settings: Settings, scope: Scope, path: str) -> dict[str, Any
         )
     if path not in (_METADATA, f"{_METADATA}{MCP_PATH}") or not issuers:
         raise NotFound("Not found")
+    scopes = list_scopes(settings)
     return {
         "resource": f"{_find_base(settings, scope)}{MCP_PATH}",
         "resource_name": settings.server.name,
         "authorization_servers": issuers,
-        "scopes_supported": list(SCOPES),
+        **({"scopes_supported": scopes} if scopes else {}),
         "bearer_methods_supported": ["header"],
     }
 
