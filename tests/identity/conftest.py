@@ -17,7 +17,7 @@ from tests.process import start_server
 
 __all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
-USERS = {"ada": {"groups": ["clerks", "staff"]}, "eve": {"groups": ["visitors"]}}
+USERS = {"eve": {"groups": ["visitors", "staff"]}}
 
 TRUST = """algorithm = "RS256"
 issuer = "{issuer}"
@@ -29,7 +29,6 @@ scopes_claim = "scope"
 roles_claim = "groups"
 
 [authorization.roles]
-clerks = ["agents:read", "agents:payer:run", "sessions:read"]
 visitors = ["agents:read"]
 """
 
@@ -40,26 +39,7 @@ enabled = true
 [console]
 oidc_issuer = "{issuer}"
 oidc_client_id = "console"
-
-[[models]]
-id = "payer"
-provider = "openai"
-model = "tool:pay"
-base_url = "{url}"
-
-[[agents]]
-id = "payer"
-name = "Payer"
-model = "payer"
-tools = ["paying:pay"]
-approve = {{ pay = "user" }}
 """
-
-PAY = '''
-def pay(amount: int) -> str:
-    """Pay an amount."""
-    return f"paid {amount}"
-'''
 
 
 @pytest.fixture(scope="package")
@@ -67,12 +47,11 @@ def office(
     tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
 ) -> Iterator[Office]:
     folder = tmp_path_factory.mktemp("office")
-    (folder / "paying.py").write_text(PAY)
     port = find_free_port()
     clients = list_clients(f"http://127.0.0.1:{port}/console")
     with run_identity_provider(clients, users=USERS) as issuer:
-        url = model_endpoint.base_url
-        deployment = create_deployment(folder, url, extra=EXTRA.format(issuer=issuer, url=url))
+        extra = EXTRA.format(issuer=issuer)
+        deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
         own = 'verification_key_files = ["keys/signing.pub.pem"]\n'
         trust = TRUST.format(issuer=issuer, audience=AUDIENCE)
         deployment.path.write_text(deployment.path.read_text().replace(own, trust))
@@ -81,7 +60,8 @@ def office(
             yield Office(served.url, issuer)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """A browser. It is closed after each file: other tests of the folder run an event loop."""
     with open_browser() as opened:
         yield opened

@@ -1,0 +1,20 @@
+"""A stranger with an identity provider reaches an approval with the commands of the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.console.browser import needs_browser
+from tests.docs.pages import page
+from tests.identity.first_hour import walk_through
+from tests.identity.provider import needs_provider
+
+pytestmark = [*needs_browser, needs_provider]
+
+
+def test_steps_are_those_of_the_page(tmp_path: Path) -> None:
+    steps = walk_through(tmp_path).steps
+    text = page("docs/measurements.md").text
+    rows = [f"| {where} | {what} | " for where, what, _ in steps]
+    assert [row for row in rows if row not in text] == []
+    assert f"| | {len(rows)} steps | " in text
