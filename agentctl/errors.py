@@ -124,7 +124,7 @@ class Forbidden(AgentctlError, code="FORBIDDEN", status=403, exit_code=4):
         hint = None
         if required_scopes:
             hint = f"use a token with one of: {', '.join(required_scopes)}"
-        elif detail == INSUFFICIENT_SCOPES:  # of an operation for operators
+        elif detail.startswith(INSUFFICIENT_SCOPES):  # of an operation for operators
             hint = "use a token with the admin scope"
         super().__init__(detail, hint=hint)
         self.required_scopes = required_scopes

@@ -221,7 +221,7 @@ def authorize(principal: Principal | None, operation: str, path_params: Mapping[
             return
         if rule.filters_list and ids_in_scopes(principal.scopes, rule.resource, rule.action):
             return
-    raise _denial(operation, path_params)
+    raise _denial(principal, operation, path_params)
 
 
 def list_open_operations(principal: Principal) -> list[str]:
@@ -275,7 +275,7 @@ def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
     """
     rule = POLICY[operation]
     if isinstance(rule, Admin) and not principal.admin:
-        raise _denial(operation, {})
+        raise _denial(principal, operation, {})
     if principal.admin or not isinstance(rule, NeedsScope):
         return None
     if is_action_allowed(principal.scopes, rule.resource, rule.action):
@@ -286,7 +286,7 @@ def allowed_ids(principal: Principal, operation: str) -> frozenset[str] | None:
         else frozenset()
     )
     if not ids:
-        raise _denial(operation, {})
+        raise _denial(principal, operation, {})
     return ids
 
 
@@ -311,8 +311,9 @@ def _path_identifier(rule: NeedsScope, path_params: Mapping[str, str]) -> str | 
     return path_params.get(rule.id_param) if rule.id_param is not None else None
 
 
-def _denial(operation: str, path_params: Mapping[str, str]) -> Forbidden:
-    return Forbidden(INSUFFICIENT_SCOPES, required_scopes=required_scopes(operation, path_params))
+def _denial(principal: Principal, operation: str, path_params: Mapping[str, str]) -> Forbidden:
+    detail = f"{INSUFFICIENT_SCOPES}{principal.unread_note}"
+    return Forbidden(detail, required_scopes=required_scopes(operation, path_params))
 
 
 def find_operation(

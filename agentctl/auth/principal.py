@@ -24,6 +24,7 @@ class Principal:
         session_id: the `session_id` claim: the default session of runs and cancels.
         caller: the real caller if it acts as the user `subject`, else None.
         claims: the verified claims of its JWT as a JSON object; None without a JWT.
+        unread_claims: of a JWT without scopes, the claims that may have some and are not read.
     """
 
     subject: str | None
@@ -34,6 +35,14 @@ class Principal:
     session_id: str | None = None
     caller: str | None = None
     claims: bytes | None = field(default=None, repr=False, compare=False)
+    unread_claims: tuple[str, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def unread_note(self) -> str:
+        """The end of the text of a denial: names of `unread_claims`, never their values."""
+        if not self.unread_claims:
+            return ""
+        return f"; the server does not read these claims: {', '.join(self.unread_claims)}"
 
     @property
     def actor(self) -> str:

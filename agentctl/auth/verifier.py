@@ -228,6 +228,7 @@ class Verifier:
             sees_all_users=admin or not self._authorization.user_isolation,
             session_id=claims.session_id,
             claims=verified.payload,
+            unread_claims=claims.unread,
         )
         expires_at = math.inf if claims.expires_at is None else claims.expires_at
         fresh = _CachedToken(principal, expires_at, moment + _CACHE_SECONDS)

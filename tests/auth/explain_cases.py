@@ -56,6 +56,10 @@ CONFIGURATIONS: dict[str, str] = {
     "es": 'algorithm = "ES256"\nverification_key_files = ["es.pem"]',
     "hs": f'algorithm = "HS256"\nverification_keys = ["{SECRET.decode()}"]',
     "ed": 'algorithm = "EdDSA"\nverification_key_files = ["ed.pem"]',
+    "claims": 'jwks_file = "jwks.json"\nscopes_claim = ["scopes", "scope"]\n'
+    'scope_prefix = "api://x/"\nroles_claim = ["groups", "realm_access.roles"]\n'
+    'roles_may_grant_admin = true\n[authorization.roles]\nviewer = ["agents:read"]\n'
+    'boss = ["agent_os:admin"]\nempty = []',
     "off": "enabled = false",
 }
 """Lines of `[authorization]`."""
@@ -309,7 +313,9 @@ def _policies() -> Iterator[Case]:
     yield rejected(
         AGENT, "agents:read sessions:read", "is a text", '["agents:read", "sessions:read"]'
     )
-    yield rejected(AGENT, None, "scope", "not read", "array named scopes", scope="agents:read")
+    yield rejected(
+        AGENT, None, "scope", "not read", 'scopes_claim = ["scopes", "scope"]', scope="agents:read"
+    )
     yield rejected(AGENT, [], "scp", "not read", scp=["agents:read"])
     yield rejected(AGENT, None, "realm_access.roles", realm_access={"roles": ["agents:read"]})
     spaced = with_token({"https://x/scopes": ["agents:read"]}, scopes=None)
@@ -343,10 +349,45 @@ def _policies() -> Iterator[Case]:
     yield rejected(
         "DELETE /sessions/mine?cancel=true", ["sessions:write"], "allows write, not delete"
     )
+    yield from _roles(rejected)
     default = ["agent_os:admin"]
     good = {"iss": "https://id.example/", "aud": "here"}
     yield rejected("GET /teams", default, '"own:admin" here', where="strict", **good)
     yield Case("GET /teams", account("reader"), 403, "policy", ('"agents:read"', "teams:read"))
+
+
+def _roles(rejected: Callable[..., Case]) -> Iterator[Case]:
+    """Denials with other claims than `scopes`."""
+
+    def unread(line: str, **claims: Any) -> Case:
+        return rejected(AGENT, None, f"set {line} in [authorization]", where="claims", **claims)
+
+    yield rejected(AGENT, None, 'roles_claim = ["roles"]', "authorization.roles", roles=["ops"])
+    client = {"my.api": {"roles": ["ops"]}, "x\u202e": {"roles": ["agents:read"]}, "n": None}
+    yield rejected(
+        AGENT, None, "not read: resource_access.my.api.roles", resource_access=client, scope=[]
+    )
+    yield unread('scopes_claim = ["scopes", "scope", "permissions"]', permissions=["agents:read"])
+    yield unread('scopes_claim = ["scopes", "scope", "groups2:scope"]', **{"groups2:scope": ["x"]})
+    names = '["groups", "realm_access.roles", "cognito:groups"]'
+    yield unread(f"roles_claim = {names}", **{"cognito:groups": ["x"], "scp": "openid"})
+
+    def denied(scopes: Any, *expected_texts: str, **claims: Any) -> Case:
+        return rejected(AGENT, scopes, *expected_texts, where="claims", **claims)
+
+    yield denied(None, 'groups: not in [authorization.roles]: "editor"', groups=["editor"])
+    yield denied(None, '"empty" grants nothing', "has the scopes of roles", groups="empty")
+    yield denied(None, "groups: 7 is not an array", groups=7)
+    yield denied(None, "groups: 257 entries are too many", groups=["viewer"] * 257)
+    yield denied(None, "allows run, not read", scope="openid api://x/agents:run")
+    yield denied(None, "scope has more than 256", scope="agents:read " * 257)
+    yield rejected(
+        "POST /agents/echo/runs",
+        [],
+        '"viewer" grants agents:read',
+        where="claims",
+        groups=["viewer"],
+    )
 
 
 def _routes() -> Iterator[Case]:
@@ -414,6 +455,16 @@ def _allowed() -> Iterator[Case]:
 
     yield allowed(AGENT, ["agents:read"], "granted by agents:read")
     yield allowed(AGENT, ["agents:*:read"], "agents:*:read")
+
+    def by_claims(request: str, *expected_texts: str, **claims: Any) -> Case:
+        return Case(
+            request, with_token(claims, scopes=None), 200, "policy", expected_texts, "claims"
+        )
+
+    yield by_claims(AGENT, "by agents:read, by the claim scope", scope="x api://x/agents:read")
+    yield by_claims(AGENT, 'agents:read, by the role "viewer" of groups', groups=["viewer"])
+    boss = {"roles": ["boss"]}
+    yield by_claims("GET /budgets", 'the role "boss" of realm_access.roles', realm_access=boss)
     yield allowed("HEAD /agents/echo", ["agents:echo:read"], "agents:echo:read")
     yield allowed("GET /agents", ["agents:echo:read"], "in part, for echo")
     yield allowed("GET /ag%65nts/ech%6F?x=%2F#y", ["agents:read"])

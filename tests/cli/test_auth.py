@@ -321,12 +321,19 @@ def test_inspect_marks_ignored_claims(agentctl: Agentctl, project: Path) -> None
 
     odd = token(
         {"alg": "ES256"},
-        {"scope": "agents:read", "scopes": ["agent:rnu", "agents:run"], "roles": []},
+        {
+            "scope": "agents:read",
+            "scopes": ["agent:rnu", "agents:run"],
+            "realm_access": {"roles": ["x"]},
+            "groups": [],
+        },
         fixed(b"x" * 64),
     )
     seen = agentctl("token", "inspect", "-", input=odd).stdout
-    assert "claims.scope\tagents:read\tignored: only the array scopes grants anything" in seen
-    assert "claims.roles\t[]\tignored" in seen
+    line = 'not read: set scopes_claim = ["scopes", "scope"] in [authorization]'
+    assert f"claims.scope\tagents:read\t{line}\n" in seen
+    assert 'not read: set roles_claim = ["realm_access.roles"] in [authorization], and' in seen
+    assert "claims.groups\t[]\t\n" in seen
     assert "scope\tagent:rnu\tgrants nothing: did you mean agents:run?" in seen
     text = token({"alg": "ES256"}, {"scopes": "agents:read"}, fixed(b"x" * 64))
     seen = agentctl("token", "inspect", "-", input=text).stdout

@@ -319,6 +319,60 @@ def test_configured_admin_scope_replaces_the_default(
             assert [answer.status_code for answer in answers] == wanted, operation
 
 
+@pytest.mark.slow
+def test_roles_allow_what_their_scopes_allow(deployment: Deployment) -> None:
+    """Every operation for a role with each scope, with all but one, and for look-alikes."""
+    given = deployment.settings
+    everything = frozenset(KNOWN_SCOPES)
+    granted = {
+        **{form: frozenset({form}) for known in KNOWN_SCOPES for form in scope_forms(known)},
+        **{f"all but {known}": everything - {known} for known in KNOWN_SCOPES[::3]},
+        "Platform Admins": everything,
+        "boss": frozenset({ADMIN}),
+    }
+    table = replace(
+        given.authorization,
+        scopes_claim=(),
+        roles_claim=("realm_access.roles",),
+        roles={f"role {name}": tuple(scopes) for name, scopes in granted.items()},
+    )
+    assert not table.roles_may_grant_admin
+    lookalikes = [
+        ADMIN,
+        "admin",
+        "boss",
+        "Role boss",
+        "role boss ",
+        "role\u00a0boss",
+        *KNOWN_SCOPES,
+    ]
+    claims: dict[str, tuple[object, frozenset[str]]] = {
+        **{name: ([f"role {name}"], scopes) for name, scopes in granted.items()},
+        "boss": (["role boss"], frozenset()),
+        "text": ("role agents:read", frozenset({"agents:read"})),
+        "text of two": ("role agents:read role agents:run", frozenset()),
+        "two": (["role agents:read", "x", "role usage:read"], {"agents:read", "usage:read"}),
+        "look-alikes": ([*lookalikes, *KNOWN_SCOPES], frozenset()),
+        "wrong types": ([None, 1, ["role agents:read"], {"role agents:read": 1}], frozenset()),
+    }
+    callers = {
+        name: Caller(
+            signed(deployment, "me", ADMIN, realm_access={"roles": roles}), frozenset(scopes)
+        )
+        for name, (roles, scopes) in claims.items()
+    }
+    settings = replace(given, authorization=table)
+    wrong = {}
+    with serve_in_process(deployment, create_app(settings)) as other:
+        for operation in ROUTES:
+            asks = [build_request(operation, who.bearer) for who in callers.values()]
+            for (name, who), answer in zip(callers.items(), other.answers(asks), strict=True):
+                wanted = expected_status(operation, who) or allowed_status(operation)
+                if answer.status_code != wanted:
+                    wrong[operation, name] = (answer.status_code, wanted)
+    assert wrong == {}
+
+
 def test_authorization_off_allows_every_caller(deployment: Deployment) -> None:
     """All operations are allowed, except those of service accounts."""
     given = deployment.settings

@@ -23,8 +23,15 @@ from agentctl.config.settings import (
     Settings,
     Signing,
 )
+from tests.auth.forge import fixed, token
 
 HOUR = 3600
+PROVIDER = Authorization(issuer="https://id.example", jwks_url="https://id.example/keys")
+ROLES = replace(
+    PROVIDER,
+    roles_claim=("groups",),
+    roles={"ops": ("agents:read", "agent_os:admin"), "viewer": ("agents:read",)},
+)
 
 
 @pytest.fixture
@@ -115,6 +122,14 @@ CASES: dict[str, tuple[Change, str, str, str]] = {
         lambda settings, _: replace(settings, authorization=Authorization(enabled=False)),
         "wrong", "authorization is off", "enabled = true",
     ),
+    "claims of a provider": (
+        lambda settings, _: replace(settings, authorization=PROVIDER),
+        "note", "no other is read", 'scopes_claim = ["scopes", "scope"]',
+    ),
+    "role of administrators": (
+        lambda settings, _: replace(settings, authorization=ROLES),
+        "note", 'the role "ops" allows everything', "remove agent_os:admin",
+    ),
     "debug log": (
         lambda settings, _: replace(settings, log=Log(format="json", level="debug")),
         "wrong", "level debug", 'level = "info"',
@@ -154,3 +169,27 @@ def test_each_mistake_is_the_one_finding(settings: Settings, place: Path, name: 
     assert finding.verdict == verdict
     assert what in finding.what
     assert remedy in str(finding.remedy)
+
+
+def test_token_of_the_environment_is_described(
+    settings: Settings, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def describe(claims: dict[str, object]) -> tuple[str, str, str | None]:
+        monkeypatch.setenv("AGENTCTL_TOKEN", token({"alg": "RS256"}, claims, fixed(b"x" * 256)))
+        with_roles = replace(settings, authorization=replace(ROLES, roles={"ops": ("usage:read",)}))
+        (finding,) = [
+            one for one in check(with_roles, place) if "those of a server" not in one.what
+        ]
+        start = "scopes of the token in AGENTCTL_TOKEN: "
+        assert finding.what.startswith(start)
+        return finding.verdict, finding.what.removeprefix(start), finding.remedy
+
+    assert describe({"groups": ["ops", "x"]}) == (
+        "ok", 'groups: "ops" grants usage:read; not in [authorization.roles]: "x"', None,
+    )  # fmt: skip
+    assert describe({"scope": "agents:read"}) == (
+        "note",
+        'none; not read: scope ("agents:read")',
+        'set scopes_claim = ["scopes", "scope"] in [authorization]',
+    )
+    assert describe({}) == ("note", "none", "grant it scopes")

@@ -12,8 +12,14 @@ from pathlib import Path
 
 from agentctl.admin.doctor.files import check_private
 from agentctl.admin.doctor.finding import Finding, note, ok, wrong
+from agentctl.admin.doctor.keys import has_third_party_keys
+from agentctl.auth.explain.origins import describe_claims, find_unread_claims, suggest_setting
+from agentctl.auth.explain.suggestions import quote_value
+from agentctl.auth.tokens.grants import SCOPES_CLAIM, ScopeRules, collect_scopes
+from agentctl.auth.tokens.mint import inspect_token
 from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.settings import Settings
+from agentctl.errors import InvalidToken
 from agentctl.records.times import format_span
 
 BACKUPS = Path("/var/lib/agentctl-backups")
@@ -37,6 +43,8 @@ def check_production(settings: Settings, backups: Path | None) -> Iterator[Findi
     findings = [
         *_check_demo(settings),
         *_check_settings(settings),
+        *_check_rights(settings),
+        *_check_token(settings),
         *_check_files(settings),
         *_check_limits(),
         *_check_backups(settings, backups),
@@ -75,6 +83,33 @@ def _check_settings(settings: Settings) -> Iterator[Finding]:
     if not (quotas.sessions_per_user or quotas.bytes_per_user):
         text = "no quota: one user can fill the disk, for sessions are kept until they are deleted"
         yield note(_CHECK, text, "bytes_per_user = 1000000000 in [quotas]")
+
+
+def _check_rights(settings: Settings) -> Iterator[Finding]:
+    table = settings.authorization
+    is_default = not table.roles and table.scopes_claim == (SCOPES_CLAIM,)
+    if table.enabled and is_default and has_third_party_keys(settings):
+        text = f"identity providers seldom write the claim {SCOPES_CLAIM}, and no other is read"
+        yield note(_CHECK, text, 'scopes_claim = ["scopes", "scope"] in [authorization]')
+    for role, scopes in table.roles.items():
+        if table.admin_scope in scopes:
+            text = f"the role {quote_value(role)} allows everything, on the data of every user"
+            yield note(_CHECK, text, f"remove {table.admin_scope} from it, if that is not meant")
+
+
+def _check_token(settings: Settings) -> Iterator[Finding]:
+    """Describe what the claims of the token in AGENTCTL_TOKEN grant here; nothing is verified."""
+    try:
+        claims = inspect_token(os.environ.get("AGENTCTL_TOKEN", "").strip())["claims"]
+    except InvalidToken:
+        return
+    rules = ScopeRules.from_settings(settings.authorization)
+    text = f"scopes of the token in AGENTCTL_TOKEN: {describe_claims(claims, rules)}"
+    if collect_scopes(claims, rules):
+        yield ok(_CHECK, text)
+        return
+    unread = find_unread_claims(claims, rules)
+    yield note(_CHECK, text, suggest_setting(unread, rules) if unread else "grant it scopes")
 
 
 def _check_files(settings: Settings) -> Iterator[Finding]:

@@ -17,18 +17,13 @@ from agentctl.auth.explain.credential import (
     describe_key,
     describe_keys,
 )
-from agentctl.auth.explain.suggestions import (
-    describe_difference,
-    describe_unread_permissions,
-    join_some,
-    quote_value,
-)
+from agentctl.auth.explain.origins import describe_claims
+from agentctl.auth.explain.suggestions import describe_difference, join_some, quote_value
 from agentctl.auth.tokens.account_tokens import ACCOUNT_PREFIX, is_account_token
 from agentctl.auth.tokens.algorithms import ALGORITHMS, MAXIMUM_TOKEN
-from agentctl.auth.tokens.claims import check_scopes, is_reserved_subject
+from agentctl.auth.tokens.claims import is_reserved_subject
 from agentctl.auth.tokens.jws import check_signature, find_candidate_keys
 from agentctl.light_dataclass import dataclass
-from agentctl.records.scopes import is_well_formed
 from agentctl.records.times import format_rfc3339
 
 _MILLISECONDS = 100_000_000_000
@@ -310,31 +305,6 @@ def _diagnose_sub(facts: CredentialFacts, reason: str) -> Diagnosis:
     return Diagnosis(quote_value(value), reason, "configure the issuer to write a plain name")
 
 
-def _found_scopes(facts: CredentialFacts) -> str:
-    unread = describe_unread_permissions(facts.claims)
-    scopes = _describe_scopes(facts.claims.get("scopes"), facts)
-    return f"{scopes}; {unread}" if unread else scopes
-
-
-def _describe_scopes(value: object, facts: CredentialFacts) -> str:
-    if value is None:
-        return "none"
-    if not isinstance(value, list):
-        return f"{quote_value(value)} is not an array: it grants nothing"
-    valid = sorted(check_scopes(facts.claims, facts.rules, facts.now))
-    ignored = [
-        entry
-        for entry in value
-        if not isinstance(entry, str)
-        or (not is_well_formed(entry) and entry != facts.rules.scopes.admin_scope)
-    ]
-    if value and not valid and len(ignored) < len(value):
-        return f"{len(value)} entries are too many: none counts"
-    text = join_some(valid) if valid else "none"
-    malformed = join_some(list(map(quote_value, ignored)))
-    return f"{text}; not well-formed: {malformed}" if ignored else text
-
-
 def _quote_claim(name: str, absent: str) -> Callable[[CredentialFacts], str]:
     return lambda facts: quote_value(facts.claims[name]) if name in facts.claims else absent
 
@@ -416,7 +386,11 @@ JWT_CHECKS: tuple[Check, ...] = (
         _quote_claim("sub", "none: the caller has no name"),
         _diagnose_sub,
     ),
-    Check("claims.scopes", "scopes are well-formed; others grant nothing", _found_scopes),
+    Check(
+        "claims.scopes",
+        "scopes are well-formed; others grant nothing",
+        lambda facts: describe_claims(facts.claims, facts.rules.scopes),
+    ),
     Check(
         "claims.session_id",
         "session_id is a session id",

@@ -20,16 +20,17 @@ from agentctl.auth.explain.checks import (
     diagnose,
 )
 from agentctl.auth.explain.credential import CredentialFacts, collect_facts, describe_keys
+from agentctl.auth.explain.denials import describe_requirement, explain_denial
+from agentctl.auth.explain.origins import describe_origins
 from agentctl.auth.explain.suggestions import (
     decode_path,
-    describe_requirement,
-    explain_denial,
     join_some,
     quote_value,
     routable_path,
     suggest_path,
 )
 from agentctl.auth.principal import Principal
+from agentctl.auth.tokens.grants import ScopeRules
 from agentctl.errors import (
     AgentctlError,
     Forbidden,
@@ -168,6 +169,10 @@ async def explain_request(
     except AgentctlError as refusal:
         return _explain_denial(report, match, refusal, caller, settings)
     grant = policy.describe_grant(caller.principal, match)
+    if caller.facts is not None and caller.principal is not None:
+        rules = caller.facts.rules.scopes
+        scopes = (rules.admin_scope,) if caller.principal.admin else policy.required_scopes(*match)
+        grant += describe_origins(caller.facts.claims, rules, scopes)
     return _explain_parameters(report.with_check(ExplainedCheck("policy", "passed", grant)), match)
 
 
@@ -286,15 +291,15 @@ def _explain_denial(
     caller: _Identification,
     settings: Settings,
 ) -> Explanation:
-    admin_scope = settings.authorization.admin_scope
-    needed = describe_requirement(match, admin_scope)
+    rules = ScopeRules.from_settings(settings.authorization)
+    needed = describe_requirement(match, rules.admin_scope)
     if not isinstance(refusal, Forbidden):
         step = ExplainedCheck("policy", "skipped", f"needs {needed}")
         return _decide_by_credential(report.with_check(step), caller)
     assert caller.principal is not None
     granted = join_some([quote_value(scope) for scope in sorted(caller.principal.scopes)])
     claims = {} if caller.facts is None else caller.facts.claims
-    cause, remedy = explain_denial(match, caller.principal, claims, admin_scope)
+    cause, remedy = explain_denial(match, caller.principal, claims, rules)
     text = f"needs {needed}; granted: {granted or 'no scopes'}"
     step = ExplainedCheck("policy", "failed", text, cause, remedy)
     return report.with_check(step, refusal.status)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from agentctl.auth.tokens.grants import ScopeRules, collect_scopes
+from agentctl.auth.tokens.grants import ScopeRules, collect_scopes, list_unread_claims
 from agentctl.errors import InvalidToken
 from agentctl.interface.requests import MAXIMUM_USER_ID_LENGTH
 from agentctl.light_dataclass import dataclass
@@ -83,12 +83,14 @@ class Claims:
         scopes: the scopes that the claims grant.
         session_id: `session_id`, or None.
         expires_at: `exp` in seconds since the epoch; None if the token never expires.
+        unread: without scopes the claims that may have some and are not read, of KNOWN_CLAIMS.
     """
 
     subject: str | None
     scopes: frozenset[str]
     session_id: str | None
     expires_at: float | None
+    unread: tuple[str, ...] = ()
 
 
 def check_claims(payload: bytes, rules: ClaimRules, now: float) -> Claims:
@@ -111,7 +113,8 @@ def check_claims(payload: bytes, rules: ClaimRules, now: float) -> Claims:
     subject = check_sub(members, rules, now)
     scopes = check_scopes(members, rules, now)
     session_id = check_session_id(members, rules, now)
-    return Claims(subject, scopes, session_id, expires_at)
+    unread = () if scopes else list_unread_claims(members, rules.scopes)
+    return Claims(subject, scopes, session_id, expires_at, unread)
 
 
 def parse_claims(payload: bytes) -> dict[str, Any]:

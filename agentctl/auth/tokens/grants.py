@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from agentctl.interface.requests.accounts import MAXIMUM_SCOPES
 from agentctl.light_dataclass import dataclass
@@ -17,6 +17,8 @@ from agentctl.records.scopes import is_well_formed
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Authorization
+
+ClaimSetting = Literal["scopes_claim", "roles_claim"]
 
 SCOPES_CLAIM = "scopes"
 """The claim of `token mint`. It is an array: a text in it grants nothing."""
@@ -51,6 +53,17 @@ class ScopeRules:
         return cls(
             table.admin_scope, table.scopes_claim, table.scope_prefix, table.roles_claim, roles
         )
+
+
+KNOWN_CLAIMS: Mapping[str, ClaimSetting] = {
+    **dict.fromkeys((SCOPES_CLAIM, "scope", "scp", "permissions"), "scopes_claim"),
+    **dict.fromkeys(
+        ("roles", "groups", "entitlements", "authorities", "cognito:groups", "realm_access.roles"),
+        "roles_claim",
+    ),
+    "resource_access": "roles_claim",
+}
+"""Claims in which identity providers keep permissions, and the setting that reads each."""
 
 
 class ScopeOrigin(NamedTuple):
@@ -109,6 +122,16 @@ def read_roles(members: Mapping[str, Any], name: str) -> list[str]:
     if not isinstance(value, list) or len(value) > MAXIMUM_SCOPES:
         return []
     return list(dict.fromkeys(role for role in value if isinstance(role, str)))
+
+
+def list_unread_claims(members: Mapping[str, Any], rules: ScopeRules) -> tuple[str, ...]:
+    """Return the names in KNOWN_CLAIMS that a token has and that are not read, not even in part."""
+    read = [f"{name}." for name in (*rules.scopes_claims, *rules.roles_claims)]
+    return tuple(
+        name
+        for name in KNOWN_CLAIMS
+        if find_claim(members, name) and not any(path.startswith(f"{name}.") for path in read)
+    )
 
 
 def find_claim(members: Mapping[str, Any], name: str) -> Any:

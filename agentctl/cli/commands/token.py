@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from agentctl.cli.help import CommandApp
 from agentctl.cli.io import current_io
-from agentctl.cli.options import Config, GivenTokenFile, load_optional_settings, resolve_admin_scope
+from agentctl.cli.options import Config, GivenTokenFile, load_optional_settings
 from agentctl.cli.parameters import argument, complete_values, flag, option
 from agentctl.cli.show import tokens as tokenview
 from agentctl.cli.show.output import CommandOutput, write_line, write_value
@@ -111,7 +111,7 @@ def inspect_token(
             reason = mint.build_verification_report(token, settings).get("reason")
         except UsageError as failure:
             reason = _UNVERIFIABLE.format(failure.detail)
-    view = tokenview.build_view(seen, reason, resolve_admin_scope(settings))
+    view = tokenview.build_view(seen, reason, settings)
     note("verified" if reason is None else f"NOT VERIFIED: {reason}")
     if out.format == "json":
         write_value(view)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.show.table import Column, format_time
 from agentctl.records.times import format_rfc3339, format_span
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Settings
 
 VIEW_COLUMNS = [Column("name"), Column("value", look="whole"), Column("meaning", look="whole")]
 VERIFIED_COLUMNS = [
@@ -31,34 +34,57 @@ _MEANINGS = {
 }
 
 
-def build_view(seen: Mapping[str, Any], reason: str | None, admin_scope: str) -> dict[str, Any]:
+def build_view(
+    seen: Mapping[str, Any], reason: str | None, settings: Settings | None
+) -> dict[str, Any]:
     """Return the document of `token inspect -o json`.
 
     Args:
         seen: the result of `inspect_token`.
         reason: the reason why it is not verified; None if it is.
-        admin_scope: the scope that grants everything.
-    """
-    from agentctl.auth.policy import operations_granted_by
+        settings: the configuration with the names of claims; None for the defaults.
 
-    scopes = seen["claims"].get("scopes")
+    Returns:
+        a scope has the `claim` that grants it, and its `role` or None; a claim in `unread` may
+        have permissions, and the line that would read it.
+    """
+    from agentctl.auth.explain.origins import find_unread_claims, split_value, suggest_setting
+    from agentctl.auth.policy import operations_granted_by
+    from agentctl.auth.tokens.grants import ScopeOrigin, ScopeRules, find_claim, trace_scopes
+    from agentctl.config.settings import Authorization
+
+    claims = seen["claims"]
+    rules = ScopeRules.from_settings(settings.authorization if settings else Authorization())
+    granted = set(trace_scopes(claims, rules))
+    texts = [
+        ScopeOrigin(text.removeprefix(rules.prefix), name)
+        for name in rules.scopes_claims
+        for text in split_value(find_claim(claims, name))
+        if isinstance(text, str)
+    ]
+    roles = [origin for origin in granted if origin.role is not None]
     return {
         "verified": reason is None,
         "reason": reason,
         "header": seen["header"],
-        "claims": seen["claims"],
+        "claims": claims,
         "times": seen["times"],
         "expired": seen["expired"],
         "scopes": [
             {
-                "scope": scope,
-                "allows": ["everything"]
-                if scope == admin_scope
-                else list(operations_granted_by(scope)),
+                **origin._asdict(),
+                "allows": []
+                if origin not in granted
+                else ["everything"]
+                if origin.scope == rules.admin_scope
+                else list(operations_granted_by(origin.scope)),
             }
-            for scope in (scopes if isinstance(scopes, list) else [])
-            if isinstance(scope, str)
+            for origin in (*texts, *sorted(roles))
         ],
+        "unread": {
+            claim.name: suggest_setting([claim], rules)
+            for claim in find_unread_claims(claims, rules)
+        },
     }
 
 
@@ -70,8 +96,8 @@ def view_rows(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for name, value in view["header"].items():
         yield _view_row(f"header.{name}", value, _MEANINGS.get(name))
     for name, value in view["claims"].items():
-        if name != "scopes" or not isinstance(value, list):
-            meaning = _ignored_claim(name, value, view["claims"])
+        if name != "scopes" or name in view["unread"] or not isinstance(value, list):
+            meaning = _describe_unread(name, value, view["unread"])
             yield _view_row(
                 f"claims.{name}", value, meaning or _describe_claim(name, value, view["times"])
             )
@@ -79,6 +105,10 @@ def view_rows(view: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         meaning = f"grants {', '.join(entry['allows'])}" if entry["allows"] else "grants nothing"
         if not entry["allows"] and (near := suggest_scope(entry["scope"])):
             meaning += f": did you mean {near}?"
+        if entry["role"] is not None:
+            meaning = f"by the role {entry['role']} of {entry['claim']}: {meaning}"
+        elif entry["claim"] != "scopes":
+            meaning = f"in {entry['claim']}: {meaning}"
         yield _view_row("scope", entry["scope"], meaning)
 
 
@@ -143,15 +173,11 @@ def _format_distance(moment: float) -> str:
     return f"in {format_span(ahead)}" if ahead > 0 else f"{format_span(-ahead)} ago"
 
 
-def _ignored_claim(name: str, value: object, claims: Mapping[str, Any]) -> str | None:
-    from agentctl.auth.explain.suggestions import find_unread_permissions
-
-    if name == "scopes":
-        return None if isinstance(value, list) else "grants nothing: it is not an array"
-    is_ignored = any(
-        name in (path, path.partition(".")[0]) for path, _ in find_unread_permissions(claims)
-    )
-    return "ignored: only the array scopes grants anything" if is_ignored else None
+def _describe_unread(name: str, value: object, unread: Mapping[str, str]) -> str | None:
+    if name == "scopes" and name not in unread:
+        return "grants nothing: it is not an array"
+    lines = [line for path, line in unread.items() if f"{path}.".startswith(f"{name}.")]
+    return f"not read: {lines[0]}" if lines else None
 
 
 def _view_row(name: str, value: object, meaning: str | None) -> dict[str, Any]:

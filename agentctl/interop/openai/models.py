@@ -60,7 +60,8 @@ def find_model(settings: Settings, principal: Principal, model: str) -> Componen
             )
         ]
         raise Forbidden(
-            f"Insufficient scopes for this model: one of {', '.join(scopes)} is required",
+            f"Insufficient scopes for this model: one of {', '.join(scopes)} is required"
+            + principal.unread_note,
             required_scopes=tuple(scopes),
         )
     if kind is None:
