@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Agent, OnBusy, Team, Workflow
     from agentctl.records.kinds import ComponentKind
+
+
+class ComponentVersion(NamedTuple):
+    """The version of a component (docs/versions.md), with the JSON from which it is made."""
+
+    version: str
+    configuration: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,11 @@ class Component:
     def label(self) -> str:
         """Its kind and id, as in errors: `agent writer`."""
         return f"{self.kind} {self.id}"
+
+    @property
+    def key(self) -> str:
+        """The kind, and the id of its table: what its runs share in this process."""
+        return f"{self.kind} {self.spec.id}"
 
     @property
     def agent(self) -> Agent:

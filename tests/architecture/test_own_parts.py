@@ -35,7 +35,8 @@ USES: dict[str, tuple[str, ...]] = {
         "auth.audit_chain", "cli.commands.sessions.change", "cli.commands.users", "cli.show.answer",
         "interop.agui.interrupts", "interop.mcp.handshake", "records.approvals",
         "records.retention", "runs.life.repeats", "runtime.mcp.definitions",
-        "runtime.runners.replay", "service.family", "service.session_documents",
+        "runtime.components.versions", "runtime.runners.replay", "runtime.source_files",
+        "service.family", "service.session_documents",
         "store.copying.tables", "store.sqlite.backup",
     ),
     "parts of URLs and of query strings, by urllib": (

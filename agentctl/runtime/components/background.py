@@ -71,7 +71,7 @@ async def execute_background_work(
     spec = component.worker
     chosen = spec.summary.model if purpose == "summary" else spec.memory.model
     agent = Agent(
-        id=f"{component.label} {purpose}",
+        id=f"{component.key} {purpose}",
         model=chosen or spec.model,
         instructions=_INSTRUCTIONS[purpose],
         settings=ModelSettings(max_tokens=MAXIMUM_OUTPUT_TOKENS),

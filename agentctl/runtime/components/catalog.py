@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentctl.config.mcp_servers import parse_mcp_reference
 from agentctl.config.settings import Agent, Team, Workflow
 from agentctl.errors import InvalidConfiguration
-from agentctl.runtime.component import Component
+from agentctl.runtime.component import Component, ComponentVersion
 from agentctl.runtime.mcp.servers import McpServers
 from agentctl.runtime.models.access import ModelAccess, checking_models, current_access
 from agentctl.runtime.models.providers import ModelConnections
@@ -52,6 +52,7 @@ class Catalog:
     Attributes:
         mcp: the MCP servers.
         models: the connections to models.
+        versions: the versions of components by key (`components.versions`).
     """
 
     def __init__(self, settings: config.Settings, components: Iterable[Component]) -> None:
@@ -64,13 +65,14 @@ class Catalog:
         for component in components:
             self._components[component.kind][component.id] = component
         self._unmatched: set[tuple[str, str]] = set()
-        # By the label of the component, or by the id of an agent.
+        # By the key of the component.
         self._tools: dict[str, tuple[Tool, ...]] = {}
         self._external: dict[str, list[ExternalAction]] = {}
         self._runners: dict[str, ConfiguredRunner] = {}
         self._outputs: dict[str, OutputSchema] = {}
         self._hosted: dict[str, Runner] = {}
         self._openings: dict[str, asyncio.Task[None]] = {}
+        self.versions: dict[str, ComponentVersion | None] = {}
 
     @classmethod
     def from_settings(cls, settings: config.Settings) -> Catalog:
@@ -129,6 +131,10 @@ class Catalog:
         model_id = component.worker.model
         return _require(self._models.get(model_id), component, "model", model_id)
 
+    def find_model(self, model_id: str) -> config.Model | None:
+        """Return a configured model by its id."""
+        return self._models.get(model_id)
+
     def tools(self, component: Component) -> tuple[Tool, ...]:
         """Return the functions that are tools of an agent or of a team's leader; import them.
 
@@ -140,19 +146,19 @@ class Catalog:
         )
         if not functions:
             return ()
-        if component.label not in self._tools:
+        if component.key not in self._tools:
             from agentctl.runtime.tools.functions import load_tools
 
             with checking_models(self._models):
-                self._tools[component.label] = load_tools(component.label, functions, self._folder)
-        return self._tools[component.label]
+                self._tools[component.key] = load_tools(component.key, functions, self._folder)
+        return self._tools[component.key]
 
     def external_tools(self, component: Component) -> list[ExternalAction]:
         """Return the tools of an agent or of a team's leader that its caller executes."""
         files = component.worker.external_tools
         if not files:
             return []
-        label = component.label
+        label = component.key
         if label not in self._external:
             from agentctl.runtime.tools.external import load_external_tools
 
@@ -181,19 +187,19 @@ class Catalog:
         Raises:
             InvalidConfiguration: the object is not usable; names the agent and the object.
         """
-        if agent.id not in self._hosted:
+        if agent.key not in self._hosted:
             from agentctl.runtime.runners.loading import load_runner
 
             with checking_models(self._models):
-                self._hosted[agent.id] = load_runner(
-                    agent.label,
+                self._hosted[agent.key] = load_runner(
+                    agent.key,
                     agent.agent.object,
                     self._folder,
                     deps=agent.agent.deps,
                     approve=agent.agent.approve,
                     durable=agent.agent.durable,
                 )
-        return self._hosted[agent.id]
+        return self._hosted[agent.key]
 
     def find_input_agent(self, component: Component) -> Component | None:
         """Return the agent in code that gets the object `input` of a run of a component.
@@ -260,11 +266,11 @@ class Catalog:
             return RequestSchema(json.loads(requested))
         if component.kind != "agent" or not component.agent.output:
             return None
-        if component.id not in self._outputs:
-            self._outputs[component.id] = load_output_model(
-                component.label, component.agent.output, self._folder
+        if component.key not in self._outputs:
+            self._outputs[component.key] = load_output_model(
+                component.key, component.agent.output, self._folder
             )
-        return self._outputs[component.id]
+        return self._outputs[component.key]
 
     def takes_output_schema(self, component: Component) -> bool:
         """Return True if a request may have a schema: the model of the component answers."""
@@ -302,16 +308,16 @@ class Catalog:
         # With what all of its runs share.
         with outside_run():
             runner = self.hosted_runner(agent)
-            opening = self._openings.get(agent.id)
+            opening = self._openings.get(agent.key)
             if opening is None:
                 opening = asyncio.create_task(_contain(runner.open()))
-                self._openings[agent.id] = opening
+                self._openings[agent.key] = opening
         if not opening.done():
             # Shielded: the cancel of one run must not disturb the others.
             await asyncio.wait({opening})
         if opening.cancelled() or opening.exception() is not None:
-            if self._openings.get(agent.id) is opening:
-                del self._openings[agent.id]
+            if self._openings.get(agent.key) is opening:
+                del self._openings[agent.key]
             await opening
         return runner
 
@@ -322,15 +328,15 @@ class Catalog:
             ExecutionError: the API key of the model is not set.
             InvalidConfiguration: a tool or the model is not usable.
         """
-        if component.label not in self._runners:
+        if component.key not in self._runners:
             from agentctl.runtime.components.configured import build_runner
 
             instructions, actions, rules = self._build_actions(component)
             connections = self.models.connect(self.model(component))
-            self._runners[component.label] = build_runner(
+            self._runners[component.key] = build_runner(
                 component, connections, instructions, actions, rules, self.models.counters
             )
-        return self._runners[component.label]
+        return self._runners[component.key]
 
     def _build_actions(
         self, component: Component
@@ -413,8 +419,8 @@ class Catalog:
         hosted, self._hosted = self._hosted, {}
         for opening in self._openings.values():
             opening.cancel()
-        for agent_id, runner in hosted.items():
-            await _close_runner(agent_id, runner)
+        for agent, runner in hosted.items():
+            await _close_runner(agent, runner)
 
 
 def _require(found: T | None, owner: Component, what: str, name: str) -> T:
@@ -431,12 +437,12 @@ async def _contain(work: Coroutine[Any, Any, None]) -> None:
         raise RuntimeError(f"the agent raised {type(error).__name__}") from error
 
 
-async def _close_runner(agent_id: str, runner: Runner) -> None:
+async def _close_runner(agent: str, runner: Runner) -> None:
     """Close a runner. The code of users must not keep a process from its end."""
     closing = asyncio.create_task(_contain(runner.close()))
     await asyncio.wait({closing}, timeout=CLOSE_SECONDS)
     if not closing.done():
-        _log.warning("agent %s: it could not be closed within %g seconds", agent_id, CLOSE_SECONDS)
+        _log.warning("%s: it could not be closed within %g seconds", agent, CLOSE_SECONDS)
         abandon_task(closing)
     elif not closing.cancelled() and closing.exception() is not None:
-        _log.warning("agent %s: it could not be closed", agent_id, exc_info=closing.exception())
+        _log.warning("%s: it could not be closed", agent, exc_info=closing.exception())

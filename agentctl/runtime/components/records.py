@@ -112,7 +112,8 @@ def _model_record(catalog: Catalog, component: Component) -> ModelRecord:
     return {"name": model.id, "model": model.model, "provider": model.provider}
 
 
-def _tool_records(catalog: Catalog, component: Component) -> list[ToolRecord]:
+def list_own_tools(catalog: Catalog, component: Component) -> list[ToolRecord]:
+    """Return the tools of an agent or of a team's leader, without delegations and MCP servers."""
     spec = component.worker
     records = [tool.record() for tool in catalog.tools(component)]
     records += [action.record() for action in catalog.external_tools(component)]
@@ -120,7 +121,11 @@ def _tool_records(catalog: Catalog, component: Component) -> list[ToolRecord]:
         from agentctl.runtime.tools.memories import build_memory_actions
 
         records += [action.record() for action in build_memory_actions(spec.memory)]
-    return [*records, *catalog.mcp.records(spec.tools)]
+    return records
+
+
+def _tool_records(catalog: Catalog, component: Component) -> list[ToolRecord]:
+    return [*list_own_tools(catalog, component), *catalog.mcp.records(component.worker.tools)]
 
 
 def _memory_record(catalog: Catalog, component: Component) -> ComponentMemory | None:

@@ -1,0 +1,182 @@
+"""The versions of components: hashes of everything that decides how they answer (docs/versions.md).
+
+The version of a component is the hash of its resolved configuration: of its keys without labels and
+keys of operation, its model by provider and name, its tools by their schemas, and the source files
+of its code. Members and steps count with their own versions. Secrets, paths of the machine, times
+of files and the order of keys have no effect, and neither has a key with its default value: a
+release of agentctl with a new key changes no version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from agentctl.config.mcp_servers import parse_mcp_reference
+from agentctl.errors import InvalidConfiguration
+from agentctl.records.components import ChangeRecord
+from agentctl.runtime.component import ComponentVersion
+from agentctl.runtime.source_files import read_code
+
+if TYPE_CHECKING:
+    from agentctl.config.settings import Model
+    from agentctl.runtime.component import Component
+    from agentctl.runtime.components.catalog import Catalog
+
+VERSION_LENGTH = 12
+"""Hexadecimal digits of a version: the beginning of a SHA-256."""
+
+_NEUTRAL = frozenset(
+    {"id", "name", "description", "database", "on_busy", "retention_days", "trace", "durable"}
+)
+"""Keys of a component that change no answer and no approval."""
+
+_RESOLVED = frozenset(
+    {"model", "tools", "external_tools", "members", "steps", "memory", "summary", "output"}
+)
+"""Keys of a component whose entries are resolved."""
+
+_NEUTRAL_OF_MODEL = frozenset({"id", "base_url", "api_key_env", "retries", "price", "fallbacks"})
+
+
+def describe_version(catalog: Catalog, component: Component) -> ComponentVersion | None:
+    """Return the version of a component, computed once in a process; imports its code.
+
+    None if its code is not usable.
+    """
+    known = catalog.versions
+    if component.key not in known:
+        try:
+            configuration = dump_sorted(_Describer(catalog).describe(component))
+            known[component.key] = ComponentVersion(hash_text(configuration), configuration)
+        except InvalidConfiguration:
+            known[component.key] = None
+    return known[component.key]
+
+
+def find_version(catalog: Catalog, component: Component) -> str | None:
+    """Return the version of a component; None if its code is not usable."""
+    found = describe_version(catalog, component)
+    return None if found is None else found.version
+
+
+class _Describer:
+    """Describes components for their versions."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def describe(self, component: Component) -> dict[str, Any]:
+        """Return the resolved configuration of a component."""
+        described = _read_keys(component.spec, _NEUTRAL | _RESOLVED)
+        if component.kind == "workflow":
+            steps = self._catalog.steps(component)
+            described["steps"] = [{"name": name, **self._name(step)} for name, step in steps]
+            return described
+        described |= self._describe_worker(component)
+        if component.kind == "team":
+            members = self._catalog.members(component).values()
+            described["members"] = {
+                # The instructions of the leader have the names and the descriptions.
+                member.id: {
+                    "name": member.spec.name, "description": member.description,
+                    **self._name(member),
+                }
+                for member in members
+            }  # fmt: skip
+        return described
+
+    def _name(self, component: Component) -> dict[str, Any]:
+        return {component.kind: component.id, "version": find_version(self._catalog, component)}
+
+    def _describe_worker(self, component: Component) -> dict[str, Any]:
+        from agentctl.runtime.components.records import list_own_tools
+
+        catalog, spec = self._catalog, component.worker
+        if catalog.is_hosted(component):
+            catalog.hosted_runner(component)  # its module is imported
+            return {"code": read_code((component.agent.object, component.agent.deps))}
+        described: dict[str, Any] = {"model": self._describe_model(catalog.model(component))}
+        for name in ("memory", "summary"):
+            table = getattr(spec, name)
+            if table != type(table)():
+                described[name] = _read_keys(table, {"model"}) | self._describe_chosen(table.model)
+        described["tools"] = {
+            record["name"]: {"description": record["description"], "parameters": parameters}
+            for record in list_own_tools(catalog, component)
+            for parameters in (record["parameters"],)
+        }
+        if servers := self._describe_servers(spec.tools):
+            described["mcp"] = servers
+        code = [name for name in spec.tools if parse_mcp_reference(name) is None]
+        if component.kind == "agent" and component.agent.output:
+            schema = catalog.output_schema(component, None)
+            described["output"] = schema and schema.json_schema
+            code.append(component.agent.output)
+        if code:
+            described["code"] = read_code(code)
+        return {name: value for name, value in described.items() if value not in ({}, None)}
+
+    def _describe_chosen(self, model_id: str) -> dict[str, Any]:
+        model = self._catalog.find_model(model_id)
+        return {} if model is None else {"model": self._describe_model(model)}
+
+    def _describe_model(self, model: Model) -> dict[str, Any]:
+        """Return what identifies a model; the address of its endpoint as a hash only."""
+        described = _read_keys(model, _NEUTRAL_OF_MODEL)
+        if model.base_url:
+            described["endpoint"] = hash_text(model.base_url)
+        fallbacks = filter(None, map(self._catalog.find_model, model.fallbacks))
+        if names := [self._describe_model(fallback) for fallback in fallbacks]:
+            described["fallbacks"] = names
+        return described
+
+    def _describe_servers(self, references: Iterable[str]) -> dict[str, str]:
+        """Return a hash of the place of each MCP server; its tools may change without a restart."""
+        servers = {server.id: server for server in self._catalog.settings.mcp_servers}
+        described = {}
+        for reference in references:
+            named = parse_mcp_reference(reference)
+            server = None if named is None else servers.get(named.server)
+            if server is not None:
+                command = PurePath(server.command).name
+                place = [command, *server.args, server.url, sorted(server.allow_tools)]
+                described[reference] = hash_text(dump_sorted(place))
+        return described
+
+
+def _read_keys(spec: Any, without: Iterable[str]) -> dict[str, Any]:
+    """Return the keys of a table that do not have their default value."""
+    found: dict[str, Any] = {}
+    for key in fields(spec):
+        value = getattr(spec, key.name)
+        default = key.default if key.default_factory is MISSING else key.default_factory()
+        if key.name in without or value == default:
+            continue
+        found[key.name] = _read_keys(value, ()) if is_dataclass(value) else value
+    return found
+
+
+def dump_sorted(value: Any) -> str:
+    """Return a value as JSON that does not depend on the order of keys."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+
+
+def hash_text(text: str) -> str:
+    """Return the hash of a text in the form of a version."""
+    return hashlib.sha256(text.encode()).hexdigest()[:VERSION_LENGTH]
+
+
+def find_changes(before: Any, after: Any, path: str = "") -> list[ChangeRecord]:
+    """Return the differences of two configurations: the path and both values, None for none."""
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return [] if before == after else [{"path": path, "before": before, "after": after}]
+    changes: list[ChangeRecord] = []
+    for name in sorted(before.keys() | after.keys()):
+        place = f"{path}.{name}" if path else name
+        changes += find_changes(before.get(name), after.get(name), place)
+    return changes
