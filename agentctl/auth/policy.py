@@ -81,6 +81,8 @@ def _component_requirements(kind: ComponentKind) -> dict[str, Requirement]:
     return {
         ids.list: NeedsScope(names.path, "read", filters_list=True),
         ids.get: read,
+        ids.get_versions: read,
+        ids.get_version_diff: read,
         ids.create_run: run,
         ids.list_runs: read,
         ids.get_run: read,

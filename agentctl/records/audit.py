@@ -50,7 +50,7 @@ class AuditRecord(TypedDict):
     count: int
 
 
-class AuditMeta(TypedDict):
+class CursorMeta(TypedDict):
     """The position of the next page."""
 
     next_cursor: str | None
@@ -60,7 +60,7 @@ class AuditPage(TypedDict):
     """A page of audit entries, newest first."""
 
     data: list[AuditRecord]
-    meta: AuditMeta
+    meta: CursorMeta
 
 
 class AuditHeadRecord(TypedDict):
@@ -84,4 +84,4 @@ class AuditHeadPage(TypedDict):
     """A page of signed heads, newest first."""
 
     data: list[AuditHeadRecord]
-    meta: AuditMeta
+    meta: CursorMeta

@@ -6,7 +6,9 @@ from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
+from agentctl.records.audit import CursorMeta
 from agentctl.records.kinds import ComponentKind
+from agentctl.records.times import Timestamp
 
 
 class ModelRecord(TypedDict):
@@ -102,6 +104,41 @@ class WorkflowRecord(TypedDict):
     steps: list[StepRecord]
     db_id: str
     input_schema: NotRequired[dict[str, Any] | None]
+
+
+class VersionRecord(TypedDict):
+    """A version of a component: the hash of its resolved configuration.
+
+    `configuration` has no secrets. `is_current` is true for the version that this server runs.
+    """
+
+    version: str
+    first_seen_at: Timestamp
+    is_current: bool
+    configuration: dict[str, Any]
+
+
+class VersionPage(TypedDict):
+    """A page of the versions of a component, newest first."""
+
+    data: list[VersionRecord]
+    meta: CursorMeta
+
+
+class ChangeRecord(TypedDict):
+    """A difference of two configurations: `before` and `after` are null for a missing value."""
+
+    path: str
+    before: Any
+    after: Any
+
+
+class VersionDiff(TypedDict):
+    """The differences of two versions of a component, by path."""
+
+    before: VersionRecord
+    after: VersionRecord
+    changes: list[ChangeRecord]
 
 
 COMPONENT_RECORDS: dict[ComponentKind, Any] = {

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from agentctl.records.audit import AuditMeta
+from agentctl.records.audit import CursorMeta
 
 ErasureKind = Literal["delete", "anonymise", "keep"]
 """The fate of the rows of a table in an erasure."""
@@ -66,7 +66,7 @@ class PersonalRowsPage(TypedDict):
     """A page of rows of a person; their members depend on the part (docs/personal-data.md)."""
 
     data: list[dict[str, Any]]
-    meta: AuditMeta
+    meta: CursorMeta
 
 
 class RewrittenFile(TypedDict):

@@ -8,6 +8,7 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
+from agentctl.records.audit import CursorMeta
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import Timestamp
 
@@ -34,17 +35,11 @@ class IdleSession(TypedDict):
     state: IdleState
 
 
-class IdleMeta(TypedDict):
-    """The position of the next page."""
-
-    next_cursor: str | None
-
-
 class IdlePage(TypedDict):
     """A page of idle sessions, those that were not used for longest first."""
 
     data: list[IdleSession]
-    meta: IdleMeta
+    meta: CursorMeta
 
 
 class PruneRecord(TypedDict):

@@ -43,6 +43,8 @@ class ComponentOperationIds(NamedTuple):
     get_approval: str = "get_{}_approval"
     get_receipt: str = "get_{}_approval_receipt"
     decide_approval: str = "decide_{}_approval"
+    get_versions: str = "get_{}_versions"
+    get_version_diff: str = "get_{}_version_diff"
 
 
 @cache

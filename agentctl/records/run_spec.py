@@ -80,6 +80,8 @@ class RunSpec:
         durable: True if its steps are stored, so that another process can go on with it.
         origin: the run that a root run repeats; None for none.
         trace: its place in a trace (`trace_context.RunTrace.text`); None if it is not traced.
+        version: the version of its component (docs/versions.md); None if it is not known. The
+            member of a library of agents has that of the agent in code.
     """
 
     run_id: str
@@ -111,6 +113,7 @@ class RunSpec:
     durable: bool = False
     origin: Origin | None = None
     trace: str | None = None
+    version: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object that a checkpoint keeps: without `dependencies`."""
@@ -137,6 +140,7 @@ class RunSpec:
         *,
         time_limit: float,
         keeps_input: bool = False,
+        version: str | None,
     ) -> RunSpec:
         """Return the specification of the run of a member or a step below this run.
 
@@ -144,6 +148,7 @@ class RunSpec:
 
         Args:
             keeps_input: True gives the run the `input_object` of this one.
+            version: that of the member or the step.
         """
         return replace(
             self,
@@ -162,6 +167,7 @@ class RunSpec:
             earlier_messages=(),
             origin=None,
             time_limit=time_limit,
+            version=version,
         )
 
     @property

@@ -100,7 +100,8 @@ class RunRecord(TypedDict):
     `paused_at` is the time of its last pause, and `approvals` are what it waits or waited for, with
     those of its members. `spans` are the parts of the run with their times, open ones in a live
     run. `request_id` is that of the request that started it, members' runs included. `trace_id` is
-    the trace of its first leg; null if it was not traced. `input` is the message, or without one
+    the trace of its first leg; null if it was not traced. `version` is that of the component that
+    answered; null if it is not known. `input` is the message, or without one
     the JSON text of `input_object`. `input_object` is the object `input`
     of the request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
     is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
@@ -141,6 +142,7 @@ class RunRecord(TypedDict):
     late_result: LateResult | None
     holding: list[str] | None
     request_id: str | None
+    version: str | None
     trace_id: str | None
     origin_run_id: str | None
     origin_kind: OriginKind | None
@@ -269,7 +271,8 @@ class RunState(LastRunState):
     """The state of a run, without its content.
 
     `queued_at` is the time at which it began to wait in the queue, None if it never did;
-    `queue_turn` is None unless a server may begin it (`repositories.queue`).
+    `queue_turn` is None unless a server may begin it (`repositories.queue`). `version` is that of
+    its component, None if it is not known.
     """
 
     parent_run_id: str | None
@@ -281,6 +284,7 @@ class RunState(LastRunState):
     cancel_reason: str | None
     queued_at: int | None
     queue_turn: int | None
+    version: str | None
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import Timestamp
 
-UsageKey = Literal["day", "user", "component", "model"]
+UsageKey = Literal["day", "user", "component", "model", "version"]
 """The parts of the key of a group of sums."""
 
 Step = Literal["hour", "day"]
@@ -52,6 +52,7 @@ class UsageRow(UsageCounts):
     component_type: NotRequired[ComponentKind]
     component_id: NotRequired[str]
     model: NotRequired[str | None]
+    version: NotRequired[str]
 
 
 class UsageReport(TypedDict):
@@ -104,12 +105,13 @@ class OverviewPoint(OverviewCounts):
 
 
 class OverviewGroup(OverviewCounts):
-    """The sums of one component, model or user."""
+    """The sums of one component, model, user or version."""
 
     user_id: NotRequired[str | None]
     component_type: NotRequired[ComponentKind]
     component_id: NotRequired[str]
     model: NotRequired[str | None]
+    version: NotRequired[str]
 
 
 class WaitingRecord(TypedDict):
@@ -129,7 +131,7 @@ class OverviewRecord(TypedDict):
     since: Timestamp
     before: Timestamp
     step: Step
-    by: Literal["user", "component", "model"]
+    by: Literal["user", "component", "model", "version"]
     total: OverviewCounts
     points: list[OverviewPoint]
     groups: int

@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from agentctl import errors
 from agentctl.auth.audit_chain import sign_head
 from agentctl.auth.statements import StatementKey
 from agentctl.config.settings import Audit
-from agentctl.interface.requests import MAXIMUM_LIMIT
 from agentctl.interface.requests.audit import AuditFilter, AuditHeadFilter
 from agentctl.records.audit import AuditHeadPage, AuditHeadRecord, AuditPage, AuditRecord
 from agentctl.records.document import Document, build_document
@@ -27,7 +25,7 @@ from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.records.validation import check_texts
 from agentctl.service.family import OperationFamily
 from agentctl.service.json_texts import RecordWriter
-from agentctl.service.paging import pack_cursor, unpack_cursor
+from agentctl.service.paging import build_number_cursor, parse_number_cursor
 from agentctl.store.database import Database
 from agentctl.store.repositories import audit, audit_heads
 from agentctl.store.repositories.audit import AuditRow
@@ -63,19 +61,19 @@ class AuditOperations(OperationFamily):
     async def get_audit(self, filter: AuditFilter) -> Document[AuditPage]:
         async with self.audit("get_audit"):
             check_texts(principal=filter.principal, operation=filter.operation)
-            before = _parse_cursor("audit", filter.limit, filter.cursor)
+            before = parse_number_cursor("audit", filter.limit, filter.cursor)
             work = audit.list_page(filter, before)
             page = await self.hosting.audit_log.database.read(work, size="large")
             return build_document(
                 AuditPage(
                     data=[build_entry(row) for row in page.rows],
-                    meta={"next_cursor": _build_cursor("audit", page.next)},
+                    meta={"next_cursor": build_number_cursor("audit", page.next)},
                 )
             )
 
     async def get_audit_heads(self, filter: AuditHeadFilter) -> Document[AuditHeadPage]:
         async with self.audit("get_audit_heads"):
-            before = _parse_cursor("audit-heads", filter.limit, filter.cursor)
+            before = parse_number_cursor("audit-heads", filter.limit, filter.cursor)
             work = audit_heads.list_page(before or audit.LAST_NUMBER, filter.limit + 1)
             rows = await self.hosting.audit_log.database.read(work, size="large")
             page = rows[: filter.limit]
@@ -83,7 +81,7 @@ class AuditOperations(OperationFamily):
             return build_document(
                 AuditHeadPage(
                     data=[_HEAD.build(row, {}) for row in page],
-                    meta={"next_cursor": _build_cursor("audit-heads", following)},
+                    meta={"next_cursor": build_number_cursor("audit-heads", following)},
                 )
             )
 
@@ -92,24 +90,6 @@ def build_entry(row: AuditRow) -> AuditRecord:
     """Return the record of an entry, which its signed head covers."""
     record: AuditRecord = _ENTRY.build(row, {"via": "local" if row.via == "local" else "http"})
     return record
-
-
-def _build_cursor(noun: str, before: int | None) -> str | None:
-    return None if before is None else pack_cursor(f"{noun}:{before}")
-
-
-def _parse_cursor(noun: str, limit: int, cursor: str | None) -> int | None:
-    """Return the number before which a page begins; None for the newest rows."""
-    if not 1 <= limit <= MAXIMUM_LIMIT:
-        raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
-
-    def parse(text: str) -> int:
-        digits = text.removeprefix(f"{noun}:")
-        if digits == text or not 1 <= len(digits) <= 18:
-            raise ValueError
-        return int(digits)
-
-    return None if cursor is None else unpack_cursor(cursor, parse)
 
 
 class HeadSigner:

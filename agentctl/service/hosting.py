@@ -31,6 +31,7 @@ from agentctl.runs.life.cancel import Canceller
 from agentctl.runs.life.changes import DatabaseChanges
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.life.prices import Prices
+from agentctl.runs.life.versions import StoredVersions
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runtime.components.catalog import Catalog
 from agentctl.service.audit_log import AuditLog
@@ -178,6 +179,7 @@ class Hosting:
     audit_log: AuditLog
     deliveries: Deliveries
     readiness: Readiness
+    versions: StoredVersions
     prices: Prices
     budgets: Budgets
     rate_limits: RateLimiter

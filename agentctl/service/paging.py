@@ -35,10 +35,12 @@ def check_run_filter(filter: RunFilter) -> None:
     if filter.live and filter.status is not None:
         raise errors.ValidationFailed("live and status exclude each other: give one of them")
     bounds = (filter.created_after, filter.finished_after, filter.session_id)
-    if filter.model is not None and bounds == (None, None, None):
-        # No index has the model, because the end of every run would write it.
+    # No index has them, because every run would write it.
+    unindexed = {"model": filter.model, "version": filter.version}
+    named = next((name for name, value in unindexed.items() if value is not None), None)
+    if named is not None and bounds == (None, None, None):
         raise errors.ValidationFailed(
-            "model needs created_after, finished_after or session_id",
+            f"{named} needs created_after, finished_after or session_id",
             hint="name a time: --newer-than 7d",
         )
     check_texts(
@@ -46,6 +48,7 @@ def check_run_filter(filter: RunFilter) -> None:
         session_id=filter.session_id,
         user_id=filter.user_id,
         model=filter.model,
+        version=filter.version,
         error_code=filter.error_code,
     )
     check_run_view(filter.form)
@@ -141,6 +144,25 @@ def unpack_cursor(cursor: str, parse: Callable[[str], T]) -> T:
         raise errors.ValidationFailed(
             "cursor must be the next_cursor of an earlier response"
         ) from None
+
+
+def build_number_cursor(noun: str, before: int | None) -> str | None:
+    """Return the cursor of a page of a list by numbers; None for none."""
+    return None if before is None else pack_cursor(f"{noun}:{before}")
+
+
+def parse_number_cursor(noun: str, limit: int, cursor: str | None) -> int | None:
+    """Return the number before which a page begins; None for the newest rows."""
+    if not 1 <= limit <= MAXIMUM_LIMIT:
+        raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
+
+    def parse(text: str) -> int:
+        digits = text.removeprefix(f"{noun}:")
+        if digits == text or not 1 <= len(digits) <= 18:
+            raise ValueError
+        return int(digits)
+
+    return None if cursor is None else unpack_cursor(cursor, parse)
 
 
 def check_run_view(view: RunView) -> None:

@@ -36,6 +36,7 @@ from agentctl.runs.life.engine import KeyedRun, QueuedRun, StartedRun
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.states import CLIENT_DISCONNECTED, Ending
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.versions import find_version
 from agentctl.service import documents, paging
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.budgets import check_start
@@ -244,6 +245,7 @@ class RunOperations(OperationFamily):
         call.add_created("run", submission.spec.run_id)
         note = await self.prepare_keyed_entry(call, database, submission.idempotency)
         await check_start(self.hosting, self.principal, database, submission)
+        await self.hosting.versions.store((submission.component,))
         with call.change():
             return await self.hosting.engine.submit(replace(submission, extra_write=note))
 
@@ -304,6 +306,7 @@ class RunOperations(OperationFamily):
             request_id=self._request_id,
             actor=self.principal.actor,
             durable=component.durable,
+            version=find_version(self.hosting.catalog, component),
         )
 
         return Submission(

@@ -16,6 +16,7 @@ from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
 from agentctl.interface.operations import Operations
+from agentctl.records.kinds import KINDS
 from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.jobs.sweep import sweep_dead_workers
@@ -25,6 +26,7 @@ from agentctl.runs.life.cancel import Canceller
 from agentctl.runs.life.changes import DatabaseChanges, watch_cancel_requests
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.life.prices import Prices
+from agentctl.runs.life.versions import StoredVersions
 from agentctl.runs.workers.lease import SweepLease
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runs.workers.worker import Worker
@@ -47,6 +49,7 @@ from agentctl.service.retention import RetentionOperations
 from agentctl.service.run_parts import RunPartOperations
 from agentctl.service.sessions import SessionOperations
 from agentctl.service.usage import UsageOperations
+from agentctl.service.versions import VersionOperations
 from agentctl.service.webhooks import WebhookOperations
 from agentctl.store.databases import Databases
 from agentctl.store.schema import describe_newer
@@ -75,6 +78,7 @@ class ServiceOperations(
     AuthorizationOperations,
     BudgetOperations,
     UsageOperations,
+    VersionOperations,
     WebhookOperations,
     Operations,
 ):
@@ -118,6 +122,8 @@ class Service:
                 _log.warning("database %s: %s", database.id, describe_newer(database.version))
         log_startup_warnings(self.settings)
         prepare_components(self.hosting.catalog)
+        for kind in KINDS:
+            await self.hosting.versions.store(self.hosting.catalog.components(kind).values())
         if (tracer := self.hosting.engine.tracer) is not None:
             tracer.install()
         self.hosting.catalog.mcp.start()
@@ -191,8 +197,8 @@ class Service:
             hosting = Hosting(
                 settings, databases, catalog, engine, canceller, changes, monitor, accounts,
                 audit_log=audit_log, deliveries=deliveries, readiness=readiness,
-                prices=prices, sums=sums, budgets=budgets,
-                backups=BackupSchedule(settings), jobs=jobs,
+                versions=StoredVersions(catalog, databases), prices=prices, sums=sums,
+                budgets=budgets, backups=BackupSchedule(settings), jobs=jobs,
                 rate_limits=RateLimiter(settings.rate_limits),
                 background=background, verifier=build_verifier,
                 statement_key=functools.cache(lambda: _load_statement_key(settings)),

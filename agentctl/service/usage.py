@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast, get_args
 
 from agentctl import errors
@@ -40,6 +41,7 @@ _COLUMNS: Mapping[UsageKey, tuple[str, ...]] = {
     "user": ("user_id",),
     "component": ("component_type", "component_id"),
     "model": ("model",),
+    "version": ("version",),
 }
 
 _Groups = dict[tuple[Value, ...], Sums]
@@ -54,6 +56,7 @@ class UsageOperations(OperationFamily):
             if not set(by) <= set(get_args(UsageKey)):
                 raise errors.ValidationFailed(f"by must be any of {', '.join(get_args(UsageKey))}")
             scope = self._build_scope("day", filter, DEFAULT_DAYS * DAY)
+            self._check_versions(scope, by)
             columns = [column for key in by for column in _COLUMNS[key]]
             database = self.lookups.database(filter.db_id)
             groups, total = await self.hosting.prices.run(
@@ -84,6 +87,7 @@ class UsageOperations(OperationFamily):
                     f"the period must have at most {MAXIMUM_POINTS} {filter.step}s"
                 )
 
+            self._check_versions(scope, (filter.by,))
             database = self.lookups.database(filter.db_id)
             found = await self.hosting.prices.run(
                 lambda cost_of: _read_overview(scope, filter, cost_of), database.read
@@ -123,7 +127,10 @@ class UsageOperations(OperationFamily):
     ) -> UsageScope:
         if not 1 <= filter.limit <= MAXIMUM_GROUPS:
             raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_GROUPS}")
-        check_texts(component_id=filter.component_id, model=filter.model, user_id=filter.user_id)
+        check_texts(
+            component_id=filter.component_id, model=filter.model, user_id=filter.user_id,
+            version=filter.version,
+        )  # fmt: skip
         length = PERIODS[step]
         # The last hour or day is whole, so that the present one is part of it.
         end = now() + 1 if filter.before is None else filter.before
@@ -140,7 +147,17 @@ class UsageOperations(OperationFamily):
             component_type=filter.component_type,
             component_id=filter.component_id,
             model=filter.model,
+            version=filter.version,
         )
+
+    def _check_versions(self, scope: UsageScope, by: Sequence[UsageKey]) -> None:
+        """Refuse sums of versions of single users: there are none."""
+        is_of_users = bool(scope.users) or "user" in by
+        if is_of_users and (scope.version is not None or "version" in by):
+            raise errors.ValidationFailed(
+                "version counts the runs of all users together: it cannot be combined with users,"
+                " and needs a caller who sees the data of all users"
+            )
 
 
 @unit
@@ -148,7 +165,8 @@ def _read_report(
     scope: UsageScope, columns: Sequence[str], cost_of: CostOf
 ) -> Steps[tuple[_Groups, Sums]]:
     """Read the largest groups, and the sum of all."""
-    groups = yield from usage_reads.read_groups(scope, columns, cost_of)
+    grouped = replace(scope, by_version="version" in columns)
+    groups = yield from usage_reads.read_groups(grouped, columns, cost_of)
     total = yield from usage_reads.read_groups(scope, (), cost_of)
     return groups, total.get((), Sums())
 
@@ -168,6 +186,9 @@ def _read_overview(
         users = [str(user) for (user,) in _select(counters, filter.limit)]
         of_groups = yield from usage_reads.read_sums(scope, cost_of, users)
         count = len(counters)
+    elif filter.by == "version":
+        grouped = replace(scope, by_version=True)
+        of_groups = yield from usage_reads.read_sums(grouped, cost_of)
     groups = _group(of_groups, columns)
     listed = {group: groups[group] for group in _select(groups, filter.limit)}
     waiting = yield from usage_reads.count_approvals(scope.visibility)

@@ -248,6 +248,8 @@ def describe_details(run: Record) -> Iterator[tuple[str, str]]:
         yield f"{origin.kind} of", f"{origin.run_id}, {origin.place}"
     if run.get("member_runs"):
         yield "member runs", clean_line(", ".join(map(str, run["member_runs"])))
+    if run.get("version"):
+        yield "version", clean_line(run["version"])
     if run.get("trace_id"):
         yield "trace", clean_line(run.get(TRACE_URL) or run["trace_id"])
     yield from describe_objects(run, SESSION_OBJECTS[1:])

@@ -64,6 +64,7 @@ def publish_run(outbox: Outbox, run_id: str) -> Steps[None]:
         "session_id": run.session_id,
         "component_type": run.component_type,
         "component_id": run.component_id,
+        "version": run.version,
         "user_id": run.user_id,
         "status": run.status,
         "error_code": run.error_code,

@@ -22,6 +22,7 @@ SHORT = {
     "agentctl.records.authorization": "one record per resource",
     "agentctl.records.log_context": "context variables, used by every part",
     "agentctl.records.rate_limited_log": "a logger that several parts use",
+    "agentctl.interface.operations.components": "declarations of one part of the operations",
     "agentctl.interface.operations.personal_data": "declarations of one part of the operations",
     "agentctl.interface.requests.personal_data": "requests of one part of the operations",
     "agentctl.interface.requests.repeats": "requests of one part of the operations",

@@ -63,6 +63,8 @@ CONTRACT = {
     "get_agent_approval": "approvals:<id>:read",
     "get_agent_approval_receipt": "approvals:<id>:read",
     "decide_agent_approval": "approvals:<id>:write",
+    "get_agent_versions": "agents:<id>:read",
+    "get_agent_version_diff": "agents:<id>:read",
     "get_teams": "teams:read",
     "get_team": "teams:<id>:read",
     "create_team_run": "teams:<id>:run",
@@ -78,6 +80,8 @@ CONTRACT = {
     "get_team_approval": "approvals:<id>:read",
     "get_team_approval_receipt": "approvals:<id>:read",
     "decide_team_approval": "approvals:<id>:write",
+    "get_team_versions": "teams:<id>:read",
+    "get_team_version_diff": "teams:<id>:read",
     "get_workflows": "workflows:read",
     "get_workflow": "workflows:<id>:read",
     "create_workflow_run": "workflows:<id>:run",
@@ -93,6 +97,8 @@ CONTRACT = {
     "get_workflow_approval": "approvals:<id>:read",
     "get_workflow_approval_receipt": "approvals:<id>:read",
     "decide_workflow_approval": "approvals:<id>:write",
+    "get_workflow_versions": "workflows:<id>:read",
+    "get_workflow_version_diff": "workflows:<id>:read",
     "get_sessions": "sessions:read",
     "create_session": "sessions:write",
     "delete_sessions": "sessions:delete",
@@ -323,6 +329,8 @@ def test_component_kinds_have_operation_ids() -> None:
         "get_team_approval",
         "get_team_approval_receipt",
         "decide_team_approval",
+        "get_team_versions",
+        "get_team_version_diff",
     )
 
 

@@ -49,7 +49,7 @@ def test_an_unknown_option_gets_a_suggestion(agentctl: Agentctl) -> None:
         ),
         (["sessions", "lst"], "error: no such command 'lst'\n\nhint: did you mean 'list'?\n"),
         (
-            ["runs", "list", "--version"],
+            ["sessions", "list", "--version"],
             "error: no such option: --version\n"
             "\nhint: give it before the command, directly after agentctl\n",
         ),

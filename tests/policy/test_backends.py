@@ -19,6 +19,7 @@ from agentctl.interface.operations import ROUTES, Operations
 from agentctl.interface.requests import (
     BulkDeletion,
     CancelRequest,
+    DiffFilter,
     ExplainRequest,
     NewSession,
     Page,
@@ -28,6 +29,7 @@ from agentctl.interface.requests import (
     SessionFilter,
     SessionLocator,
     SessionPatch,
+    VersionFilter,
 )
 from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
@@ -201,6 +203,16 @@ def approval_rows_of_component(kind: ComponentKind, name: str) -> Iterator[Row]:
     ids, path = operation_ids(kind), f"/{KINDS[kind].path}/{name}"
     approval = f"{path}/approvals/{ABSENT_RUN}"
     yield Row(ids.get_approval, f"GET {approval}", lambda p: p.get_approval(kind, name, ABSENT_RUN))
+    yield Row(
+        ids.get_versions,
+        f"GET {path}/versions",
+        lambda p: p.get_versions(kind, name, VersionFilter()),
+    )
+    yield Row(
+        ids.get_version_diff,
+        f"GET {path}/versions/diff",
+        lambda p: p.get_version_diff(kind, name, DiffFilter()),
+    )
     receipt = f"GET {approval}/receipt"
     yield Row(ids.get_receipt, receipt, lambda p: p.get_receipt(kind, name, ABSENT_RUN))
     yield Row(

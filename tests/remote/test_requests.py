@@ -14,6 +14,7 @@ from agentctl.interface.operations.runs import RunDeclarations
 from agentctl.interface.requests import (
     BulkDeletion,
     CancelRequest,
+    DiffFilter,
     ExplainRequest,
     NewSession,
     Page,
@@ -24,6 +25,7 @@ from agentctl.interface.requests import (
     SessionLocator,
     SessionPatch,
     SessionRunsQuery,
+    VersionFilter,
 )
 from agentctl.interface.requests.accounts import AccountFilter, Grant, NewAccount
 from agentctl.interface.requests.approvals import ApprovalFilter, ContinueRequest, Ruling
@@ -95,6 +97,14 @@ READS: list[tuple[Call, str]] = [
     ),
     (lambda o: o.get_approval("agent", "x", "a/b"), "/agents/x/approvals/a%2Fb"),
     (lambda o: o.get_receipt("agent", "x", "a/b"), "/agents/x/approvals/a%2Fb/receipt"),
+    (
+        lambda o: o.get_versions("agent", "x", VersionFilter(5, "c")),
+        "/agents/x/versions?limit=5&cursor=c",
+    ),
+    (
+        lambda o: o.get_version_diff("team", "x", DiffFilter("a", "b")),
+        "/teams/x/versions/diff?before=a&after=b",
+    ),
     (lambda o: o.get_run("r", db_id="d"), "/runs/r?db_id=d"),
     (
         lambda o: o.list_component_runs("team", "t", RunFilter(status="ERROR", page=PAGE)),

@@ -230,7 +230,7 @@ async def test_a_serving_process_adds_ended_runs_to_the_sums(deployment: Deploym
 
         async def is_added() -> bool:
             rows = await database.read(_count_rows())
-            return rows["usage_ends"] == 0 and rows["usage_daily"] == 2
+            return rows["usage_ends"] == 0 and rows["usage_daily"] == 3
 
         await wait_until(is_added)
 

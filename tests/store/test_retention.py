@@ -26,6 +26,7 @@ MARKER = "mark-7f3a"
 KEPT = {
     "audit_heads": "covers the audit log",
     "audit_log": "the audit log is evidence, and has its own age",
+    "component_versions": "configurations",
     "copy_changes": "keys of rows that a copy of the database has to look at again",
     "copy_state": "a copy of the database",
     "copy_tables": "a copy of the database",

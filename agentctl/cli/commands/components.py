@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any
 
 from agentctl.cli.help import CommandApp
+from agentctl.cli.lists import ListOutput
 from agentctl.cli.parameters import argument, complete_values
-from agentctl.cli.show.output import FieldsOutput
+from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.target import Target, with_target
+from agentctl.interface.requests import DiffFilter, VersionFilter
+from agentctl.records.components import ChangeRecord, VersionPage
+from agentctl.records.document import Document
 from agentctl.records.kinds import KINDS, ComponentKind, Record
 
 ComponentId = Annotated[
@@ -49,6 +54,35 @@ _COLUMNS: dict[ComponentKind, list[Column]] = {
 }
 
 
+_VERSIONS = [
+    Column("version"),
+    Column("first_seen_at"),
+    Column("is_current"),
+    Column("configuration", look="text"),
+]
+
+
+def describe_changes(changes: Iterable[ChangeRecord]) -> Iterator[str]:
+    """Yield the lines that show the differences of two versions."""
+    from difflib import unified_diff
+
+    for change in changes:
+        yield str(change["path"])
+        before, after = _split_value(change["before"]), _split_value(change["after"])
+        for line in list(unified_diff(before, after, n=1, lineterm=""))[2:]:
+            if not line.startswith("@@"):
+                yield f"  {line[:1]} {line[1:]}"
+
+
+def _split_value(value: Any) -> list[str]:
+    import json
+
+    if value is None:
+        return []
+    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    return text.splitlines() or [""]
+
+
 def _build_group(kind: ComponentKind) -> CommandApp:
     names = KINDS[kind]
     columns = [
@@ -84,6 +118,42 @@ def _build_group(kind: ComponentKind) -> CommandApp:
         if kind != "team":
             all_columns.append(Column("input_schema", look="text"))
         out.show_record(document, all_columns, names.id_field)
+
+    @group.command(
+        "versions",
+        help=f"List the versions of one {kind}, newest first.",
+        epilog=f"Example: agentctl {names.path} versions {_EXAMPLES[kind]}",
+    )
+    @with_target()
+    async def list_versions(
+        target: Target, out: ListOutput, component_id: ComponentId, filter: VersionFilter
+    ) -> None:
+        async def read(filter: VersionFilter) -> Document[VersionPage]:
+            return await target.operations.get_versions(kind, component_id, filter)
+
+        await out.show(target, read, filter, _VERSIONS, "version", noun="versions")
+
+    @group.command(
+        "diff",
+        help=f"Show what two versions of one {kind} differ in; by default the two newest.",
+        epilog=f"Example: agentctl {names.path} diff {_EXAMPLES[kind]}",
+    )
+    @with_target()
+    async def show_diff(
+        target: Target,
+        out: CommandOutput,
+        component_id: ComponentId,
+        before: str | None = argument("[OLD]", "Earlier version", default=None),
+        after: str | None = argument("[NEW]", "Later version", default=None),
+    ) -> None:
+        document = await target.operations.get_version_diff(
+            kind, component_id, DiffFilter(before, after)
+        )
+        if not out.is_table:
+            out.show_record(document, [Column("changes")], "changes")
+            return
+        for line in describe_changes(document.value["changes"]):
+            write_line(line)
 
     return group
 

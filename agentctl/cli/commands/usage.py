@@ -1,4 +1,4 @@
-"""`agentctl usage`: tokens and cost by day, user, component or model, and an overview of runs."""
+"""`agentctl usage`: tokens and cost by day, user, component, model or version, and an overview."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ _GROUPS: Mapping[UsageKey, tuple[str, ...]] = {
     "user": ("user_id",),
     "component": ("component_type", "component_id"),
     "model": ("model",),
+    "version": ("version",),
 }
 _TIMES = ("first_token", "duration")
 
@@ -53,7 +54,8 @@ async def show_usage(
     group_by: str | None = option(
         "--by",
         "FIELDS",
-        "day, user, component or model; several with commas (default: day, with --plot component)",
+        "day, user, component, model or version; several with commas (default: day, with --plot"
+        " component)",
     ),
     plot: bool = flag("--plot", "Draw runs, failures, times, tokens and cost over time"),
     step: Step | None = option("--step", "STEP", "With --plot: hour or day"),
@@ -76,7 +78,7 @@ async def show_usage(
         )
         return
     if len(by) > 1 or by == ("day",):
-        raise UsageError("--plot needs --by component, --by model or --by user")
+        raise UsageError("--plot needs --by component, model, user or version")
     shared = {name: getattr(matching, name) for name in UsageFilter.__slots__ if name != "by"}
     wanted = OverviewFilter(**shared, step=step or "hour", by=cast(Any, (*by, "component")[0]))
     is_picture = output is None and fields is None

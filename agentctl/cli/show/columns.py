@@ -215,7 +215,7 @@ RUN = [
     Column("waits_for", _describe_wait),
     Column("input_object"),
     *plain_columns("queued_at", "queue_position"),
-    *plain_columns("origin_run_id", "origin_kind", "origin_at", "trace_id"),
+    *plain_columns("origin_run_id", "origin_kind", "origin_at", "trace_id", "version"),
 ]
 MESSAGES = Columns(
     tsv=plain_columns("number", "role", "content", "tool_name", "tool_call_id", "origin_run_id"),

@@ -15,15 +15,10 @@ from collections.abc import AsyncIterator, Mapping
 from functools import cache
 from typing import Annotated, Any
 
-from agentctl.interface.declarations import (
-    Path,
-    Query,
-    component_operation,
-    list_declarations,
-    operation,
-)
+from agentctl.interface.declarations import Path, Query, list_declarations, operation
+from agentctl.interface.operations.components import ComponentDeclarations
 from agentctl.interface.operations.personal_data import PersonalDataDeclarations
-from agentctl.interface.operations.runs import ComponentId, RunDeclarations, RunId
+from agentctl.interface.operations.runs import RunDeclarations, RunId
 from agentctl.interface.requests import (
     DEFAULT_LOCATOR,
     FIRST_RUNS,
@@ -53,10 +48,8 @@ from agentctl.interface.requests.webhooks import DeliveryFilter
 from agentctl.records.accounts import AccountPage, NewAccountRecord
 from agentctl.records.audit import AuditHeadPage, AuditPage
 from agentctl.records.authorization import ExplainRecord
-from agentctl.records.components import COMPONENT_LISTS, COMPONENT_RECORDS
 from agentctl.records.document import Document
 from agentctl.records.items import RunViews
-from agentctl.records.kinds import ComponentKind
 from agentctl.records.memories import MemoryPage, MemoryRecord
 from agentctl.records.retention import IdlePage, PruneRecord
 from agentctl.records.routes import PAGE_ROUTES, Route, RouteTable
@@ -90,7 +83,7 @@ _SESSION = "/sessions/{session_id}"
 _MEMORY = "/memories/{memory_id}"
 
 
-class Operations(RunDeclarations, PersonalDataDeclarations):
+class Operations(ComponentDeclarations, RunDeclarations, PersonalDataDeclarations):
     """The operations of one principal. They raise `errors.AgentctlError`.
 
     The docstring of a method is its text in the OpenAPI document.
@@ -151,17 +144,6 @@ class Operations(RunDeclarations, PersonalDataDeclarations):
         remedy.
         No part of the token is returned, logged or stored.
         """
-
-    @component_operation("list", "GET", records=COMPONENT_LISTS)
-    async def get_components(self, kind: ComponentKind) -> Document[list[Any]]:
-        """List components.
-
-        All configured components that the caller can read.
-        """
-
-    @component_operation("get", "GET", "/{component_id}", records=COMPONENT_RECORDS)
-    async def get_component(self, kind: ComponentKind, component_id: ComponentId) -> Document[Any]:
-        """Get a component."""
 
     @operation("GET", _SESSION, tag="Sessions", summaries=SessionHead)
     async def get_session_by_id(

@@ -251,10 +251,33 @@ class RunFilter:
         Query("Only ended runs that called this model first; needs a time, or a session"),
         Option("--model", "ID", "Filter ended runs by the model that they called first"),
     ] = None
+    version: Annotated[
+        str | None,
+        Query("Only runs of this version of their component; needs a time, or a session"),
+        Option("--version", "VERSION", "Filter by version of the component"),
+    ] = None
     parent: ParentFilter = None
     metadata: MetadataFilter = ()
     tag: TagFilter = ()
     error: ErrorFilter = None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFilter:
+    """A page of the versions of a component, newest first."""
+
+    limit: Limit = DEFAULT_LIMIT
+    cursor: Annotated[PageCursor, CURSOR_OPTION] = None
+
+
+@dataclass(frozen=True, slots=True)
+class DiffFilter:
+    """The two versions that are compared."""
+
+    before: Annotated[
+        str | None, Query("The earlier version; by default the one before the newest")
+    ] = None
+    after: Annotated[str | None, Query("The later version; by default the newest")] = None
 
 
 @dataclass(frozen=True, slots=True)

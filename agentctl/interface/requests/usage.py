@@ -36,6 +36,11 @@ _Model = Annotated[
     Query("Only of this model: its id in the configuration, or the name that a library reports"),
     Option("--model", "ID", "Filter by model"),
 ]
+_Version = Annotated[
+    str | None,
+    Query("Only runs of this version of their component, of all users"),
+    Option("--version", "VERSION", "Filter by version of the component"),
+]
 _Limit = Annotated[
     int,
     Query("Maximum number of groups, the largest ones", ge=1, le=MAXIMUM_GROUPS),
@@ -49,7 +54,9 @@ class UsageFilter:
 
     by: Annotated[
         tuple[UsageKey, ...],
-        Query("Groups: any of `day`, `user`, `component` and `model`, separated by commas"),
+        Query(
+            "Groups: any of `day`, `user`, `component`, `model` and `version`, separated by commas"
+        ),
     ] = ("day",)
     since: _Since = None
     before: _Before = None
@@ -59,6 +66,7 @@ class UsageFilter:
     user_id: UserId = None
     db_id: DatabaseId = None
     limit: _Limit = 100
+    version: _Version = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ class OverviewFilter:
 
     step: Annotated[Step, Query("`hour`: by default of the last day; `day`: of 30 days")] = "hour"
     by: Annotated[
-        Literal["user", "component", "model"], Query("What the groups have in common")
+        Literal["user", "component", "model", "version"], Query("What the groups have in common")
     ] = "component"
     since: _Since = None
     before: _Before = None
@@ -77,3 +85,4 @@ class OverviewFilter:
     user_id: UserId = None
     db_id: DatabaseId = None
     limit: _Limit = 20
+    version: _Version = None

@@ -47,6 +47,7 @@ from agentctl.runs.workers.worker import Worker
 from agentctl.runtime.causes import CauseReader
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.components.versions import find_version
 from agentctl.store.database import Database, Work
 from agentctl.store.databases import Databases
 from agentctl.work.tasks import Tasks, retry_while_unavailable
@@ -123,7 +124,7 @@ class Engine:
         # All tasks that write to the databases: starts, supervisors and ends of runs.
         self._run_tasks = Tasks()
         self._search_tasks = Tasks()
-        self._members = Members(self, self._run_tasks)
+        self._members = Members(self, self._run_tasks, catalog)
         self.shared: dict[str, Any] = {
             "databases": databases,
             "limits": settings.limits,
@@ -391,6 +392,7 @@ class Engine:
             time_limit=self._settings.runs.timeout_seconds,
             tool_timeout=self._settings.runs.tool_timeout_seconds,
             request_id=request_id,
+            version=find_version(self._catalog, component),
         )
         spec = build_background_spec(base, "summary", planned[1])
         return await self._start_background_run(spec, component)

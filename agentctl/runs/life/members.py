@@ -30,6 +30,8 @@ from agentctl.runs.life.admission import RunLost, admit_child_run, admit_durable
 from agentctl.runs.life.live import LiveRun, ReportedRun
 from agentctl.runs.states import Ending, Pause
 from agentctl.runtime.component import Component
+from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.components.versions import find_version
 from agentctl.runtime.context import MemberResult, MemberStatus
 from agentctl.runtime.transcript.spans import SPAN_STATUSES, Span
 from agentctl.work.run_scope import CurrentCall, outside_run
@@ -47,8 +49,9 @@ R = TypeVar("R", bound=LiveRun)
 class Members:
     """Starts the runs of members and steps of this process."""
 
-    def __init__(self, host: legs.LegHost, run_tasks: Tasks) -> None:
+    def __init__(self, host: legs.LegHost, run_tasks: Tasks, catalog: Catalog) -> None:
         self._host = host
+        self._catalog = catalog
         self._run_tasks = run_tasks
         self._slots = MemberSlots()
 
@@ -84,6 +87,7 @@ class Members:
             if parent.component.kind == "team"
             else parent.spec.time_limit,
             keeps_input=keeps_input,
+            version=find_version(self._catalog, component),
         )
         async with self._slots.hold(parent):
             parent.checkpoint()
@@ -207,8 +211,9 @@ class Members:
             call_id: the tool call of the parent that started it.
         """
         spec = parent.spec.build_member_spec(
-            new_id(), component.kind, component.id, message, time_limit=parent.spec.time_limit
-        )
+            new_id(), component.kind, component.id, message,
+            time_limit=parent.spec.time_limit, version=parent.spec.version,
+        )  # fmt: skip
         # The journal of its parent has its calls.
         spec = replace(spec, durable=False)
         spans = parent.transcript.spans

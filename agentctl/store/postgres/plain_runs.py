@@ -175,7 +175,7 @@ _ENDED = (
     " AND (parent_run_id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM sessions"
     " WHERE sessions.session_id = runs.session_id AND has_queue = 1))"
     " RETURNING run_id, session_id, seq, parent_run_id, user_id, component_type, component_id,"
-    " status, error_code, created_at, finished_at, model, metrics, model_metrics,"
+    " status, error_code, created_at, finished_at, model, metrics, model_metrics, version,"
     " EXISTS (SELECT 1 FROM runs AS later"
     " WHERE later.session_id = runs.session_id AND later.seq > runs.seq"
     " AND later.parent_run_id IS NULL) AS is_older"

@@ -87,6 +87,7 @@ PERSONAL_TABLES = (
 OTHER_TABLES = frozenset(
     {
         "audit_heads",
+        "component_versions",
         "copy_changes",
         "copy_state",
         "copy_tables",

@@ -81,7 +81,9 @@ def list_page(
 
 
 def _match_unindexed(filter: RunFilter) -> Conditions:
-    conditions = Conditions().with_equal(model=filter.model, error_code=filter.error_code)
+    conditions = Conditions().with_equal(
+        model=filter.model, version=filter.version, error_code=filter.error_code
+    )
     if filter.parent == "none":
         conditions = conditions.with_condition("parent_run_id IS NULL")
     # Without a beginning it matches most runs: the sum keeps the index of times out of use.

@@ -55,6 +55,11 @@ class EndedRun(NamedTuple):
     model_calls: int
     metrics: str | None
     model_metrics: str | None
+    version: str | None
+
+
+OF_VERSIONS = 2
+"""The `everyone` of sums by version, which have the version in place of the user (migration 30)."""
 
 
 class SumKey(NamedTuple):
@@ -66,6 +71,15 @@ class SumKey(NamedTuple):
     component_type: str
     component_id: str
     model: str
+
+    @property
+    def version(self) -> str:
+        """The version of sums by version."""
+        return self.user_id if self.everyone == OF_VERSIONS else ""
+
+    def of_version(self, version: str) -> SumKey:
+        """Return the key of the sums of a version that include those of this key."""
+        return self._replace(everyone=OF_VERSIONS, user_id=version)
 
 
 @dataclass(slots=True)
@@ -118,7 +132,7 @@ _ENDED = ", ".join(EndedRun._fields)
 APPENDED = (
     "CASE WHEN parent_run_id IS NULL THEN 1 ELSE 0 END, user_id, component_type, component_id,"
     " status, error_code, created_at, finished_at, cast(:first_token_at as bigint), model,"
-    " cast(:model_calls as bigint), metrics, model_metrics"
+    " cast(:model_calls as bigint), metrics, model_metrics, version"
 )
 """The columns of `EndedRun`, of a run that has ended."""
 
@@ -238,7 +252,10 @@ def fold(cost_of: CostOf) -> Steps[int]:
         added: dict[SumKey, Sums] = {}
         for run in taken:
             for key, sums in split(run, step, cost_of):
-                for whole in (key, key._replace(everyone=1, user_id="")):
+                wholes = [key, key._replace(everyone=1, user_id="")]
+                if run.version is not None:
+                    wholes.append(key.of_version(run.version))
+                for whole in wholes:
                     added.setdefault(whole, Sums()).add(sums)
         yield from _add(step, added)
     return len(taken)

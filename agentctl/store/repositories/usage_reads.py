@@ -15,6 +15,7 @@ from agentctl.store.database import Sql, Statement, Steps, Value, single_unit, u
 from agentctl.store.listing import Conditions
 from agentctl.store.repositories.usage import (
     COUNTERS,
+    OF_VERSIONS,
     STORED,
     TABLES,
     CostOf,
@@ -39,6 +40,8 @@ class UsageScope:
             between them.
         user_id: only of this user; None: of all visible ones.
         component_type, component_id, model: only of these; None for all.
+        version: only of this version of components, and
+        by_version: by version. The sums of versions are those of all users together.
     """
 
     step: Step
@@ -49,6 +52,8 @@ class UsageScope:
     component_type: str | None = None
     component_id: str | None = None
     model: str | None = None
+    version: str | None = None
+    by_version: bool = False
 
     @property
     def users(self) -> list[str]:
@@ -56,10 +61,18 @@ class UsageScope:
         own = [] if self.visibility.everyone else [self.visibility.user_id or ""]
         return own if self.user_id is None else [*own, self.user_id]
 
+    @property
+    def reads_versions(self) -> bool:
+        """True if the sums by version are read."""
+        return self.by_version or self.version is not None
+
     def conditions(self, *, by_user: bool) -> Conditions:
         """Return the conditions on the rows of a table of sums."""
         users = self.users
-        conditions = Conditions().with_condition(f"everyone = {int(not users and not by_user)}")
+        kind = OF_VERSIONS if self.reads_versions else int(not users and not by_user)
+        conditions = Conditions().with_condition(f"everyone = {kind}")
+        if self.version is not None:
+            conditions = conditions.with_condition("user_id = :version", version=self.version)
         for number, user in enumerate(users):
             conditions = conditions.with_condition(
                 f"user_id = :user_{number}", **{f"user_{number}": user}
@@ -86,6 +99,9 @@ _WAITING = Sql(
     f" WHERE finished_at >= :since AND finished_at < :before AND {IS_VISIBLE}"
 )
 
+_SOURCES = {"version": "user_id"}
+"""The columns of members of `SumKey` that have another name."""
+
 _SUMS = ", ".join(f"cast(sum({name}) as bigint)" for name in COUNTERS)
 
 
@@ -96,11 +112,12 @@ def read_groups(
     """Return the counters of each group, at most `MAXIMUM_GROUPS` stored ones, without the counts.
 
     Args:
-        by: fields of `SumKey` whose values are the key of a group; empty for one group.
+        by: members of `SumKey` whose values are the key of a group; empty for one group.
     """
     conditions = scope.conditions(by_user="user_id" in by)
-    columns = "".join(f"{name}, " for name in by)
-    order = f" GROUP BY {', '.join(by)} ORDER BY sum(total_tokens) DESC" if by else ""
+    sources = [_SOURCES.get(name, name) for name in by]
+    columns = "".join(f"{name}, " for name in sources)
+    order = f" GROUP BY {', '.join(sources)} ORDER BY sum(total_tokens) DESC" if by else ""
     sql = Sql(
         f"SELECT {columns}{_SUMS} FROM {TABLES[scope.step]}"
         f" WHERE {' AND '.join(conditions.texts)}{order} LIMIT {MAXIMUM_GROUPS}"
@@ -140,7 +157,19 @@ def read_sums(
 def _read_waiting(scope: UsageScope, cost_of: CostOf) -> Steps[list[tuple[SumKey, Sums]]]:
     values = {"since": scope.since, "before": scope.before, **scope.visibility.parameters()}
     runs = [EndedRun(*row) for row in (yield Statement(_WAITING, values))]
-    return [each for run in runs for each in split(run, scope.step, cost_of) if scope.has(each[0])]
+    found = [
+        (run, each)
+        for run in runs
+        for each in split(run, scope.step, cost_of)
+        if scope.has(each[0])
+    ]
+    if not scope.reads_versions:
+        return [each for _, each in found]
+    return [
+        (key.of_version(run.version), sums)
+        for run, (key, sums) in found
+        if run.version is not None and scope.version in (None, run.version)
+    ]
 
 
 class WaitingApprovals(NamedTuple):

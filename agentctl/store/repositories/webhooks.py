@@ -55,6 +55,7 @@ class PublishedRun(NamedTuple):
     paused_at: int | None
     metrics: str | None
     content: str | None
+    version: str | None
 
 
 class NewDelivery(NamedTuple):

@@ -154,6 +154,7 @@ export function Turn({ initial, names, db, current, onChange, opened }) {
       <span class="by"><b>${printable(run.user_id ?? "anonymous")}</b> · <span title=${run.created_at}>${formatClock(run.created_at)}</span></span>
       <div class="bubble" dir="auto"><${Long} text=${formatAsked(run)} /></div>
       ${run.origin_run_id ? html`<${OriginLine} run=${run} db=${db} />` : null}
+      ${run.version ? html`<span class="by" data-version>version ${printable(run.version)}</span>` : null}
     </div>
     <section class="answer">
       <header>

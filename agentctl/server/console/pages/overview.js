@@ -11,8 +11,8 @@ const PLACE = "/usage/overview";
 const EVERY = 15_000;
 /** Name, label, step, and the number of steps if it is not the default of the server. */
 const PERIODS = [["", "24 h", "hour", 0], ["7d", "7 d", "hour", 168], ["30d", "30 d", "day", 0], ["90d", "90 d", "day", 90]];
-const GROUPS = { component: "Component", model: "Model", user: "User" };
-const FILTERS = ["component", "type", "model", "user"];
+const GROUPS = { component: "Component", model: "Model", user: "User", version: "Version" };
+const FILTERS = ["component", "type", "model", "user", "version"];
 const ENDS = [["completed", "COMPLETED", "solid"], ["failed", "ERROR", "hatched"], ["cancelled", "CANCELLED", "lined"]];
 const PERCENTILES = [["p50", "circle"], ["p95", "triangle"], ["p99", "square"]];
 const NOTHING = { points: [], data: [], groups: 0, total: null, waiting: null };
@@ -34,7 +34,7 @@ export default function Overview({ query }) {
   const allowed = me === null || can("usage", "read");
   const place = withQuery(PLACE, {
     step, by, since: count ? new Date(first * UNITS[step]).toISOString() : "", component_id: query.component,
-    component_type: query.type, model: query.model, user_id: query.user, db_id: query.db,
+    component_type: query.type, model: query.model, user_id: query.user, version: query.version, db_id: query.db,
   });
   const resource = useResource(allowed ? place : null, { every: EVERY });
   const { components } = useComponents();
@@ -52,7 +52,7 @@ export default function Overview({ query }) {
       <${Search} name="component" label="Component" query=${query} main=${true} options=${components.map((each) => each.id)} />
       <${Search} name="model" label="Model" query=${query} />
       <${Search} name="user" label="User" query=${query} />
-      <${Filter} name="by" label="Groups by" query=${query} options=${["model", "user"]} all="component" />
+      <${Filter} name="by" label="Groups by" query=${query} options=${["model", "user", "version"]} all="component" />
     </div>
     ${overview || resource.error
       ? html`<${Loaded} resource=${resource} place=${PLACE}>${(found) => html`<${Shown} overview=${found} step=${step} by=${by} query=${query} />`}<//>`
@@ -174,14 +174,14 @@ function Causes({ failures, href }) {
   </table></div>`;
 }
 
-/** The largest components, models or users, with ways to their runs and to their overview. */
+/** The largest components, models, users or versions, with ways to their runs and to their overview. */
 function Groups({ overview, by, query, place }) {
   const { names } = useComponents();
   const { data, groups } = overview;
   const most = Math.max(1, ...data.map((group) => group.runs));
-  const keyOf = (group) => (by === "component" ? { component: group.component_id, type: group.component_type } : { [by]: by === "model" ? group.model : group.user_id });
+  const keyOf = (group) => (by === "component" ? { component: group.component_id, type: group.component_type } : { [by]: group[by === "user" ? "user_id" : by] });
   const nameOf = (group) => {
-    if (by !== "component") return group.model ?? group.user_id;
+    if (by !== "component") return group[by === "user" ? "user_id" : by];
     return names.get(`${group.component_type}:${group.component_id}`) || group.component_id;
   };
   const count = (group, number, more) => (nameOf(group) === null || !number ? formatNumber(number) : html`<a href=${place({}, { ...keyOf(group), ...more })}>${formatNumber(number)}</a>`);

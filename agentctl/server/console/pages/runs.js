@@ -13,7 +13,7 @@ const ENDED = [["COMPLETED", "✓", "green"], ["ERROR", "✗", "red"], ["CANCELL
 const EVERY_ENDED = 12_000;
 /** The filters of the ways from the overview, and their words. */
 const OF_OVERVIEW = [["since", "finished_after", "ended since"], ["before", "finished_before", "ended before"], ["type", "component_type", "type"],
-  ["model", "model", "model"], ["error", "error_code", "error"], ["parent", "parent", "parent run"]];
+  ["model", "model", "model"], ["version", "version", "version"], ["error", "error_code", "error"], ["parent", "parent", "parent run"]];
 const AGES = [["60", "1 min"], ["600", "10 min"], ["3600", "1 h"], ["86400", "1 d"]];
 
 export default function Runs({ query }) {
