@@ -32,7 +32,7 @@ def read_section(text: str) -> Section:
         re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
         for language in ("toml", "json")
     )
-    [rights] = re.findall(r"^Rights: (.*?)\.$", text, re.MULTILINE)
+    [rights] = re.findall(r"^Rights: (.*?)\.$", text, re.MULTILINE | re.DOTALL)
     return Section(
         tomllib.loads(settings[0]), json.loads(claims[0]), set(re.findall(r"`(.*?)`", rights))
     )
