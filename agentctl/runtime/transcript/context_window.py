@@ -1,0 +1,365 @@
+"""The messages of a model call that fit into the context window of its model.
+
+The stored messages of a run and of its session stay whole. What a call shows of them is determined
+by a `Compaction`, which is a few numbers: the shown messages are a pure function of all messages
+and of these. `fit_messages` raises the numbers as far as the window requires, in this order:
+
+1. Results of tools before the last answer become one line with their size and number.
+2. The oldest runs of the session are left out. The session's summary takes their place.
+3. The oldest answers of the current run are left out, with the results of their calls.
+4. The newest results of tools are cut.
+
+The numbers only grow in a run, so that the beginning of a request stays the same from call to call,
+and a run that goes on in another process sends what it would have sent. Never left out: the current
+message, and the last answer with all of its calls. A call and its result are shown together or not
+at all (docs/models.md "Context window").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import orjson
+
+from agentctl.light_dataclass import dataclass
+
+Message = Mapping[str, Any]
+
+BYTES_PER_TOKEN = 3.0
+"""Estimate before a model has reported the tokens of a large call: less than English text has."""
+
+FULL, EMPTIED = 0.8, 0.6
+"""Parts of the window: from the first one on, messages are left out until the second is reached, so
+that the next calls leave out nothing more."""
+
+CERTAIN = 2
+"""Factor by which an estimate must exceed the window before a call is refused without a request."""
+
+_CALIBRATING_BYTES = 8_000
+"""Size of a call from which the reported tokens are a measure of its text."""
+
+_MESSAGE_BYTES = 16
+"""Estimate of what a provider adds to each message."""
+
+_LINE_BYTES = 160
+"""Maximum size of the line in place of a result; a result that is not larger is shown whole."""
+
+_SMALLEST_RESULT = 400
+"""Bytes of a cut result."""
+
+READ_RESULT = "read_tool_result"
+"""The tool that reads a result by its number."""
+
+OmissionKind = Literal["failed_run", "tool_result", "runs", "turns"]
+
+
+@dataclass(frozen=True, slots=True)
+class Omission:
+    """A part of the messages that a call does not show whole.
+
+    Attributes:
+        kind: `failed_run`: runs that were too large for the window, of which the beginning of the
+            message and one line remain; `tool_result`: results that are one line, or cut; `runs`:
+            runs of the session that are left out; `turns`: answers of the current run that are left
+            out.
+        count: the number of runs, results or answers.
+        first, last: the ids of the first and the last one: of runs, or of tool calls. `""` for
+            messages of the request, and for an answer without calls.
+        size: their size in bytes before.
+    """
+
+    kind: OmissionKind
+    count: int
+    first: str
+    last: str
+    size: int
+
+    def record(self) -> dict[str, Any]:
+        """Return the omission as a JSON object."""
+        return {name: getattr(self, name) for name in ("kind", "count", "first", "last", "size")}
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What the calls of a run show of its messages, and the last report of its model.
+
+    Attributes:
+        results_before: results of tools before this index are one line.
+        history_before: messages before this index are left out; it is at most the index of the
+            current message.
+        turns_before: messages after the current message and before this index are left out.
+        result_bytes: maximum size of any other result; 0 for none.
+        maximum_bytes: maximum size of a request, learned from a refusal; 0 for none.
+        sent_bytes, sent_tokens: the last call whose tokens the model has reported; 0 for none.
+    """
+
+    results_before: int = 0
+    history_before: int = 0
+    turns_before: int = 0
+    result_bytes: int = 0
+    maximum_bytes: int = 0
+    sent_bytes: int = 0
+    sent_tokens: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """True if all messages are shown whole, and no bound is known."""
+        return not (
+            self.results_before
+            or self.history_before
+            or self.turns_before
+            or self.result_bytes
+            or self.maximum_bytes
+        )
+
+    @property
+    def _bytes_per_token(self) -> float:
+        if self.sent_bytes < _CALIBRATING_BYTES or not self.sent_tokens:
+            return BYTES_PER_TOKEN
+        return min(max(self.sent_bytes / self.sent_tokens, 1.0), 2 * BYTES_PER_TOKEN)
+
+    def estimate_tokens(self, size: int) -> int:
+        """Return the tokens of a request: those of the last report, and those of its new bytes."""
+        new = int((size - self.sent_bytes) / self._bytes_per_token)
+        return max(self.sent_tokens + new, int(size / (2 * BYTES_PER_TOKEN)))
+
+    def find_bytes(self, tokens: float) -> int:
+        """Return the size of a request that has so many tokens by the estimate."""
+        return self.sent_bytes + int((tokens - self.sent_tokens) * self._bytes_per_token)
+
+
+class FittedMessages(NamedTuple):
+    """The messages of one call.
+
+    Attributes:
+        messages: the messages to send, oldest first.
+        compaction: that of the call, from which the next call of the run goes on.
+        omissions: what they do not show whole.
+        size: bytes of the request: of the messages, the instructions and the tools.
+        estimated_tokens: the tokens of the request.
+    """
+
+    messages: Sequence[Message]
+    compaction: Compaction
+    omissions: tuple[Omission, ...]
+    size: int
+    estimated_tokens: int
+
+
+class ContextMessages:
+    """All messages before the calls of a run, oldest first. Each one is measured once.
+
+    Args:
+        messages: the list to which the run adds its messages; it has the message of the run.
+        own: index of the first message of the run itself; those before it are history.
+        runs: the index of the first message and the id of each run of the history, in order; `""`
+            for messages of the request.
+
+    Attributes:
+        current: index of the message that the run answers: its first one, or the last message of
+            the user before it.
+        size: bytes of the messages that are measured.
+    """
+
+    def __init__(
+        self, messages: Sequence[Message], own: int = 0, runs: Sequence[tuple[int, str]] = ()
+    ) -> None:
+        self.messages = messages
+        self.size = 0
+        self.sizes: list[int] = []
+        has_prompt = own < len(messages) and self._is_user(own)
+        before = filter(self._is_user, range(own - 1, -1, -1))
+        self.current = own if has_prompt else next(before, 0)
+        self._runs = runs
+
+    @property
+    def last_turn(self) -> int:
+        """The index of the last answer, or of the message of the user that follows it."""
+        turns = (at for at in range(len(self.messages) - 1, -1, -1) if not self.is_result(at))
+        return next(turns, 0)
+
+    def is_result(self, index: int) -> bool:
+        return bool(self.messages[index]["role"] == "tool")
+
+    def _is_user(self, index: int) -> bool:
+        return bool(self.messages[index]["role"] == "user")
+
+    def measure(self) -> int:
+        """Measure the messages that were added since; return the size of all."""
+        for message in self.messages[len(self.sizes) :]:
+            size = measure_message(message)
+            self.sizes.append(size)
+            self.size += size
+        return self.size
+
+    def measure_shown(self, index: int, compaction: Compaction) -> int:
+        """Return the size of a message as a call shows it; 0 if it is left out."""
+        size, bound = self.sizes[index], compaction.result_bytes
+        if index < compaction.history_before or self.current < index < compaction.turns_before:
+            return 0
+        if not self.is_result(index):
+            return size
+        if index < compaction.results_before:
+            return min(size, _LINE_BYTES)
+        return min(size, bound + _LINE_BYTES) if bound else size
+
+    def measure_all_shown(self, compaction: Compaction) -> int:
+        return sum(self.measure_shown(at, compaction) for at in range(len(self.sizes)))
+
+    def list_ends(self, first: int, last: int) -> Iterator[int]:
+        """Yield the indexes up to which messages can be left out, from `first` to `last`.
+
+        Messages of the history are left out up to a message of the user, those of the run up to one
+        that is no result.
+        """
+        for index in range(first + 1, last):
+            if self._is_user(index) or (index > self.current and not self.is_result(index)):
+                yield index
+        if last > first:
+            yield last
+
+    def list_runs(self, end: int) -> list[str]:
+        """Return the ids of the runs of the history whose messages begin before an index."""
+        return [run_id for start, run_id in self._runs if start < end]
+
+
+def measure_message(message: Message) -> int:
+    """Return the size of a message in bytes."""
+    content = message["content"]
+    size = len(content) if content.isascii() else len(content.encode(errors="replace"))
+    if calls := message.get("tool_calls"):
+        size += len(orjson.dumps(calls))
+    return size + _MESSAGE_BYTES
+
+
+def fit_messages(
+    context: ContextMessages,
+    window: int | None,
+    compaction: Compaction,
+    *,
+    other_bytes: int = 0,
+    can_read: bool = True,
+) -> FittedMessages:
+    """Return the messages that a model can take, and what they leave out.
+
+    The cost is one comparison if all messages are far below the window.
+
+    Args:
+        window: tokens that the model takes, without those of its answer; None if it is not known.
+        compaction: that of the call before.
+        other_bytes: bytes of the instructions and of the tools.
+        can_read: True if the model gets the tool that reads a result by its number.
+    """
+    whole = context.measure() + other_bytes
+    # A token has at least one byte.
+    if compaction.is_whole and (window is None or whole <= window * FULL):
+        tokens = compaction.estimate_tokens(whole)
+        return FittedMessages(context.messages, compaction, (), whole, tokens)
+
+    shown = context.measure_all_shown(compaction) + other_bytes
+    is_full = bool(compaction.maximum_bytes) and shown > compaction.maximum_bytes
+    target = compaction.maximum_bytes
+    if window is not None and compaction.estimate_tokens(shown) > window * FULL:
+        is_full, emptied = True, compaction.find_bytes(window * EMPTIED)
+        target = min(target, emptied) if target else emptied
+    if is_full:
+        compaction = _reduce(context, compaction, shown - target)
+        shown = context.measure_all_shown(compaction) + other_bytes
+
+    return FittedMessages(
+        _show_messages(context, compaction, can_read=can_read),
+        compaction,
+        _list_omissions(context, compaction),
+        shown,
+        compaction.estimate_tokens(shown),
+    )
+
+
+def keep_report(compaction: Compaction, sent: int, tokens: int) -> Compaction:
+    """Return the compaction after a call with the reported tokens; 0 if none were reported."""
+    if compaction.maximum_bytes and sent > compaction.maximum_bytes:
+        compaction = replace(compaction, maximum_bytes=sent)
+    return replace(compaction, sent_bytes=sent, sent_tokens=tokens) if tokens else compaction
+
+
+def _reduce(context: ContextMessages, compaction: Compaction, excess: int) -> Compaction:
+    """Leave out so many bytes, or all that can be left out."""
+    last_turn = context.last_turn
+    for index in range(compaction.results_before, last_turn):
+        if excess <= 0:
+            return compaction
+        before = context.measure_shown(index, compaction)
+        compaction = replace(compaction, results_before=index + 1)
+        excess -= before - context.measure_shown(index, compaction)
+
+    for name, first, last in (
+        ("history_before", compaction.history_before, context.current),
+        ("turns_before", max(compaction.turns_before, context.current + 1), last_turn),
+    ):
+        for end in context.list_ends(first, last):
+            if excess <= 0:
+                return compaction
+            excess -= sum(context.measure_shown(at, compaction) for at in range(first, end))
+            compaction, first = replace(compaction, **{name: end}), end
+
+    results = [at for at in range(last_turn, len(context.messages)) if context.is_result(at)]
+    if excess > 0 and results:
+        room = sum(context.measure_shown(at, compaction) for at in results) - excess
+        bound = max(room // len(results) - _LINE_BYTES, _SMALLEST_RESULT)
+        bound = min(bound, compaction.result_bytes or bound)
+        compaction = replace(compaction, result_bytes=bound)
+    return compaction
+
+
+def _show_messages(
+    context: ContextMessages, compaction: Compaction, *, can_read: bool
+) -> list[Message]:
+    shown: list[Message] = []
+    for index, message in enumerate(context.messages):
+        size = context.measure_shown(index, compaction)
+        if size and size < context.sizes[index]:
+            bound = 0 if index < compaction.results_before else compaction.result_bytes
+            text = cut_result(message["content"], index, bound, can_read=can_read)
+            message = {**message, "content": text}
+        if size:
+            shown.append(message)
+    return shown
+
+
+def cut_result(text: str, number: int, bound: int, *, can_read: bool) -> str:
+    """Return the beginning of a result, and a line about the rest.
+
+    Args:
+        number: its index in the messages of the run, by which the model can read it.
+        bound: maximum bytes of the beginning; 0 for the line alone.
+    """
+    head = text.encode(errors="replace")[:bound].decode(errors="ignore")
+    named = f"Result {number}" if not head else f"{len(head)} characters of result {number}"
+    verb = "are shown" if head else "is left out"
+    line = f"[{named} {verb}: it has {len(text)} characters."
+    if can_read:
+        line += f" Read it with {READ_RESULT}, number {number}, offset {len(head)}."
+    return f"{head}\n{line}]" if head else f"{line}]"
+
+
+def _list_omissions(context: ContextMessages, compaction: Compaction) -> tuple[Omission, ...]:
+    """Return what a compaction leaves out of the messages, one entry for each kind."""
+    shown = [context.measure_shown(at, compaction) for at in range(len(context.messages))]
+    cut = [at for at, size in enumerate(shown) if 0 < size < context.sizes[at]]
+    found: list[Omission] = []
+    if cut:
+        ids = [str(context.messages[at]["tool_call_id"]) for at in (cut[0], cut[-1])]
+        size = sum(context.sizes[at] for at in cut)
+        found.append(Omission("tool_result", len(cut), ids[0], ids[1], size))
+    if end := compaction.history_before:
+        runs = context.list_runs(end) or [""]
+        found.append(Omission("runs", len(runs), runs[0], runs[-1], sum(context.sizes[:end])))
+    start, end = context.current + 1, compaction.turns_before
+    if end > start:
+        turns = [message for message in context.messages[start:end] if message["role"] != "tool"]
+        calls = [call["id"] for turn in turns for call in turn.get("tool_calls", ())] or [""]
+        size = sum(context.sizes[start:end])
+        found.append(Omission("turns", len(turns), calls[0], calls[-1], size))
+    return tuple(found)

@@ -1,0 +1,190 @@
+"""What a call of a model shows of the messages of its run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from agentctl.runtime.models.calls import build_answer, build_result
+from agentctl.runtime.transcript.context_window import (
+    Compaction,
+    ContextMessages,
+    FittedMessages,
+    fit_messages,
+    keep_report,
+    measure_message,
+)
+
+Messages = list[dict[str, Any]]
+
+
+def build_turn(number: int, results: Sequence[str]) -> Messages:
+    """Return an answer with calls, and their results."""
+    calls = [
+        {"id": f"c{number}-{at}", "name": "look", "arguments": {}} for at in range(len(results))
+    ]
+    given = [
+        build_result(call["id"], "look", text) for call, text in zip(calls, results, strict=True)
+    ]
+    return [build_answer("", calls, None), *given]
+
+
+def build_context(history: int = 0, turns: int = 0, size: int = 1_000) -> ContextMessages:
+    """Return the messages of runs of two messages, then of a run with answers, all of one size."""
+    messages: Messages = []
+    runs = []
+    for number in range(history):
+        runs.append((len(messages), f"r{number}"))
+        messages.append({"role": "user", "content": "q" * size})
+        messages.append({"role": "assistant", "content": "a" * size})
+    own = len(messages)
+    messages.append({"role": "user", "content": "now"})
+    for number in range(turns):
+        messages += build_turn(number, ["t" * size])
+    return ContextMessages(messages, own, runs)
+
+
+def fit(context: ContextMessages, window: int | None, **numbers: int) -> FittedMessages:
+    return fit_messages(context, window, Compaction(**numbers))
+
+
+def test_messages_that_fit_are_shown_whole() -> None:
+    context = build_context(history=2, turns=2)
+    fitted = fit(context, 10_000)
+    assert fitted.messages is context.messages
+    assert (fitted.omissions, fitted.compaction) == ((), Compaction())
+    assert fitted.size == sum(map(measure_message, context.messages))
+    assert fit(context, None).messages is context.messages
+
+
+def test_old_results_become_lines_first() -> None:
+    context = build_context(turns=6, size=3_000)
+    fitted = fit(context, 6_000)
+    (omission,) = fitted.omissions
+    assert (omission.kind, omission.first) == ("tool_result", "c0-0")
+    texts = [message["content"] for message in fitted.messages if message["role"] == "tool"]
+    assert texts[0] == (
+        "[Result 2 is left out: it has 3000 characters."
+        " Read it with read_tool_result, number 2, offset 0.]"
+    )
+    assert texts[-1] == "t" * 3_000
+    assert fitted.estimated_tokens <= 6_000 * 0.6
+    # Nothing more than necessary.
+    assert fitted.estimated_tokens > 6_000 * 0.6 - 1_100
+
+
+def test_oldest_runs_are_left_out_next() -> None:
+    context = build_context(history=5, turns=1)
+    fitted = fit(context, 2_000)
+    (omission,) = fitted.omissions
+    assert (omission.kind, omission.first, omission.count) == ("runs", "r0", 4)
+    assert omission.size == 8 * 1_016
+    assert fitted.messages[0] is context.messages[8]
+
+
+def test_oldest_answers_of_the_run_are_left_out_after_its_history() -> None:
+    context = build_context(history=1, turns=40, size=300)
+    fitted = fit(context, 1_000)
+    assert [omission.kind for omission in fitted.omissions] == ["tool_result", "runs", "turns"]
+    assert fitted.omissions[2].first == "c0-0"
+    assert [message["role"] for message in fitted.messages[:3]] == ["user", "assistant", "tool"]
+    assert fitted.messages[0]["content"] == "now"
+    assert fitted.messages[-1]["content"] == "t" * 300
+    assert fitted.estimated_tokens <= 600
+
+
+def test_newest_results_are_cut_last() -> None:
+    messages = [{"role": "user", "content": "now"}, *build_turn(0, ["ü" * 30_000, "b" * 90_000])]
+    context = ContextMessages(messages)
+    fitted = fit(context, 10_000)
+    (omission,) = fitted.omissions
+    assert (omission.kind, omission.count) == ("tool_result", 2)
+    first, second = (message["content"] for message in fitted.messages[2:])
+    assert first.startswith("üüü")
+    shown = first.count("ü")
+    assert f"[{shown} characters of result 2 are shown: it has 30000 characters." in first
+    shown = len(second.partition("\n")[0])
+    assert second.endswith(f"number 3, offset {shown}.]")
+    assert 5_000 < fitted.estimated_tokens <= 6_000
+
+
+def test_result_is_cut_to_its_configured_size() -> None:
+    context = ContextMessages([{"role": "user", "content": "now"}, *build_turn(0, ["x" * 5_000])])
+    fitted = fit(context, None, result_bytes=900)
+    assert fitted.messages[-1]["content"].startswith("x" * 900 + "\n[900 characters of result 2")
+    small = ContextMessages([{"role": "user", "content": "now"}, *build_turn(0, ["x" * 900])])
+    assert fit(small, None, result_bytes=900).messages[-1]["content"] == "x" * 900
+
+
+def test_message_and_last_answer_stay_whatever_their_size() -> None:
+    context = build_context(history=3, turns=3, size=50_000)
+    fitted = fit(context, 100)
+    assert [message["role"] for message in fitted.messages] == ["user", "assistant", "tool"]
+    assert fitted.messages[0]["content"] == "now"
+    assert len(fitted.messages[2]["content"]) < 600
+
+
+def test_run_without_an_own_message_keeps_the_last_one_of_its_origin() -> None:
+    """A retry goes on after the result of a tool, without a message of its own."""
+    messages = [
+        {"role": "user", "content": "old" * 1_000}, {"role": "assistant", "content": "a"},
+        {"role": "user", "content": "asked"}, *build_turn(0, ["x"]),
+    ]  # fmt: skip
+    context = ContextMessages(messages, len(messages), [(0, "")])
+    fitted = fit(context, 300)
+    assert [message["content"] for message in fitted.messages] == ["asked", "", "x"]
+    assert [(omission.kind, omission.first) for omission in fitted.omissions] == [("runs", "")]
+
+
+def test_estimate_follows_the_reports_of_the_model() -> None:
+    reported = keep_report(Compaction(), 20_000, 10_000)
+    assert reported.estimate_tokens(24_000) == 12_000
+    assert reported.estimate_tokens(10_000) == 5_000
+    # The tokens of a small call say nothing about those of a text.
+    assert keep_report(Compaction(), 30, 500).estimate_tokens(3_030) == 1_500
+    assert keep_report(reported, 30_000, 0) == reported
+
+
+def test_size_that_was_accepted_is_no_longer_refused() -> None:
+    assert keep_report(Compaction(maximum_bytes=1), 700, 200).maximum_bytes == 700
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_conversations_fit_and_stay_pairs(seed: int) -> None:
+    """Whatever is left out: calls have their results, and the same numbers show the same texts."""
+    chance = random.Random(seed)
+    messages: Messages = []
+    runs = []
+    for number in range(chance.randrange(6)):
+        runs.append((len(messages), f"r{number}"))
+        messages.append({"role": "user", "content": "q" * chance.randrange(3_000)})
+        for turn in range(chance.randrange(3)):
+            sizes = [chance.randrange(9_000) for _ in range(chance.randrange(1, 4))]
+            messages += build_turn(number * 10 + turn, ["é" * size for size in sizes])
+        messages.append({"role": "assistant", "content": "a" * chance.randrange(3_000)})
+    own = len(messages)
+    messages.append({"role": "user", "content": "now" * chance.randrange(300)})
+    context, compaction = ContextMessages(messages, own, runs), Compaction()
+    for turn in range(30):
+        fitted = fit_messages(context, 3_000, compaction, other_bytes=100)
+        shown = list(fitted.messages)
+        assert messages[own] in shown
+        assert shown[0]["role"] == "user"
+        asked = [call["id"] for message in shown for call in message.get("tool_calls", ())]
+        answered = [message["tool_call_id"] for message in shown if message["role"] == "tool"]
+        assert asked == answered
+        assert fitted.estimated_tokens <= 3_000 * 0.8
+        assert fitted.size >= sum(map(measure_message, shown)) + 100
+        # The numbers do not fall, and another process shows the same.
+        before, after = asdict(compaction), asdict(fitted.compaction)
+        assert all(after[name] >= before[name] for name in list(before)[:3])
+        again = ContextMessages([*messages], own, runs)
+        assert fit_messages(again, 3_000, compaction, other_bytes=100) == fitted
+        compaction = keep_report(fitted.compaction, fitted.size, fitted.size // 4)
+        compaction = replace(compaction)
+        sizes = [chance.randrange(5_000) for _ in range(chance.randrange(1, 4))]
+        messages += build_turn(100 + turn, ["z" * size for size in sizes])
