@@ -47,6 +47,7 @@ _MODEL_KEYS = (
     "memory",
     "summary",
     "model_calls",
+    "tool_result_tokens",
     "tools",
     "external_tools",
 )

@@ -31,6 +31,7 @@ from agentctl.config.names import (
     Role,
     SchemaName,
     ScopePrefix,
+    Tokens,
     Tool,
     ToolNamePattern,
     VariableName,
@@ -285,6 +286,7 @@ class Model:
         api_version: version of the interface of Azure; empty for its version-independent form.
         fallbacks: ids of models that are called, in order, if this one is not available.
         price: the price of its tokens; None for that of the package `genai-prices`.
+        context_tokens: tokens of its context window; 0 for that of the same package.
     """
 
     id: Id
@@ -298,6 +300,7 @@ class Model:
     retries: Annotated[int, Range(0, 10)] = 2
     fallbacks: tuple[ModelId, ...] = ()
     price: ModelPrice | None = None
+    context_tokens: Tokens = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +341,7 @@ class Agent:
         approve: who approves the calls of tools, by names and patterns; the strictest one counts.
         external_tools: JSON files with tools that the caller of a run executes.
         model_calls: maximum model calls of a run, in all of its legs and processes.
+        tool_result_tokens: tokens of a tool result that the model is shown; 0 for all.
         durable: another process goes on with a run whose process has ended (docs/durable.md).
         trace: the parts of a run with spans: its calls too, or the run alone (docs/traces.md).
     """
@@ -355,6 +359,7 @@ class Agent:
     summary: Summary = Summary()
     history_runs: HistoryRuns = 5
     model_calls: ModelCalls = 50
+    tool_result_tokens: Tokens = 0
     tools: tuple[Tool, ...] = ()
     external_tools: tuple[Path, ...] = ()
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
@@ -388,6 +393,7 @@ class Team:
     summary: Summary = Summary()
     history_runs: HistoryRuns = 5
     model_calls: ModelCalls = 50
+    tool_result_tokens: Tokens = 0
     tools: tuple[Tool, ...] = ()
     external_tools: tuple[Path, ...] = ()
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)

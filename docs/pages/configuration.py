@@ -77,6 +77,7 @@ _MEANINGS = {
     "teams.memory": "[memory](#memory-of-an-agent-or-a-team) of the leader",
     "teams.history_runs": "number of earlier runs of the session that the leader receives",
     "teams.model_calls": "maximum model calls of the leader in a run; each member has its own",
+    "teams.tool_result_tokens": "as for an agent, for the tools of the leader",
     "teams.tools": "tools of the leader, in addition to the one for delegation",
     "teams.external_tools": "as for an agent, for the leader",
     "teams.approve": "as for an agent, for the tools of the leader",

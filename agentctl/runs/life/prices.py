@@ -1,17 +1,15 @@
 """Prices of models: those of the configuration, else those of the package `genai-prices`.
 
-The package takes 0.3 s and 29 MB to load. It is loaded once, in a thread, for the first model that
-has no configured price and is called at its provider. A price that is not known is None.
+A price that is not known is None.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from agentctl.records.sessions import TOKEN_COUNTERS
+from agentctl.runtime.models.listed_models import find_listed, is_listed
 from agentctl.store.repositories.usage import CostOf, UnknownPrice
 
 if TYPE_CHECKING:
@@ -19,11 +17,6 @@ if TYPE_CHECKING:
     from agentctl.store.database import Work
 
 T = TypeVar("T")
-
-_log = logging.getLogger("agentctl.runs")
-
-_PROVIDERS = {"bedrock": "aws"}
-"""The names of providers in the package, where they differ."""
 
 
 class Price(NamedTuple):
@@ -99,17 +92,9 @@ class Prices:
         if not name:
             return None
         model = self._configured.get(name) or self._named.get(name)
-        if model is None:
-            return await asyncio.to_thread(_find_listed, name, None)
-        if model.price is not None or not _has_listed_price(model):
+        if model is not None and (model.price is not None or not is_listed(model)):
             return _read_configured(model)
-        provider = _PROVIDERS.get(model.provider, model.provider)
-        return await asyncio.to_thread(_find_listed, model.model, provider)
-
-
-def _has_listed_price(model: Model) -> bool:
-    # Another address is that of another service, which has other prices.
-    return model.provider not in ("demo", "ollama", "azure") and not model.base_url
+        return _read_listed(await find_listed(name if model is None else model))
 
 
 def _read_configured(model: Model) -> Price | None:
@@ -120,19 +105,10 @@ def _read_configured(model: Model) -> Price | None:
     return Price(price.input, price.output, cached, price.input)
 
 
-def _find_listed(model: str, provider: str | None) -> Price | None:
-    try:
-        from genai_prices import Usage, calc_price
-    except ImportError:
+def _read_listed(listed: Any) -> Price | None:
+    if listed is None:
         return None
-    try:
-        found = calc_price(Usage(input_tokens=1), model, provider_id=provider).model_price
-    except LookupError:
-        return None
-    except Exception:
-        # The sums must not wait for the repair of a library.
-        _log.exception("the price of model %s could not be looked up", model)
-        return None
+    found = listed.model_price
     asked, answered = _read_base(found.input_mtok), _read_base(found.output_mtok)
     if asked is None or answered is None:
         return None
