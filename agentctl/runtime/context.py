@@ -69,11 +69,16 @@ class EarlierRun:
         native: its messages as JSON of the library of the same kind of runner; None if another kind
             executed it.
         from_request: True for messages of the request, which no memory of a runner has.
+        run_id: its id; `""` for messages of the request.
+        omitted_bytes: size of its messages before they were shortened, because its conversation was
+            larger than the context window of the model; 0 if they are whole.
     """
 
     messages: Sequence[Mapping[str, Any]]
     native: str | None = None
     from_request: bool = False
+    run_id: str = ""
+    omitted_bytes: int = 0
 
 
 class RunEnvironment(Protocol):

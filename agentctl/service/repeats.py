@@ -211,11 +211,11 @@ class RepeatOperations(RunOperations):
         row = stored.row
         database = self.lookups.component_database(kind, row.component_id)
         maximum = min(HISTORY_BYTES, self.hosting.settings.limits.run_bytes // 2)
-        recent = run_reads.list_recent_messages(
+        recent = run_reads.list_recent(
             row.session_id, component.history_runs, maximum, before_seq=row.seq
         )
-        texts = await database.read(recent, size="run")
-        earlier = [message for text in texts for message in orjson.loads(text)]
+        runs = run_reads.begin_again(await database.read(recent, size="run"))
+        earlier = [message for run in runs for message in orjson.loads(run.messages)]
         return mark_kept([dict(each) for each in complete_history(earlier)], row.run_id)
 
     async def _start_repeat(

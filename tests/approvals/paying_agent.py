@@ -12,8 +12,8 @@ from typing import Any
 
 from agentctl import RunContext
 from agentctl.runtime.context import RunEnvironment
-from agentctl.runtime.pauses import Ask, Paused
-from agentctl.runtime.transcript.conversation import CallOutcome, perform_decided
+from agentctl.runtime.pauses import Ask, CallOutcome, Paused
+from agentctl.runtime.transcript.decided_calls import perform_decided
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
 """The payments that were made."""

@@ -76,7 +76,7 @@ async def _measure(database: Database, name: str, session_id: str) -> tuple[floa
         for work in _run(session_id):
             await database.write(work)
     elif name == "the messages of the 10 latest runs":
-        await database.read(run_reads.list_recent_messages(session_id, 10, 10_000_000))
+        await database.read(run_reads.list_recent(session_id, 10, 10_000_000))
     else:
         found = await database.read(run_reads.list_histories(session_id), size="large")
         size = sum(len(history.text) for history in found)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import tenacity
 
+from agentctl.config.settings import Model
 from agentctl.runtime.models import attempts as own_part
 from agentctl.runtime.models.attempts import Attempts, ModelCounters, PreparedModel
 from agentctl.runtime.models.calls import ModelFailure
@@ -28,7 +29,8 @@ TEMPORARY = ("MODEL_UNAVAILABLE", "MODEL_TIMEOUT")
 def build_attempts(retries: int) -> Attempts:
     """Return the attempts of a run with one model."""
     nothing: Any = None
-    model = PreparedModel("m", nothing, nothing, retries)
+    source = Model("m", "demo", "echo", retries=retries)
+    model = PreparedModel("m", nothing, nothing, source)
     return Attempts("run", [model], ModelCounters(["m"]))
 
 

@@ -185,7 +185,8 @@ def test_the_question_of_an_unclaimed_run_is_stored(store: Store) -> None:
     assert store.read(run_reads.list_histories("s1")) == []
     store.write(runs.store_question("r1", HISTORY, '[{"role":"user"}]'))
     assert store.read(run_reads.list_histories("s1")) == [(1, HISTORY[1:-1].encode())]
-    assert store.read(run_reads.list_recent_messages("s1", 5, 10_000)) == ['[{"role":"user"}]']
+    (recent,) = store.read(run_reads.list_recent("s1", 5, 10_000))
+    assert recent.messages == '[{"role":"user"}]'
     session = session_of(store)
     assert (session.history_bytes, session.total_tokens) == (len(HISTORY.encode()), 0)
     assert (session.updated_at, session.last_status) == (START + 7, "CANCELLED")

@@ -47,10 +47,14 @@ def test_native_messages_are_read_for_their_kind_only(store: Store) -> None:
         store.write(
             a_whole_run(a_run(run_id), replace(end, native_kind=kind, native_history=native))
         )
-    assert store.read(run_reads.list_recent_native("s1", 5, 10_000, "pydantic-ai")) == [
-        ('[{"role":"r1"}]', None), ('[{"role":"r2"}]', '["r2"]'), ('[{"role":"r3"}]', None),
-    ]  # fmt: skip
-    assert len(store.read(run_reads.list_recent_native("s1", 2, 10_000, "pydantic-ai"))) == 2
+    recent = store.read(run_reads.list_recent("s1", 5, 10_000, native_kind="pydantic-ai"))
+    assert [(run.run_id, run.messages, run.native) for run in recent] == [
+        ("r1", '[{"role":"r1"}]', None),
+        ("r2", '[{"role":"r2"}]', '["r2"]'),
+        ("r3", '[{"role":"r3"}]', None),
+    ]
+    newest = store.read(run_reads.list_recent("s1", 2, 10_000, native_kind="pydantic-ai"))
+    assert newest == recent[1:]
 
 
 def test_a_run_without_a_session_is_not_created(store: Store) -> None:
@@ -205,16 +209,14 @@ def test_histories_are_those_of_top_level_runs_in_order(store: Store) -> None:
     ends = [an_end(f"r{number}").history or "" for number in range(1, 8)]
     assert [b"[%b]" % history.text for history in histories] == [end.encode() for end in ends]
     assert store.read(run_reads.list_histories("s1", histories[4].seq)) == histories[5:]
-    recent = store.read(run_reads.list_recent_messages("s1", 3, 10_000))
-    assert recent == [an_end(f"r{number}").messages for number in (5, 6, 7)]
-    assert store.read(run_reads.list_recent_messages("s1", 0, 10_000)) == []
-    sizes = [len((messages or "").encode()) for messages in recent]
+    recent = store.read(run_reads.list_recent("s1", 3, 10_000))
+    assert [run.messages for run in recent] == [an_end(f"r{n}").messages for n in (5, 6, 7)]
+    assert store.read(run_reads.list_recent("s1", 0, 10_000)) == []
+    sizes = [len(run.messages.encode()) for run in recent]
     for maximum, count in (
         (sum(sizes), 3), (sum(sizes) - 1, 2), (sizes[2] + sizes[1] - 1, 1), (1, 1), (0, 1)
     ):  # fmt: skip
-        assert store.read(run_reads.list_recent_messages("s1", 3, maximum)) == recent[3 - count :]
-        native = store.read(run_reads.list_recent_native("s1", 3, maximum, "none"))
-        assert [messages for messages, _ in native] == recent[3 - count :]
+        assert store.read(run_reads.list_recent("s1", 3, maximum)) == recent[3 - count :]
     assert store.read(run_reads.list_open_in_session("s1")) == ["r8"]
 
 

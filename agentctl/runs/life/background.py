@@ -88,11 +88,16 @@ def build_summary(run: LiveRun) -> str | None:
 
 
 def requires_background_work(run: LiveRun) -> bool:
-    """Return True for a root run whose component has a setting for background work."""
+    """Return True for a root run whose component has a setting for background work.
+
+    Also for one whose conversation fills the context window of its model: later runs get the
+    summary in place of the messages that do not fit.
+    """
     spec = run.component.spec
     if run.parent is not None or run.spec.purpose is not None or not isinstance(spec, Agent | Team):
         return False
-    return bool(spec.summary.every_runs) or spec.memory.mode == "after_run"
+    is_full = bool(run.transcript.full_window)
+    return is_full or bool(spec.summary.every_runs) or spec.memory.mode == "after_run"
 
 
 async def plan_background_runs(run: LiveRun) -> list[RunSpec]:
@@ -100,9 +105,12 @@ async def plan_background_runs(run: LiveRun) -> list[RunSpec]:
     spec = run.component.spec
     assert isinstance(spec, Agent | Team)
     specs: list[RunSpec] = []
-    if spec.summary.every_runs:
-        plan = await plan_summary(run.database, run.spec.session_id)
-        if plan is not None and plan[0] >= spec.summary.every_runs:
+    every, window = spec.summary.every_runs, run.transcript.full_window
+    if every or window:
+        # A character has at most four bytes, and a token about three.
+        maximum = min(MAXIMUM_INPUT, window // 2) if window else MAXIMUM_INPUT
+        plan = await plan_summary(run.database, run.spec.session_id, maximum)
+        if plan is not None and (window or plan[0] >= every):
             specs.append(build_background_spec(run.spec, "summary", plan[1]))
     if spec.memory.mode == "after_run" and run.memories is not None:
         known = await run.memories.recall(run.spec.input, limit=KNOWN_MEMORIES)
@@ -113,10 +121,15 @@ async def plan_background_runs(run: LiveRun) -> list[RunSpec]:
     return specs
 
 
-async def plan_summary(database: Database, session_id: str) -> tuple[int, SummaryPlan] | None:
+async def plan_summary(
+    database: Database, session_id: str, maximum: int = MAXIMUM_INPUT
+) -> tuple[int, SummaryPlan] | None:
     """Return the number of new turns of a session and the plan of its summary; None if none is new.
 
     Turns that do not fit are left for the next summary.
+
+    Args:
+        maximum: characters of the input.
     """
     last = parse_summary(await database.read(sessions.get_summary(session_id)))
     turns = await database.read(run_reads.list_turns(session_id, last.covered, MAXIMUM_TURNS))
@@ -127,11 +140,11 @@ async def plan_summary(database: Database, session_id: str) -> tuple[int, Summar
     for number, turn in enumerate(turns):
         text = _format_turn(turn.input, turn.content)
         size += len(text)
-        if number and size > MAXIMUM_INPUT:
+        if number and size > maximum:
             break
         parts.append(text)
         used = turn
-    return len(turns), SummaryPlan("\n\n".join(parts), used.run_id, used.seq)
+    return len(turns), SummaryPlan("\n\n".join(parts)[:maximum], used.run_id, used.seq)
 
 
 def build_background_spec(base: RunSpec, purpose: Purpose, plan: SummaryPlan) -> RunSpec:

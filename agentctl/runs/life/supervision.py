@@ -16,16 +16,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import orjson
 
 from agentctl import errors
-from agentctl.config.settings import Agent, Team
 from agentctl.records.log_context import extend_log_context
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.records.times import now
-from agentctl.runs.life.background import StoredSummary, parse_summary
+from agentctl.runs.life.background import parse_summary
 from agentctl.runs.life.budgets import Budgets
 from agentctl.runs.life.counters import RunCounters
 from agentctl.runs.life.finish import store_end, store_hand_over, store_pause
@@ -38,6 +38,8 @@ from agentctl.runtime.context import EarlierRun
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import Parked
 from agentctl.runtime.pauses import Paused
+from agentctl.runtime.transcript.context_window import measure_message
+from agentctl.runtime.transcript.history import shorten_run
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.work.event_loop import wait_until_done
@@ -54,6 +56,10 @@ waited for without this limit."""
 HISTORY_BYTES = 4_194_304
 """Maximum size of the earlier messages that a model receives: some million tokens. Their conversion
 is a step of the event loop."""
+
+SMALL_WINDOW = 8_192
+"""Tokens of a context window that is not configured, for the question whether the earlier messages
+may fill it. Then the summary of the session is read, also if `summary` is not configured."""
 
 CROWD = 32
 """Number of incomplete starts up to which work begins at once: they delay each other little."""
@@ -313,37 +319,49 @@ async def _load_history(run: LiveRun, catalog: Catalog) -> list[EarlierRun]:
         return []
     # One run is always read: for its system message, which is not repeated in `chat_history`.
     count = max(component.history_runs, 1)
-    read, session_id = run.database.read, run.spec.session_id
     before = None if run.spec.origin is None else run.spec.origin.before
-    if (kind := catalog.native_kind(component)) is not None:
-        native = run_reads.list_recent_native(session_id, count, HISTORY_BYTES, kind, before)
-        stored = await read(native, size="run")
-    else:
-        summary = await _load_summary(run)
-        recent = run_reads.list_recent_messages(
-            session_id, count, HISTORY_BYTES, summary.covered, before
-        )
-        stored = [(messages, None) for messages in await read(recent, size="run")]
-        if not stored and summary.covered:
-            last = run_reads.list_recent_messages(session_id, 1, HISTORY_BYTES)
-            for messages in await read(last, size="run"):
-                run.previous_instructions = _find_instructions(orjson.loads(messages))
-    parsed = [(orjson.loads(messages), native) for messages, native in stored]
+    kind = catalog.native_kind(component)
+    covered = 0
+    if kind is None and component.worker.summary.every_runs:
+        covered = await _load_summary(run)
+    stored = await _read_recent(run, count, kind, covered, before)
+    if kind is not None:
+        stored = run_reads.begin_again(stored)
+    elif not covered:
+        window = catalog.model(component).context_tokens or SMALL_WINDOW
+        if sum(len(each.messages) for each in stored) > window:
+            await _load_summary(run)
+    last = await _read_recent(run, 1, kind) if covered and not stored else stored
+    parsed = [(each, orjson.loads(each.messages)) for each in last]
     if parsed:
-        run.previous_instructions = _find_instructions(parsed[-1][0])
-    return [
-        EarlierRun([message for message in messages if message["role"] != "system"], native)
-        for messages, native in (parsed if component.history_runs else [])
-    ]
+        run.previous_instructions = _find_instructions(parsed[-1][1])
+    return [_build_earlier(*each) for each in parsed] if stored and component.history_runs else []
 
 
-async def _load_summary(run: LiveRun) -> StoredSummary:
-    spec = run.component.spec
-    if not isinstance(spec, Agent | Team) or not spec.summary.every_runs:
-        return StoredSummary()
+async def _read_recent(
+    run: LiveRun, count: int, kind: str | None, after: int = 0, before: int | None = None
+) -> Sequence[run_reads.RecentRun]:
+    recent = run_reads.list_recent(
+        run.spec.session_id, count, HISTORY_BYTES,
+        native_kind=kind or "", after_seq=after, before_seq=before,
+    )  # fmt: skip
+    return await run.database.read(recent, size="run")
+
+
+def _build_earlier(stored: run_reads.RecentRun, messages: list[dict[str, Any]]) -> EarlierRun:
+    """Return a run as later runs get it: of one that was too large its message and one line."""
+    given = [message for message in messages if message["role"] != "system"]
+    if not stored.was_too_large:
+        return EarlierRun(given, stored.native, run_id=stored.run_id)
+    size = sum(map(measure_message, given))
+    return EarlierRun(shorten_run(given), run_id=stored.run_id, omitted_bytes=size)
+
+
+async def _load_summary(run: LiveRun) -> int:
+    """Read the summary of the session; return the number of the last run that it covers."""
     summary = parse_summary(await run.database.read(sessions.get_summary(run.spec.session_id)))
     run.summary = summary.text or None
-    return summary if summary.text else StoredSummary()
+    return summary.covered if summary.text else 0
 
 
 def _find_instructions(messages: list[dict[str, Any]]) -> str | None:

@@ -15,23 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import REQUIRED
+from agentctl.runtime.components.fitting import ContextFitter
 from agentctl.runtime.components.leadership import collect_reports
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import Journal, Parked
 from agentctl.runtime.models.answering import call_model
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
-from agentctl.runtime.models.calls import (
-    UNKNOWN_REASON,
-    Message,
-    ModelAnswer,
-    ModelCall,
-    build_result,
-)
+from agentctl.runtime.models.calls import UNKNOWN_REASON, Message, ModelAnswer, build_result
 from agentctl.runtime.models.structured_output import InvalidAnswer
 from agentctl.runtime.pauses import Paused, WaitingCall
 from agentctl.runtime.tools.memories import add_memories
 from agentctl.runtime.transcript.conversation import Conversation
-from agentctl.runtime.transcript.history import complete_history
 from agentctl.runtime.transcript.transcript import TranscriptMark
 from agentctl.work.unstopped import abandon_task
 
@@ -40,6 +34,7 @@ if TYPE_CHECKING:
     from agentctl.runtime.components.catalog import Catalog
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.context import RunEnvironment
+    from agentctl.runtime.models.calls import ModelCall
     from agentctl.runtime.models.structured_output import OutputSchema
 
 
@@ -70,7 +65,8 @@ async def run_worker(component: Component, context: RunEnvironment, catalog: Cat
         has_ended = False
         if state is None:
             conversation.add_prompt(runner.system)
-            conversation.add_summary()
+            if runner.summarizes:
+                conversation.add_summary()
             await add_memories(runner.memory, conversation)
         else:
             conversation.restore(state["conversation"])
@@ -99,8 +95,8 @@ class _Turns:
         self, runner: ConfiguredRunner, conversation: Conversation, output: OutputSchema | None
     ) -> None:
         context = conversation.context
-        self.messages: list[Message] = [*complete_history(context.history)]
-        self._own = len(self.messages)
+        self._fitter = ContextFitter(runner, conversation)
+        self.messages, self._own = self._fitter.messages, self._fitter.own
         self._runner = runner
         self._output = output
         self._conversation = conversation
@@ -125,6 +121,7 @@ class _Turns:
             self._count += 1
             answer = await self._call_model(choice)
             answer = self._identify_calls(answer)
+            self._fitter.keep_report()
             conversation.end_answer(answer.calls, answer.finish_reason or UNKNOWN_REASON)
             self.messages.append(answer.message)
             if answer.calls:
@@ -210,7 +207,7 @@ class _Turns:
         """Store the answer and the begin of its calls, or hand the run over before them."""
         conversation, transcript = self._conversation, self._conversation.context.transcript
         new = [message for message in self.messages[self._kept :] if message["role"] != "tool"]
-        kept = conversation.keep()
+        kept = {**conversation.keep(), "context": self._fitter.keep()}
         if self._mark.messages:
             del kept["instructions"]
         body = {
@@ -228,21 +225,20 @@ class _Turns:
             raise Parked
 
     async def _call_model(self, tool_choice: str | None) -> ModelAnswer:
-        runner, conversation = self._runner, self._conversation
+        conversation, fitter = self._conversation, self._fitter
         await conversation.context.begin_model_call()
+        await fitter.begin_call()
 
         def build_call(model: PreparedModel) -> ModelCall:
             conversation.context.checkpoint()
-            return ModelCall(
-                conversation.instructions,
-                self.messages,
-                runner.tools,
-                model.settings,
-                tool_choice,
-                self._output,
-            )
+            return fitter.build_call(model, tool_choice=tool_choice, output=self._output)
 
-        return await call_model(self._attempts, build_call, conversation)
+        try:
+            return await call_model(self._attempts, build_call, conversation, fitter.shrink)
+        except ExecutionError as failure:
+            if failure.code != "CONTEXT_EXCEEDED":
+                raise
+            raise fitter.build_failure(self._attempts.model) from failure
 
     def _choose_tool(self) -> str | None:
         requested = self._conversation.context.spec.tool_choice
@@ -255,6 +251,7 @@ class _Turns:
             As `perform_calls`.
         """
         waiting = self._conversation.restore(state["conversation"])
+        self._fitter.restore(state["conversation"].get("context"))
         self._attempts.choose(state["model"])
         self._count, self._corrected = state["turns"], state["corrected"]
         for message in state["messages"]:
@@ -268,7 +265,7 @@ class _Turns:
     def _keep(self, calls: Sequence[dict[str, Any]], results: Mapping[str, str]) -> dict[str, Any]:
         own = self.messages[self._own :]
         return {
-            "conversation": self._conversation.keep(),
+            "conversation": {**self._conversation.keep(), "context": self._fitter.keep()},
             "messages": [dump_message(message, self._runner.models) for message in own],
             "calls": calls,
             "results": results,

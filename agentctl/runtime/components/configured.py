@@ -35,8 +35,10 @@ class ConfiguredRunner:
         rules: the rules of those whose calls wait for a person, by name.
         system: instructions of the model; `""` for none.
         routes: True in mode route: a member answers in place of the leader.
+        summarizes: True if every run has the summary of its session in its instructions.
         model_calls: maximum model calls of a run. If the model then still calls tools, the run ends
             with MODEL_REJECTED.
+        result_tokens: tokens of a tool result that the model is shown; 0 for all.
     """
 
     models: Sequence[PreparedModel]
@@ -47,7 +49,9 @@ class ConfiguredRunner:
     system: str
     routes: bool
     memory: config.Memory
+    summarizes: bool
     model_calls: int
+    result_tokens: int
 
 
 def build_actions(
@@ -111,7 +115,9 @@ def build_runner(
         system=instructions,
         routes=component.kind == "team" and component.team.mode == "route",
         memory=component.worker.memory,
+        summarizes=bool(component.worker.summary.every_runs),
         model_calls=component.worker.model_calls,
+        result_tokens=component.worker.tool_result_tokens,
     )
 
 

@@ -78,11 +78,18 @@ class AttemptSink(AnswerSink, Protocol):
 
 
 async def call_model(
-    attempts: Attempts, build_call: Callable[[PreparedModel], ModelCall], sink: AttemptSink
+    attempts: Attempts,
+    build_call: Callable[[PreparedModel], ModelCall],
+    sink: AttemptSink,
+    shrink: Callable[[], bool] | None = None,
 ) -> ModelAnswer:
     """Call a model, again after temporary failures while nothing of the answer has arrived.
 
     However the call ends, its text and usage so far are in the sink.
+
+    Args:
+        shrink: lets the next call be smaller than one that was too large for the context window;
+            returns False if that is not possible.
 
     Raises:
         ExecutionError: the last attempt failed.
@@ -93,7 +100,10 @@ async def call_model(
             return await _attempt_call(model, build_call(model), sink)
         except ModelFailure as error:
             failure = classify_failure(error, attempts.run_id, model.connection.secret)
-            if sink.has_answer_begun or not await attempts.wait_after(error):
+            if sink.has_answer_begun:
+                raise failure from error
+            is_shrunk = error.code == "CONTEXT_EXCEEDED" and shrink is not None and shrink()
+            if not is_shrunk and not await attempts.wait_after(error):
                 raise failure from error
 
 

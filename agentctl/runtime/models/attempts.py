@@ -63,13 +63,13 @@ class PreparedModel:
 
     Attributes:
         settings: settings of the model with those of the component on top.
-        retries: maximum number of further attempts of a call.
+        source: the model in the configuration.
     """
 
     id: str
     connection: ModelConnection
     settings: config.ModelSettings
-    retries: int = 0
+    source: config.Model
 
 
 def prepare_models(
@@ -86,7 +86,7 @@ def prepare_models(
             id=model.id,
             connection=connection,
             settings=replace(model.settings, **settings),
-            retries=model.retries,
+            source=model,
         )
         for model, connection in connections
     ]
@@ -211,7 +211,7 @@ class Attempts:
 
     def _wait_seconds(self, failure: ModelFailure) -> float | None:
         model = self.model
-        if self._failed > model.retries or not failure.is_repeatable:
+        if self._failed > model.source.retries or not failure.is_repeatable:
             return None
         requested = failure.retry_after
         if requested is None:

@@ -21,8 +21,9 @@ from agentctl.runtime.bounds import MAXIMUM_FAILURES, MAXIMUM_UNKNOWN, check_par
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ApprovedEnd, JournaledCall, load_outcome
 from agentctl.runtime.json_values import NOT_AN_OBJECT
-from agentctl.runtime.pauses import Ask, CallOutcome, Decided, WaitingCall, to_text
+from agentctl.runtime.pauses import Ask, CallOutcome, WaitingCall
 from agentctl.runtime.tracing import enter_call
+from agentctl.runtime.transcript.decided_calls import perform_decided
 from agentctl.runtime.transcript.events import (
     Content,
     ThinkingDelta,
@@ -105,6 +106,8 @@ class Conversation:
         routed_answer: answer of the member that received the message, in mode route.
         is_routing: True while a member answers in place of the leader.
         has_answer_begun: True if text or thinking of the current answer has arrived.
+        input_tokens: input tokens of the current answer that the model has reported; 0 for none.
+        about_call: further members of the message of the next answer, about its call.
         asks: what the run asks for in this leg.
         announces: True if the events of calls are published.
         is_parked: True if a call waits for another process, to which the run is handed over.
@@ -125,6 +128,8 @@ class Conversation:
         self.routed_answer: str | None = None
         self.is_routing = False
         self.has_answer_begun = False
+        self.input_tokens = 0
+        self.about_call: Mapping[str, Any] = {}
         self.asks: list[Ask] = []
         self.waiting: dict[str, WaitingCall] = {}
         self._rules = rules or {}
@@ -177,7 +182,8 @@ class Conversation:
 
     def begin_answer(self, model: str) -> Span | None:
         """Start a new answer, before each call of a model; return the span of the call."""
-        span = self._transcript.begin_answer(model)
+        span = self._transcript.begin_answer(model, self.about_call)
+        self.input_tokens = 0
         self.has_answer_begun = False
         self._needs_separator = bool(self._transcript.content)
         self._separates_thinking = bool(self._transcript.reasoning_content)
@@ -237,6 +243,7 @@ class Conversation:
         self.context.emit(ThinkingDelta(delta))
 
     def set_usage(self, usage: Mapping[str, int]) -> None:
+        self.input_tokens = usage.get("input_tokens", 0)
         self._transcript.set_usage(usage)
 
     @property
@@ -464,32 +471,3 @@ class Conversation:
         self._transcript.size = self._kept_bytes
         if self._kept_bytes + self._arriving_bytes > self._run_bytes:
             raise ExecutionError("MODEL_REJECTED", "The run exceeded its maximum size")
-
-
-async def perform_decided(
-    context: RunEnvironment,
-    decision: Decided,
-    perform: Callable[[Mapping[str, Any]], Awaitable[CallOutcome]],
-    *,
-    stores_end: bool = True,
-) -> CallOutcome:
-    """Return the outcome of a call that was decided about; make it at most once.
-
-    A call that an earlier leg has made is not made again: its result is stored. `executing` is on
-    the disk before the call. A call that waits in the middle keeps it until it ends.
-
-    Args:
-        perform: makes the call with the approved arguments.
-        stores_end: False if the caller stores the end of the call.
-    """
-    if decision.execution in ("done", "failed"):
-        return CallOutcome(to_text(decision.result), failed=decision.execution == "failed")
-    if not decision.is_approved:
-        return CallOutcome(decision.refusal, failed=True, counts_as_failure=False)
-    if decision.execution != "executing":
-        # Else an earlier leg has begun the call, and has waited in the middle of it.
-        await context.begin_call(decision.approval_id)
-    outcome = await perform(decision.arguments)
-    if outcome.pause is None and stores_end:
-        await context.end_call(decision.approval_id, outcome.text, failed=outcome.failed)
-    return outcome

@@ -6,7 +6,8 @@ share:
 
     {"role": "system" | "user" | "assistant" | "tool", "content": str, "created_at": int seconds,
      "tool_calls"?: [{"id", "name", "arguments": object}], "tool_call_id"?, "tool_name"?,
-     "metrics"?: {nine counters}, "finish_reason"?: str | None}
+     "metrics"?: {nine counters}, "finish_reason"?: str | None,
+     "compacted"?: {"omissions", "estimated_tokens", "window"}}
 
 Assistant messages have `tool_calls`, `metrics` and `finish_reason`; tool messages have
 `tool_call_id` and `tool_name`. A message with `origin_run_id` is one of the run that this one
@@ -22,8 +23,9 @@ from typing import Any, NamedTuple
 from agentctl.records import times
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.causes import Causes
+from agentctl.runtime.transcript.answer import AnswerInProgress
 from agentctl.runtime.transcript.history import CANCELLED_RESULT, build_tool_message
-from agentctl.runtime.transcript.spans import Span, Spans, SpanStatus
+from agentctl.runtime.transcript.spans import Span, Spans
 from agentctl.work.unstopped import UnstoppedWork
 
 MAXIMUM_TOKENS = 10**12
@@ -40,40 +42,6 @@ class TranscriptMark(NamedTuple):
     tools: int = 0
 
 
-class _AnswerInProgress:
-    """The answer of a model while it arrives; `count` is the first value of its counters."""
-
-    def __init__(self, model: str | None, count: int | None, span: Span | None) -> None:
-        self.model = model
-        self.span = span
-        self.pieces: list[str] = []
-        self.usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, count)
-        self.finish_reason: str | None = None
-        self.created_at = times.whole_seconds(times.now())
-
-    @property
-    def is_empty(self) -> bool:
-        return not any(self.pieces)
-
-    def end_span(self, status: SpanStatus, error_code: str | None = None) -> None:
-        if self.span is not None:
-            self.span.input_tokens = self.usage["input_tokens"]
-            self.span.output_tokens = self.usage["output_tokens"]
-            self.span.error_code = self.span.error_code or error_code
-            self.span.end(status)
-
-    def message(self, tool_calls: list[dict[str, Any]]) -> dict[str, Any]:
-        message = {
-            "role": "assistant",
-            "content": "".join(self.pieces),
-            "created_at": self.created_at,
-            "metrics": dict(self.usage),
-            "finish_reason": self.finish_reason,
-            "model": self.model,
-        }
-        return {**message, "tool_calls": tool_calls} if tool_calls else message
-
-
 class Transcript:
     """The growing record of one run.
 
@@ -88,6 +56,7 @@ class Transcript:
         output: the structured result as a JSON value; None for none.
         native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
         size: the bytes of its texts and results, as far as the run counts them.
+        full_window: tokens of the context window that the conversation fills; 0 if it does not.
     """
 
     def __init__(self, unstopped: UnstoppedWork | None = None) -> None:
@@ -106,10 +75,11 @@ class Transcript:
         self._knows_usage = True
         self._content: list[str] = []
         self._reasoning: list[str] = []
-        self._answer: _AnswerInProgress | None = None
+        self._answer: AnswerInProgress | None = None
         self._open_calls: dict[str, tuple[dict[str, Any], Span]] = {}
         self._unanswered: dict[str, str] = {}
         self._requested: set[str] = set()
+        self.full_window = 0
 
     @property
     def is_answering(self) -> bool:
@@ -340,18 +310,21 @@ class Transcript:
         self.extend_answer(text)
         self.end_answer([], "stop")
 
-    def begin_answer(self, model: str | None = None) -> Span | None:
+    def begin_answer(
+        self, model: str | None = None, about_call: Mapping[str, Any] = {}
+    ) -> Span | None:
         """Start an answer. An open one is completed first, without tool calls.
 
         Args:
             model: id of the model that answers; None if it is not a model of this run.
+            about_call: further members of the message, such as what the call left out.
 
         Returns:
             The span of the call of the model.
         """
         self.end_answer([])
         span = self.spans.start_model_call(model) if model is not None else None
-        self._answer = _AnswerInProgress(model, 0 if self._knows_usage else None, span)
+        self._answer = AnswerInProgress(model, 0 if self._knows_usage else None, span, about_call)
         return span
 
     def extend_answer(self, delta: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
+from typing import NamedTuple
 
 from agentctl.records.runs import TEXT_COLUMNS, LastRunState, RunRow, RunState, StoredHistory, Turn
 from agentctl.store.database import Sql, Statement, Steps, Work, single_unit, unit
@@ -58,38 +59,23 @@ _HISTORIES = Sql(
 )
 
 
-def _select_recent(columns: str, size: str) -> Sql:
-    """Select the last runs of a session, oldest first.
-
-    At most :limit runs, as far as their sizes add up to :maximum bytes, but at least one. The rows
-    that are not returned are not read: only the sizes of their texts are. A run that was retried is
-    not among them: the retry takes its place when it has ended. A run whose conversation was larger
-    than the context window of its model ends the history: neither it nor the runs before it are
-    returned (docs/agents.md "History after a failed run").
-    """
-    return Sql(
-        f"SELECT {columns} FROM runs WHERE session_id = :session_id AND seq IN (SELECT seq FROM ("
-        "SELECT seq, size, sum(size) OVER newer AS total,"
-        " max(CASE WHEN error_code = 'CONTEXT_EXCEEDED' THEN seq ELSE 0 END) OVER newer AS cut"
-        f" FROM (SELECT seq, error_code, {size} AS size FROM runs"
-        " WHERE session_id = :session_id AND parent_run_id IS NULL AND seq > :after_seq"
-        " AND seq < :before_seq AND finished_at IS NOT NULL AND messages IS NOT NULL"
-        " AND NOT EXISTS (SELECT 1 FROM runs AS later WHERE later.origin_run_id = runs.run_id"
-        " AND later.origin_kind = 'retry' AND later.messages IS NOT NULL"
-        " AND later.finished_at IS NOT NULL) ORDER BY seq DESC LIMIT :limit"
-        ") AS recent WINDOW newer AS (ORDER BY seq DESC)) AS sized WHERE seq > cut"
-        " AND (total <= cast(:maximum AS bigint) OR total = size))"
-        " ORDER BY seq"
-    )
-
-
-_RECENT_MESSAGES = _select_recent("messages", "octet_length(messages)")
-
-_RECENT_NATIVE = _select_recent(
-    # The native messages of a fork begin after those of its origin.
-    "messages, CASE WHEN native_kind = :native_kind AND origin_kind IS NULL"
-    " THEN native_history END",
-    "octet_length(messages) + coalesce(octet_length(native_history), 0)",
+_RECENT = Sql(
+    # The rows that are not returned are not read: only the sizes of their texts are. A run that was
+    # retried is not among them: the retry takes its place when it has ended. The native messages of
+    # a fork begin after those of its origin.
+    "SELECT run_id, seq, error_code, messages, CASE WHEN native_kind = :native_kind"
+    " AND origin_kind IS NULL THEN native_history END"
+    " FROM runs WHERE session_id = :session_id AND seq IN (SELECT seq FROM ("
+    "SELECT seq, size, sum(size) OVER (ORDER BY seq DESC) AS total FROM ("
+    "SELECT seq, octet_length(messages) + CASE WHEN native_kind = :native_kind"
+    " THEN coalesce(octet_length(native_history), 0) ELSE 0 END AS size FROM runs"
+    " WHERE session_id = :session_id AND parent_run_id IS NULL AND seq > :after_seq"
+    " AND seq < :before_seq AND finished_at IS NOT NULL AND messages IS NOT NULL"
+    " AND NOT EXISTS (SELECT 1 FROM runs AS later WHERE later.origin_run_id = runs.run_id"
+    " AND later.origin_kind = 'retry' AND later.messages IS NOT NULL"
+    " AND later.finished_at IS NOT NULL) ORDER BY seq DESC LIMIT :limit"
+    ") AS recent) AS sized WHERE total <= cast(:maximum AS bigint) OR total = size)"
+    " ORDER BY seq"
 )
 
 _LOCK_STATE = Sql(f"SELECT {STATE_COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
@@ -307,46 +293,59 @@ def list_histories(session_id: str, after_seq: int = 0) -> Work[list[StoredHisto
     return _HISTORIES.rows(StoredHistory, session_id=session_id, after_seq=after_seq)
 
 
-def list_recent_messages(
-    session_id: str, limit: int, maximum: int, after_seq: int = 0, before_seq: int | None = None
-) -> Work[list[str]]:
-    """Return the messages of the last top-level runs that have ended, oldest first.
+class RecentRun(NamedTuple):
+    """A run of a session that later runs get as history.
 
-    Each is a JSON array. The cost does not depend on the number of runs.
+    Attributes:
+        messages: its neutral messages, a JSON array.
+        native: its messages as JSON of a library; None for none of the kind that was asked for.
+    """
+
+    run_id: str
+    seq: int
+    error_code: str | None
+    messages: str
+    native: str | None
+
+    @property
+    def was_too_large(self) -> bool:
+        """True if its conversation was larger than the context window of its model."""
+        return self.error_code == "CONTEXT_EXCEEDED"
+
+
+def list_recent(
+    session_id: str,
+    limit: int,
+    maximum: int,
+    *,
+    native_kind: str = "",
+    after_seq: int = 0,
+    before_seq: int | None = None,
+) -> Work[list[RecentRun]]:
+    """Return the last top-level runs that have ended, oldest first.
+
+    The cost does not depend on the number of runs.
 
     Args:
         maximum: maximum size of all messages in bytes. The last run is returned in any case.
+        native_kind: the kind of runner of a library whose messages are asked for; `""` for none.
         after_seq, before_seq: only runs with numbers between these.
     """
-    return _RECENT_MESSAGES.column(
+    return _RECENT.rows(
+        RecentRun,
         session_id=session_id,
         limit=limit,
         maximum=maximum,
         after_seq=after_seq,
         before_seq=before_seq or _ALL_SEQS,
-    )
-
-
-def list_recent_native(
-    session_id: str, limit: int, maximum: int, native_kind: str, before_seq: int | None = None
-) -> Work[list[tuple[str, str | None]]]:
-    """Return the messages of the same runs as `list_recent_messages`, oldest first.
-
-    Each run has its neutral messages, and its messages as JSON of a library; None if the run has
-    none of that kind.
-
-    Args:
-        native_kind: the kind of runner of that library.
-    """
-    return _RECENT_NATIVE.rows(
-        lambda messages, native: (messages, native),
-        session_id=session_id,
-        limit=limit,
-        maximum=maximum,
-        after_seq=0,
-        before_seq=before_seq or _ALL_SEQS,
         native_kind=native_kind,
     )
+
+
+def begin_again(recent: Sequence[RecentRun]) -> Sequence[RecentRun]:
+    """Return the runs after the last one that was too large, for a history that is not fitted."""
+    large = [index for index, run in enumerate(recent) if run.was_too_large]
+    return recent[large[-1] + 1 :] if large else recent
 
 
 def lock_state(run_id: str) -> Work[RunState | None]:
