@@ -1,4 +1,4 @@
-"""What a call of a model shows of the messages of its run."""
+"""The messages of a run that a call of its model shows."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_message_and_last_answer_stay_whatever_their_size() -> None:
 
 
 def test_run_without_an_own_message_keeps_the_last_one_of_its_origin() -> None:
-    """A retry goes on after the result of a tool, without a message of its own."""
+    """A retry goes on after the result of a tool, without an own message."""
     messages = [
         {"role": "user", "content": "old" * 1_000}, {"role": "assistant", "content": "a"},
         {"role": "user", "content": "asked"}, *build_turn(0, ["x"]),
@@ -155,7 +155,7 @@ def test_size_that_was_accepted_is_no_longer_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_conversations_fit_and_stay_pairs(seed: int) -> None:
-    """Whatever is left out: calls have their results, and the same numbers show the same texts."""
+    """With any part left out calls have their results, and the same numbers show the same texts."""
     chance = random.Random(seed)
     messages: Messages = []
     runs = []

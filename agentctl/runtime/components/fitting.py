@@ -107,7 +107,7 @@ class ContextFitter:
         self._conversation.about_call = {}
         size = self._context.measure() + self._other_bytes
         for model in self._runner.models:
-            # No model has a smaller window, unless the configuration says so.
+            # No model has a smaller window, unless one is configured.
             is_large = size > SMALLEST_WINDOW or model.source.context_tokens
             if is_large and model.id not in self._windows:
                 self._windows[model.id] = await find_window(model.source)
@@ -209,7 +209,7 @@ class ContextFitter:
         return part, parts[part]
 
     def _describe(self, fitted: FittedMessages, room: int | None) -> str:
-        """Return a paragraph for the instructions about what is left out."""
+        """Return a paragraph for the instructions about the messages that are left out."""
         context, compaction = self._conversation.context, fitted.compaction
         parts = []
         if compaction.history_before:

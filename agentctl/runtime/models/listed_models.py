@@ -1,7 +1,7 @@
-"""What the package `genai-prices` knows of a model: its prices and its context window.
+"""The entry of a model in the package `genai-prices`: its prices and its context window.
 
 The package takes 0.3 s and 29 MB to load. It is loaded once, in a thread, for the first model whose
-price or window is asked for, is not configured, and is called at its provider.
+price or window is needed, is not configured, and is called at its provider.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Omission:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What the calls of a run show of its messages, and the last report of its model.
+    """The messages that the calls of a run show, and the last report of its model.
 
     Attributes:
         results_before: results of tools before this index are one line.
@@ -126,7 +126,7 @@ class Compaction:
         return max(self.sent_tokens + new, int(size / (2 * BYTES_PER_TOKEN)))
 
     def find_bytes(self, tokens: float) -> int:
-        """Return the size of a request that has so many tokens by the estimate."""
+        """Return the size of a request of some estimated tokens."""
         return self.sent_bytes + int((tokens - self.sent_tokens) * self._bytes_per_token)
 
 
@@ -285,7 +285,7 @@ def keep_report(compaction: Compaction, sent: int, tokens: int) -> Compaction:
 
 
 def _reduce(context: ContextMessages, compaction: Compaction, excess: int) -> Compaction:
-    """Leave out so many bytes, or all that can be left out."""
+    """Leave out a number of bytes, or all that can be left out."""
     last_turn = context.last_turn
     for index in range(compaction.results_before, last_turn):
         if excess <= 0:

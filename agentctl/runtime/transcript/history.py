@@ -102,7 +102,7 @@ def _cancelled_results(
 def shorten_run(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages of a run that was larger than the context window: two short ones.
 
-    These are the beginning of its first message, and an answer that says what happened.
+    These are the beginning of its first message, and an answer that states the reason.
     """
     asked = next((message for message in messages if message["role"] == "user"), None)
     if asked is None:

@@ -298,7 +298,7 @@ class RecentRun(NamedTuple):
 
     Attributes:
         messages: its neutral messages, a JSON array.
-        native: its messages as JSON of a library; None for none of the kind that was asked for.
+        native: its messages as JSON of a library; None if it has none of the given kind.
     """
 
     run_id: str
@@ -328,7 +328,7 @@ def list_recent(
 
     Args:
         maximum: maximum size of all messages in bytes. The last run is returned in any case.
-        native_kind: the kind of runner of a library whose messages are asked for; `""` for none.
+        native_kind: the kind of runner of a library whose messages are read; `""` for none.
         after_seq, before_seq: only runs with numbers between these.
     """
     return _RECENT.rows(
