@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from agentctl import RunContext
-from agentctl.runtime.context import RunEnvironment
+from agentctl.runtime.context import RunEnvironment, perform_decided
 from agentctl.runtime.pauses import Ask, CallOutcome, Paused
-from agentctl.runtime.transcript.decided_calls import perform_decided
 
 LEDGER = Path(__file__).with_name("ledger.jsonl")
 """The payments that were made."""

@@ -23,8 +23,8 @@ from agentctl.runs.life.counters import RunCounters
 from agentctl.runs.log.event_rows import decode_events
 from agentctl.runs.workers.recovery import recover_runs
 from agentctl.runtime.components import execute
+from agentctl.runtime.context import perform_decided
 from agentctl.runtime.pauses import Ask, CallOutcome, Paused
-from agentctl.runtime.transcript.decided_calls import perform_decided
 from agentctl.runtime.transcript.events import Content
 from agentctl.service.service import Service
 from agentctl.store.database import Database, Sql, Work

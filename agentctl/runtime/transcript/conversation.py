@@ -18,12 +18,12 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalPolicy
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.bounds import MAXIMUM_FAILURES, MAXIMUM_UNKNOWN, check_parts
+from agentctl.runtime.context import perform_decided
 from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import ApprovedEnd, JournaledCall, load_outcome
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.pauses import Ask, CallOutcome, WaitingCall
 from agentctl.runtime.tracing import enter_call
-from agentctl.runtime.transcript.decided_calls import perform_decided
 from agentctl.runtime.transcript.events import (
     Content,
     ThinkingDelta,
