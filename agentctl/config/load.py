@@ -18,9 +18,9 @@ from agentctl.config.identity_providers import fill_in_provider
 from agentctl.config.places import Place, line_numbers
 from agentctl.config.settings import Authorization, Database, Settings
 from agentctl.config.tables import (
+    ADDING_VARIABLES,
     ENTRY_TABLES,
     SECTIONS,
-    VERIFICATION_KEY_VARIABLE,
     TableReader,
     find_variables,
     list_sections,
@@ -32,7 +32,6 @@ from agentctl.records.value_types import field_types
 
 FILE_NAME = "agentctl.toml"
 DEFAULT_DATABASE = "main"
-_KEYS = "authorization.verification_keys"
 
 
 def find_config_file(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
@@ -78,7 +77,7 @@ def load_settings(path: Path | None = None, environ: Mapping[str, str] | None = 
     reader = TableReader(str(file), file.parent, line_numbers(text))
     reader.check_names(document)
     reader.variables = find_variables(environ, section_keys())
-    settings = _build_settings(document, reader, environ.get(VERIFICATION_KEY_VARIABLE, ""), file)
+    settings = _build_settings(document, reader, environ, file)
     check_settings(settings, reader.places)
     return settings
 
@@ -130,18 +129,21 @@ def _parse_toml(text: str, file: Path) -> dict[str, Any]:
 
 
 def _build_settings(
-    document: dict[str, Any], reader: TableReader, key: str, file: Path
+    document: dict[str, Any], reader: TableReader, environ: Mapping[str, str], file: Path
 ) -> Settings:
     added = {name: reader.read_section(document, name) for name in list_sections()}
     sections: dict[str, Any] = {name: added.pop(name) for name in SECTIONS}
     entries: dict[str, Any] = {name: reader.entries(document, name) for name in ENTRY_TABLES}
-    table = fill_in_provider(sections["authorization"], reader.places)
-    sections["authorization"] = table
-    if key.strip() and key not in table.verification_keys:
-        place = Place(reader.file, _KEYS, variable=VERIFICATION_KEY_VARIABLE)
-        convert_value(key, field_types(Authorization)["verification_keys"].item, place, reader.base)
-        keys = (*table.verification_keys, key)
-        sections["authorization"] = replace(table, verification_keys=keys)
+    table, adding = sections["authorization"], dict[str, str]()
+    for name, key in ADDING_VARIABLES.items():
+        text = environ.get(name, "")
+        if not text.strip():
+            continue
+        adding[f"authorization.{key}"] = f"env {name}"
+        place = Place(reader.file, f"authorization.{key}", variable=name)
+        value = convert_value(text, field_types(Authorization)[key].item, place, reader.base)
+        table = replace(table, **{key: tuple(dict.fromkeys((*getattr(table, key), value)))})
+    sections["authorization"] = fill_in_provider(table, reader.places)
     configured = entries["databases"]
     foreign = tuple(entry for entry in configured if entry.layout != "agentctl")
     own = tuple(entry for entry in configured if entry.layout == "agentctl")
@@ -159,9 +161,8 @@ def _build_settings(
             for entry in entries[name]
         )
     sources = {name: place.source for name, place in reader.places.items() if "[" not in name}
-    if key.strip():
-        listed = [] if sources[_KEYS] == "default" else [sources[_KEYS]]
-        sources[_KEYS] = ", ".join([*listed, f"env {VERIFICATION_KEY_VARIABLE}"])
+    for key, source in adding.items():
+        sources[key] = source if sources[key] == "default" else f"{sources[key]}, {source}"
     return Settings(**sections, **entries, added=added, path=file, sources=sources)
 
 

@@ -37,7 +37,7 @@ from agentctl.config.names import (
     VariableName,
 )
 from agentctl.config.observability import Log, Metrics, TracedParts, Tracing
-from agentctl.config.types import Reference, Secret
+from agentctl.config.types import OneOrMore, Reference, Secret
 from agentctl.config.upkeep import (
     Backup,
     Budget,
@@ -111,7 +111,7 @@ class Authorization:
         provider: the identity provider whose settings are the defaults
             (`config.identity_providers`).
         verification_keys: PEM texts or one shared secret, including JWT_VERIFICATION_KEY.
-        jwks_file: a key set; JWT_JWKS_FILE overrides the file. None for no key set.
+        jwks_file: key sets, including JWT_JWKS_FILE.
         jwks_url: the URL of a key set; empty for none.
         oidc_discovery: fetch the key set that the configuration of `issuer` names.
         audience: the value for `aud` with `verify_audience`; empty for `server.id`.
@@ -127,7 +127,7 @@ class Authorization:
     algorithm: Algorithm = "RS256"
     verification_keys: tuple[Annotated[NotEmpty, Secret()], ...] = field(default=(), repr=False)
     verification_key_files: tuple[Path, ...] = ()
-    jwks_file: Path | None = None
+    jwks_file: Annotated[tuple[Path, ...], OneOrMore()] = ()
     jwks_url: BaseUrl = ""
     oidc_discovery: bool = False
     verify_audience: bool = False

@@ -22,8 +22,8 @@ from agentctl.records.value_types import ValueType, field_types
 
 PREFIX = "AGENTCTL_"
 TEST_PREFIX = "AGENTCTL_TEST_"
-VERIFICATION_KEY_VARIABLE = "JWT_VERIFICATION_KEY"
-JWKS_FILE_VARIABLE = "JWT_JWKS_FILE"
+ADDING_VARIABLES = {"JWT_VERIFICATION_KEY": "verification_keys", "JWT_JWKS_FILE": "jwks_file"}
+"""Variables that add an element to a key of `[authorization]`."""
 
 SECTIONS: dict[str, type] = {
     "server": settings.Server,
@@ -141,9 +141,6 @@ def find_variables(environ: Mapping[str, str], keys: Iterable[str]) -> dict[str,
                 hint=f"unset it; only keys of single tables have variables, such as "
                 f"{variable_name('server.port')}; lists of tables are set in the file",
             )
-    if environ.get(JWKS_FILE_VARIABLE):
-        jwks_file = Variable(JWKS_FILE_VARIABLE, environ[JWKS_FILE_VARIABLE])
-        variables["authorization.jwks_file"] = jwks_file
     return variables
 
 

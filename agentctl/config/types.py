@@ -81,7 +81,8 @@ def parse_variable(text: str, value_type: ValueType) -> object:
     Texts and paths are used unchanged. Malformed values stay text, so that `convert_value` rejects
     them with the same message as in a file.
     """
-    if value_type.kind in (Path, Literal, str):
+    is_one = value_type.find_rule(OneOrMore) is not None and not text.startswith("[")
+    if is_one or value_type.kind in (Path, Literal, str):
         return text
     from tomllib import loads
 

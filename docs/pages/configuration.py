@@ -140,7 +140,7 @@ _SUMMARY = """The table `summary` of an agent or a team, such as `summary = { ev
 
 _ALSO = {
     "authorization.verification_keys": "`JWT_VERIFICATION_KEY` adds one",
-    "authorization.jwks_file": "`JWT_JWKS_FILE`",
+    "authorization.jwks_file": "`JWT_JWKS_FILE` adds one",
 }
 _KEY = re.compile(r"(?:# )?(?P<key>[a-z_]+) = .*?(?:\s#\s(?P<comment>.*))?")
 _TABLE = re.compile(r"(?:# )?\[\[?(?P<name>[a-z_.]+)\]\]?(?:\s+#\s(?P<comment>.*))?")

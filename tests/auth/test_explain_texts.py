@@ -116,7 +116,7 @@ def test_unavailable_database_explains_a_503() -> None:
 def test_rejected_key_files_are_mentioned(tmp_path: Path) -> None:
     path = tmp_path / "jwks.json"
     path.write_text(jwks(("old", OLD)))
-    settings = Settings(authorization=Authorization(jwks_file=path))
+    settings = Settings(authorization=Authorization(jwks_file=(path,)))
     verifier = Verifier(settings)
     path.write_text("{")
     for _ in range(5):

@@ -33,7 +33,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_changed_jwks_is_used(clock: Clock, file: Path) -> None:
-    one = verifier(clock, Authorization(jwks_file=file))
+    one = verifier(clock, Authorization(jwks_file=(file,)))
     old, new = bearer({"sub": "o"}, OLD, kid="old"), bearer({"sub": "n"}, NEW, kid="new")
     assert one.identify_jwt(old)
     with pytest.raises(InvalidToken):
@@ -53,6 +53,30 @@ def test_changed_jwks_is_used(clock: Clock, file: Path) -> None:
     assert one.identify_jwt(new)
 
 
+def test_keys_of_two_jwks_files_count(clock: Clock, file: Path, tmp_path: Path) -> None:
+    """Those of the configuration and of JWT_JWKS_FILE; a change of either is used."""
+    second = tmp_path / "second.json"
+    second.write_text(jwks(("new", NEW)))
+    one = verifier(clock, Authorization(jwks_file=(file, second)))
+    old, new = bearer({"sub": "o"}, OLD, kid="old"), bearer({"sub": "n"}, NEW, kid="new")
+    assert one.identify_jwt(old)
+    assert one.identify_jwt(new)
+
+    replace_file(second, jwks(("newer", NEW)))
+    clock.move(1)
+    assert one.identify_jwt(old)
+    assert one.identify_jwt(bearer({"sub": "n"}, NEW, kid="newer"))
+    with pytest.raises(InvalidToken):
+        one.identify_jwt(new)
+
+    replace_file(file, jwks(("old", OLD), ("newer", OLD)))
+    clock.move(1)
+    assert one.identify_jwt(old), "the previous keys stay in use"
+    assert "different keys with the kid 'newer'" in (one.problem or "")
+    with pytest.raises(InvalidKey, match="different keys"):
+        verifier(clock, Authorization(jwks_file=(file, second)))
+
+
 BROKEN = {
     "empty": "",
     "list": "[]",
@@ -70,7 +94,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_invalid_file_keeps_the_previous_keys(clock: Clock, file: Path, broken: str) -> None:
-    one = verifier(clock, Authorization(jwks_file=file))
+    one = verifier(clock, Authorization(jwks_file=(file,)))
     header = bearer({"sub": "me"}, OLD, kid="old")
     file.write_text(broken, encoding="latin-1")
     one.reload_keys()
@@ -87,7 +111,7 @@ def test_invalid_file_keeps_the_previous_keys(clock: Clock, file: Path, broken: 
 
 
 def test_removed_file_can_return(clock: Clock, file: Path) -> None:
-    one = verifier(clock, Authorization(jwks_file=file))
+    one = verifier(clock, Authorization(jwks_file=(file,)))
     away = file.with_suffix(".away")
     file.rename(away)
     one.reload_keys()
@@ -102,7 +126,7 @@ def test_removed_file_can_return(clock: Clock, file: Path) -> None:
 
 def test_change_with_equal_size_and_time_is_detected(clock: Clock, file: Path) -> None:
     file.write_text(jwks(("aaa", OLD)))
-    one = verifier(clock, Authorization(jwks_file=file))
+    one = verifier(clock, Authorization(jwks_file=(file,)))
     found = file.stat()
     file.write_text(jwks(("bbb", NEW)))
     os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
@@ -113,7 +137,7 @@ def test_change_with_equal_size_and_time_is_detected(clock: Clock, file: Path) -
 
 
 def test_touched_file_keeps_the_cache(clock: Clock, file: Path) -> None:
-    one = verifier(clock, Authorization(jwks_file=file))
+    one = verifier(clock, Authorization(jwks_file=(file,)))
     header = bearer({"sub": "me"}, OLD, kid="old")
     first = one.identify_jwt(header)
     file.touch()
@@ -138,7 +162,7 @@ def test_keys_of_all_sources_are_combined(clock: Clock, file: Path, tmp_path: Pa
     third, path = rsa_pair(3), tmp_path / "public.pem"
     path.write_text(third.pem)
     given = Authorization(
-        verification_keys=(NEW.pem,), verification_key_files=(path,), jwks_file=file
+        verification_keys=(NEW.pem,), verification_key_files=(path,), jwks_file=(file,)
     )
     one = verifier(clock, given)
     assert one.keys is not None
@@ -167,7 +191,7 @@ def test_slowly_written_file_is_never_read_by_half(clock: Clock, file: Path) -> 
     after = jwks(("new-1", rsa_pair(3)), ("new-2", rsa_pair(4)))
     assert len(before) == len(after)
     file.write_text(before)
-    one = verifier(clock, Authorization(jwks_file=file))
+    one = verifier(clock, Authorization(jwks_file=(file,)))
     half = len(before) // 2
     with file.open("r+") as writing:
         for start, end in ((0, half), (half, len(after))):
@@ -181,7 +205,7 @@ def test_slowly_written_file_is_never_read_by_half(clock: Clock, file: Path) -> 
 
 
 def test_truncated_file_is_reported_only_if_it_stays(clock: Clock, file: Path) -> None:
-    one = verifier(clock, Authorization(jwks_file=file))
+    one = verifier(clock, Authorization(jwks_file=(file,)))
     text = jwks(("new", NEW))
     with file.open("w") as writing:
         writing.write(text[:100])
@@ -197,7 +221,7 @@ def test_truncated_file_is_reported_only_if_it_stays(clock: Clock, file: Path) -
 
 
 def test_constantly_changing_file_is_read(clock: Clock, file: Path) -> None:
-    one = verifier(clock, Authorization(jwks_file=file))
+    one = verifier(clock, Authorization(jwks_file=(file,)))
     for number in range(MAXIMUM_POLLS + 1):
         assert kids(one) == {"old"}
         file.write_text(jwks(("new", NEW)) + " " * number)
@@ -211,7 +235,7 @@ def test_constantly_changing_file_does_not_hide_another(
 ) -> None:
     path = tmp_path / "public.pem"
     path.write_text(NEW.pem)
-    given = Authorization(verification_key_files=(path,), jwks_file=file)
+    given = Authorization(verification_key_files=(path,), jwks_file=(file,))
     one = verifier(clock, given)
     third = rsa_pair(3)
     replace_file(path, third.pem)
@@ -228,7 +252,7 @@ def test_valid_tokens_pass_during_a_rotation(clock: Clock, file: Path) -> None:
     third = rsa_pair(3)
     sets = [jwks(("stays", third), (name, pair)) for name, pair in (("old", OLD), ("new", NEW))]
     file.write_text(sets[0])
-    one = verifier(clock, Authorization(jwks_file=file))
+    one = verifier(clock, Authorization(jwks_file=(file,)))
     headers = [bearer({"sub": f"u{number}"}, third, kid="stays") for number in range(200)]
     done = threading.Event()
 
@@ -252,7 +276,7 @@ def test_valid_tokens_pass_during_a_rotation(clock: Clock, file: Path) -> None:
 
 def test_unknown_kid_does_not_reload_the_file(clock: Clock, file: Path) -> None:
     """K09: the file is broken, and 10,000 requests for other keys do not bring it to light."""
-    one = verifier(clock, Authorization(jwks_file=file))
+    one = verifier(clock, Authorization(jwks_file=(file,)))
     replace_file(file, "broken")
     first, second, third = bearer({}, kid="old").removeprefix("Bearer ").split(".")
     for number in range(10_000):
@@ -266,7 +290,7 @@ def test_unknown_kid_does_not_reload_the_file(clock: Clock, file: Path) -> None:
 
 def test_cache_is_dropped_with_its_keys(clock: Clock, file: Path) -> None:
     """K12: the cache is dropped with the keys, also if they return."""
-    one = verifier(clock, Authorization(jwks_file=file))
+    one = verifier(clock, Authorization(jwks_file=(file,)))
     header = bearer({"sub": "me"}, OLD, kid="old")
     first = one.identify_jwt(header)
     replace_file(file, jwks(("new", NEW)))
@@ -283,7 +307,7 @@ def test_cache_is_dropped_with_its_keys(clock: Clock, file: Path) -> None:
 def test_files_are_watched_without_requests(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "agentctl.auth")
     steady = CountedReads()
-    settings = Settings(authorization=Authorization(jwks_file=file))
+    settings = Settings(authorization=Authorization(jwks_file=(file,)))
     one = Verifier(settings, monotonic=steady)
     header = bearer({"sub": "me"}, OLD, kid="old")
     assert one.identify_jwt(header)
@@ -304,7 +328,9 @@ def test_files_are_watched_without_requests(file: Path, caplog: pytest.LogCaptur
 
 
 def test_requests_read_no_file_while_a_thread_watches(file: Path) -> None:
-    one = Verifier(Settings(authorization=Authorization(jwks_file=file)), monotonic=ManualTicks())
+    one = Verifier(
+        Settings(authorization=Authorization(jwks_file=(file,))), monotonic=ManualTicks()
+    )
     header = bearer({"sub": "me"}, OLD, kid="old")
     started = time.monotonic()
     with one.watch_key_files():
@@ -349,7 +375,7 @@ def test_failing_log_does_not_end_the_watch_thread(file: Path) -> None:
         return True
 
     log = logging.getLogger("agentctl.auth")
-    one = Verifier(Settings(authorization=Authorization(jwks_file=file)))
+    one = Verifier(Settings(authorization=Authorization(jwks_file=(file,))))
     log.addFilter(fail)
     try:
         with one.watch_key_files():
@@ -370,4 +396,4 @@ def test_authorization_off_watches_no_file() -> None:
 
 def test_path_with_nul_is_rejected(clock: Clock, tmp_path: Path) -> None:
     with pytest.raises(InvalidKey):
-        verifier(clock, Authorization(jwks_file=tmp_path / "a\0b"))
+        verifier(clock, Authorization(jwks_file=(tmp_path / "a\0b",)))

@@ -63,7 +63,7 @@ def with_jwks(
     jwks = folder / "jwks.json"
     jwks.write_text(json.dumps(document))
     jwks.chmod(0o600)
-    given = Authorization(algorithm=algorithm, jwks_file=jwks)  # type: ignore[arg-type]
+    given = Authorization(algorithm=algorithm, jwks_file=(jwks,))  # type: ignore[arg-type]
     return Settings(authorization=given, signing=Signing(file))
 
 
@@ -98,7 +98,7 @@ def is_accepted(settings: Settings, token: str) -> bool:
 
 def published(settings: Settings) -> dict[Path, bytes]:
     given = settings.authorization
-    jwks = [given.jwks_file] if given.jwks_file else []
+    jwks = list(given.jwks_file)
     return {path: path.read_bytes() for path in (*given.verification_key_files, *jwks)}
 
 

@@ -588,7 +588,9 @@ def test_pem_keys_and_a_jwks_verify_together() -> None:
             verify_token(token({"alg": "RS256", **header}, {}, rs(pair)), keys)
     with pytest.raises(InvalidKey):
         named_set.merge(load_texts([OTHER.pem], "RS384"))
-    with pytest.raises(InvalidKey):
+    same = named_set.merge(KeySet.from_jwks({"keys": [named(RSA_JWK, "a")]}))
+    assert same.keys == named_set.keys
+    with pytest.raises(InvalidKey, match="different keys with the kid 'a'"):
         named_set.merge(KeySet.from_jwks({"keys": [named(OTHER_JWK, "a")]}))
     both = named_set.merge(KeySet.from_jwks({"keys": [named(OTHER_JWK, "b")]}))
     assert {key.kid for key in both.keys} == {"a", "b"}
@@ -601,6 +603,19 @@ def test_pem_keys_and_a_jwks_key_without_kid() -> None:
     assert verify_token(token({"alg": "RS256", "kid": "x"}, {}, rs(OTHER)), both)
     with pytest.raises(InvalidToken):
         verify_token(token({"alg": "RS256", "kid": "x"}, {}, rs(RSA)), both)
+
+
+def test_key_without_kid_counts_next_to_another_jwks() -> None:
+    """The only key of a set may have no kid; it verifies tokens without kid, and no others."""
+    nameless = KeySet.from_jwks({"keys": [RSA_JWK]})
+    both = nameless.merge(KeySet.from_jwks({"keys": [named(OTHER_JWK, "b")]}))
+    for header, pair in (({}, RSA), ({"kid": "b"}, OTHER)):
+        assert verify_token(token({"alg": "RS256", **header}, {}, rs(pair)), both)
+    for header, pair in (({}, OTHER), ({"kid": "x"}, RSA), ({"kid": "b"}, RSA)):
+        with pytest.raises(InvalidToken):
+            verify_token(token({"alg": "RS256", **header}, {}, rs(pair)), both)
+    with pytest.raises(InvalidKey, match="different keys without kid"):
+        nameless.merge(KeySet.from_jwks({"keys": [OTHER_JWK]}))
 
 
 def test_merged_sets_keep_all_keys() -> None:

@@ -97,7 +97,7 @@ def test_changed_keys_are_used_without_a_restart(tmp_path: Path) -> None:
     """K06, K07: nothing but `/ready` is asked until the change is there."""
     path = tmp_path / "jwks.json"
     path.write_text(jwks(("old", OLD)))
-    settings = serve(tmp_path, Authorization(jwks_file=path))
+    settings = serve(tmp_path, Authorization(jwks_file=(path,)))
     old, new = (
         bearer({"scopes": ["teams:read"]}, pair, kid=kid)
         for pair, kid in ((OLD, "old"), (NEW, "new"))

@@ -168,14 +168,14 @@ def test_cached_token_takes_microseconds() -> None:
     "broken", [{"algorithm": "HS256"}, {"algorithm": "ES256"}, {"algorithm": "none"}]
 )
 def test_invalid_keys_stop_the_start(clock: Clock, file: Path, broken: dict[str, Any]) -> None:
-    for given in (pem_only(), Authorization(jwks_file=file)):
+    for given in (pem_only(), Authorization(jwks_file=(file,))):
         with pytest.raises(InvalidKey):
             verifier(clock, replace(given, **broken))
 
 
 def test_missing_key_file_stops_the_start(clock: Clock, tmp_path: Path) -> None:
     with pytest.raises(InvalidKey):
-        verifier(clock, Authorization(jwks_file=tmp_path / "none.json"))
+        verifier(clock, Authorization(jwks_file=(tmp_path / "none.json",)))
 
 
 def test_keys_of_two_types_are_rejected_with_their_source(clock: Clock) -> None:

@@ -91,13 +91,24 @@ def test_verification_key_variable_is_added(reads: Reads, file: Path) -> None:
     assert again.authorization.verification_keys == ("first",)
 
 
-def test_jwks_file_variable_overrides_the_file(reads: Reads, file: Path) -> None:
-    environ = {"JWT_JWKS_FILE": "a.json", "AGENTCTL_AUTHORIZATION__JWKS_FILE": "b.json"}
-    settings = reads('[authorization]\njwks_file = "c.json"\n', environ)
-    assert settings.authorization.jwks_file == file.parent / "a.json"
-    assert settings.sources["authorization.jwks_file"] == "env JWT_JWKS_FILE"
-    unset = reads('[authorization]\njwks_file = "c.json"\n', {"JWT_JWKS_FILE": ""})
-    assert unset.authorization.jwks_file == file.parent / "c.json"
+def test_jwks_file_variable_is_added(reads: Reads, file: Path) -> None:
+    text, variable = '[authorization]\njwks_file = "c.json"\n', {"JWT_JWKS_FILE": "a.json"}
+    names = {name: file.parent / name for name in ("a.json", "b.json", "c.json")}
+
+    def read(*given: dict[str, str], text: str = text) -> tuple[tuple[Path, ...], str]:
+        settings = reads(text, {name: one[name] for one in given for name in one})
+        return settings.authorization.jwks_file, settings.sources["authorization.jwks_file"]
+
+    assert read(variable) == ((names["c.json"], names["a.json"]), f"{file}:2, env JWT_JWKS_FILE")
+    assert read(variable, text="") == ((names["a.json"],), "env JWT_JWKS_FILE")
+    assert read({"JWT_JWKS_FILE": ""}) == ((names["c.json"],), f"{file}:2")
+    assert read({"JWT_JWKS_FILE": "./c.json"})[0] == (names["c.json"],)
+    override = {"AGENTCTL_AUTHORIZATION__JWKS_FILE": "b.json"}
+    assert read(override)[0] == (names["b.json"],)
+    assert read(override, variable)[0] == (names["b.json"], names["a.json"])
+    several = {"AGENTCTL_AUTHORIZATION__JWKS_FILE": '["a.json", "b.json"]'}
+    assert read(several)[0] == (names["a.json"], names["b.json"])
+    assert read({"AGENTCTL_AUTHORIZATION__JWKS_FILE": ""})[0] == ()
 
 
 def test_sources_cover_every_key(reads: Reads, file: Path) -> None:
@@ -119,7 +130,7 @@ def test_effective_settings_mask_keys(reads: Reads) -> None:
     shown = effective_settings(settings)
     assert shown["authorization"]["verification_keys"] == ["********"]
     assert "hunter2" not in f"{shown} {settings!r} {settings.sources}"
-    assert shown["authorization"]["jwks_file"] == ""
+    assert shown["authorization"]["jwks_file"] == []
 
 
 def test_server_with_authorization_needs_a_key(reads: Reads) -> None:

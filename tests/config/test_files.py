@@ -52,7 +52,7 @@ def test_paths_are_relative_to_the_file(
         "[[databases]]\nid = 'two'\nurl = 'sqlite:////var/b.db'\n"
     )
     assert settings.authorization.verification_key_files == (tmp_path / "k.pem", Path("/abs.pem"))
-    assert settings.authorization.jwks_file == tmp_path.parent / "j.json"
+    assert settings.authorization.jwks_file == (tmp_path.parent / "j.json",)
     assert settings.signing.key_file == tmp_path / "deep" / "s.pem"
     assert [one.url for one in settings.databases] == [
         f"sqlite:///{tmp_path}/data/a b.db",
@@ -67,7 +67,7 @@ def test_empty_file_gives_the_defaults(tmp_path: Path, reads: Reads) -> None:
         ("main", f"sqlite:///{tmp_path}/agentctl.db")
     ]
     assert settings.signing.key_file == tmp_path / "keys" / "signing.pem"
-    assert settings.authorization.jwks_file is None
+    assert settings.authorization.jwks_file == ()
 
 
 def test_missing_file_is_named_in_the_error(file: Path) -> None:

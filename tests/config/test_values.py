@@ -75,7 +75,7 @@ WRONG_VALUES = {
     '[authorization]\nenabled = "yes"': ('authorization.enabled: must be true or false, not "yes"'),
     "[authorization]\nenabled = 1": "authorization.enabled: must be true or false, not 1",
     "[authorization]\njwks_file = 1": (
-        "authorization.jwks_file: must be the path of a file, not 1"
+        "authorization.jwks_file: must be a text, or a list, each element the path of a file, not 1"
     ),
     '[authorization]\nverification_key_files = [""]': (
         'authorization.verification_key_files[0]: must be the path of a file, not ""'

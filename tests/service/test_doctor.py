@@ -261,7 +261,7 @@ def create_signing_settings(
     (entry,) = signing.build_public_jwks(private, "ES256")["keys"]
     jwks = folder / "jwks.json"
     jwks.write_text(json.dumps({"keys": entries(entry)}))
-    given = Authorization(algorithm="ES256", jwks_file=jwks)
+    given = Authorization(algorithm="ES256", jwks_file=(jwks,))
     return Settings(authorization=given, signing=Signing(folder / "signing.pem"))
 
 
@@ -344,8 +344,7 @@ def test_unfinished_rotation_is_noted(tmp_path: Path) -> None:
         waiting, "ok"
     )
     assert not checked_keys.has_third_party_keys(settings)
-    jwks = settings.authorization.jwks_file
-    assert jwks is not None
+    (jwks,) = settings.authorization.jwks_file
     entries = json.loads(jwks.read_text())["keys"]
     entries[0]["agentctl_remove_after"] = "2026-01-01T00:00:00Z"
     jwks.write_text(json.dumps({"keys": entries}))

@@ -25,7 +25,7 @@ _CHECK = "keys"
 def check_keys(settings: Settings) -> Iterator[Finding]:
     """Check the verification keys, the signing key, and an unfinished rotation."""
     authorization, signing = settings.authorization, settings.signing.key_file
-    for path in (*authorization.verification_key_files, *filter(None, [authorization.jwks_file])):
+    for path in (*authorization.verification_key_files, *authorization.jwks_file):
         yield from check_permissions(_CHECK, path, "the verification keys in")
     keys = None
     if authorization.enabled:
@@ -81,12 +81,17 @@ def has_third_party_keys(settings: Settings) -> bool:
     authorization = settings.authorization
     if not authorization.enabled or has_remote_keys(authorization):
         return authorization.enabled
-    if authorization.jwks_file is None:
+    if not authorization.jwks_file:
         return False
     try:
         files = read_key_files(authorization)
         load_key_set(authorization, files)
-        marks = open_published_files(authorization, files)[authorization.jwks_file].removal_times()
+        opened = open_published_files(authorization, files)
+        marks = {
+            name: mark
+            for path in authorization.jwks_file
+            for name, mark in opened[path].removal_times().items()
+        }
         key = load_signing_key(
             read_private_key(settings.signing.key_file), get_algorithm(authorization.algorithm)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,8 +79,7 @@ class Keyring:
 
 
 def _key_files(authorization: Authorization) -> tuple[Path, ...]:
-    jwks = () if authorization.jwks_file is None else (authorization.jwks_file,)
-    return (*authorization.verification_key_files, *jwks)
+    return (*authorization.verification_key_files, *authorization.jwks_file)
 
 
 def read_key_files(authorization: Authorization) -> KeyFiles:
@@ -141,13 +141,11 @@ def load_key_set(authorization: Authorization, files: KeyFiles) -> KeySet:
         for path in authorization.verification_key_files
     ]
     in_turn = [key for label, text in texts for key in parse_keys(text, spec, label)]
-    if authorization.jwks_file is not None:
-        key_set = _load_jwks_file(authorization.jwks_file, files[authorization.jwks_file], spec)
-        return key_set.merge(KeySet.from_keys(spec, in_turn)) if in_turn else key_set
+    sets = [_load_jwks_file(path, files[path], spec) for path in authorization.jwks_file]
     if in_turn:
-        return KeySet.from_keys(spec, in_turn)
-    if has_remote_keys(authorization):
-        return KeySet(spec, {})
+        sets.append(KeySet.from_keys(spec, in_turn))
+    if sets or has_remote_keys(authorization):
+        return reduce(KeySet.merge, sets or [KeySet(spec, {})])
     raise InvalidKey(
         "Authorization is on, but no verification key is configured",
         hint="set authorization.verification_key_files, authorization.jwks_file, "

@@ -154,8 +154,7 @@ def open_published_files(
         opened.update(
             {path: PemFile(files[path], spec) for path in authorization.verification_key_files}
         )
-    if authorization.jwks_file is not None:
-        opened[authorization.jwks_file] = JwksFile(files[authorization.jwks_file])
+    opened.update({path: JwksFile(files[path]) for path in authorization.jwks_file})
     return opened
 
 

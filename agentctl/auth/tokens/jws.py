@@ -34,7 +34,7 @@ class KeySet:
 
     Attributes:
         spec: the algorithm, the only one that a token may name.
-        by_kid: the keys of a JWKS, by `kid`. The only key of a JWKS may have the `kid` None.
+        by_kid: the keys of JWKS, by `kid`. The only key of a JWKS may have the `kid` None.
         unnamed: PEM keys and shared secrets, which have no `kid` and are tried in order.
         skipped: entries of the JWKS that are for another purpose.
     """
@@ -94,12 +94,16 @@ class KeySet:
         """Return a key set with the keys of both sets.
 
         Raises:
-            InvalidKey: the sets have different algorithms, or a `kid` in common.
+            InvalidKey: the sets have different algorithms, or different keys with the same `kid`,
+                which would leave open which of them verifies a token.
         """
         if self.spec != other.spec:
             raise InvalidKey("The key sets are for different algorithms")
-        if not self.by_kid.keys().isdisjoint(other.by_kid):
-            raise InvalidKey("The key sets have a kid in common")
+        for kid in self.by_kid.keys() & other.by_kid.keys():
+            if self.by_kid[kid] != other.by_kid[kid]:
+                name = "without kid" if kid is None else f"with the kid {kid[:100]!r}"
+                hint = "remove one of the keys, or give it another kid"
+                raise InvalidKey(f"Two key sets have different keys {name}", hint=hint)
         return KeySet(
             self.spec,
             {**self.by_kid, **other.by_kid},
@@ -255,7 +259,10 @@ def find_candidate_keys(header: Mapping[str, Any], keys: KeySet) -> tuple[Verifi
     kid = header.get("kid")
     if kid is not None and kid in keys.by_kid:
         return (keys.by_kid[kid],)
-    only = keys.by_kid.values() if kid is None and len(keys.by_kid) == 1 else ()
+    only: Iterable[VerificationKey] = ()
+    if kid is None:
+        nameless = keys.by_kid.get(None)
+        only = keys.by_kid.values() if len(keys.by_kid) == 1 else filter(None, [nameless])
     candidates = (*keys.unnamed, *only)
     if not candidates:
         raise InvalidToken("no key of the set has the token's kid", check="key")

@@ -173,16 +173,16 @@ def _list_configured_keys(table: Authorization) -> Iterator[Row]:
         source = f"authorization.verification_keys entry {number}"
         yield from _build_rows(source, KeySet.from_keys(spec, parse_keys(text, spec, source)), {})
     for path in table.verification_key_files:
-        alone = replace(table, verification_keys=(), verification_key_files=(path,), jwks_file=None)
+        alone = replace(table, verification_keys=(), verification_key_files=(path,), jwks_file=())
         files = read_key_files(alone)
         keys = load_key_set(alone, files)
         edited = open_published_files(alone, files)
         yield from _build_rows(str(path), keys, edited[path].removal_times() if edited else {})
-    if table.jwks_file is not None:
-        alone = replace(table, verification_keys=(), verification_key_files=())
+    for path in table.jwks_file:
+        alone = replace(table, verification_keys=(), verification_key_files=(), jwks_file=(path,))
         files = read_key_files(alone)
         keys = load_key_set(alone, files)
-        yield from _build_jwks_rows(str(table.jwks_file), keys, JwksFile(files[table.jwks_file]))
+        yield from _build_jwks_rows(str(path), keys, JwksFile(files[path]))
 
 
 def _list_fetched_keys(settings: Settings) -> Iterator[Row]:
