@@ -1,9 +1,9 @@
 """Sign-in at an OIDC provider: the authorization code flow of a public client, with PKCE.
 
-A page starts it and receives its result (OpenID Connect Core 1.0, 3.1; RFC 7636; RFC 9207). The
-server asks the provider, so that the page connects to no other host. The secrets of one sign-in
-(state, nonce, code verifier) are those of the page, and the server stores nothing. The nonce is
-compared in constant time.
+A page or a command starts it and receives its result (OpenID Connect Core 1.0, 3.1; RFC 7636; RFC
+9207), or shows a code that the user enters in any browser (RFC 8628). For a page the server asks
+the provider, so that the page connects to no other host. The secrets of one sign-in (state, nonce,
+code verifier) are those of the caller. The nonce is compared in constant time.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import base64
 import hashlib
 import secrets
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import jwt
 
 from agentctl.auth.keys.remote import FetchError, fetch_configuration, is_allowed_url, post_form
+from agentctl.auth.tokens.algorithms import MAXIMUM_TOKEN
 from agentctl.errors import BadRequest, TooManyRequests, Unavailable
 
 if TYPE_CHECKING:
@@ -30,11 +32,30 @@ CONFIGURATION_SECONDS = 600.0
 MAXIMUM_REQUESTS = 8
 """Requests to the provider at a time, in one process."""
 
+DEVICE_SECONDS = 1_800.0
+"""Maximum time for a user to enter a code."""
+
 _SECRET_BYTES = 32
+
+_DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+
+_SLOW_DOWN_SECONDS = 5.0
+"""Additional time between two questions after `slow_down` and failures (RFC 8628 3.5)."""
+
+_CAUSES = {
+    "access_denied": "the user, or the provider, denied the request",
+    "expired_token": "the code was not entered in time",
+    "invalid_client": "the provider does not accept the client ID",
+    "invalid_grant": "the sign-in has expired, was revoked, or was used already",
+    "invalid_scope": "the provider does not grant these scopes",
+    "unauthorized_client": "the provider does not allow this kind of sign-in to the client",
+    "unsupported_grant_type": "the provider does not have this kind of sign-in",
+}
+"""The causes of errors of providers (RFC 6749 4.1.2.1 and 5.2, RFC 8628 3.5)."""
 
 
 class SignInStart(NamedTuple):
-    """A sign-in that begins: the URL to open, and the secrets that the page keeps until its end."""
+    """A sign-in that begins: the URL to open, and the secrets that the caller keeps to its end."""
 
     url: str
     state: str
@@ -43,7 +64,7 @@ class SignInStart(NamedTuple):
 
 
 class SignInEnd(NamedTuple):
-    """The response of the provider, with the secrets of the page.
+    """The response of the provider, with the secrets of the caller.
 
     Attributes:
         issuer: `iss` of the response (RFC 9207); empty without it.
@@ -55,6 +76,39 @@ class SignInEnd(NamedTuple):
     nonce: str
     redirect_uri: str
     issuer: str = ""
+
+
+class DeviceStart(NamedTuple):
+    """A sign-in with a code that the user enters at a URL (RFC 8628 3.2).
+
+    Attributes:
+        complete_url: the URL with the code in it; empty without one.
+        interval: seconds between two questions.
+        seconds: lifetime of the code.
+    """
+
+    device_code: str
+    user_code: str
+    url: str
+    complete_url: str
+    interval: float
+    seconds: float
+
+
+class Tokens(NamedTuple):
+    """The tokens of a sign-in.
+
+    Attributes:
+        token: the token for the server, which is not verified.
+        refresh_token: renews the token; empty if the provider gave none.
+        expires_at: end of the token, seconds since the epoch; None if it is not known.
+        name: name of the user in the ID token; empty without one.
+    """
+
+    token: str
+    refresh_token: str
+    expires_at: float | None
+    name: str
 
 
 class OidcClient:
@@ -80,68 +134,167 @@ class OidcClient:
             "response_type": "code",
             "client_id": self._settings.oidc_client_id,
             "redirect_uri": redirect_uri,
-            "scope": " ".join(dict.fromkeys(("openid", *self._settings.oidc_scopes))),
+            "scope": self._scope,
             "state": state,
             "nonce": nonce,
             "code_challenge": base64.urlsafe_b64encode(digest).decode("ascii").rstrip("="),
             "code_challenge_method": "S256",
         }
+        if "offline_access" in self._settings.oidc_scopes:
+            query["prompt"] = "consent"  # Without it a provider ignores the scope (Core 1.0, 11).
         endpoint = configuration["authorization_endpoint"]
         mark = "&" if urlsplit(endpoint).query else "?"
         return SignInStart(f"{endpoint}{mark}{urlencode(query)}", state, nonce, verifier)
 
-    async def finish(self, end: SignInEnd) -> str:
-        """Exchange the code; return the token for this server, which is not verified yet.
+    async def finish(self, end: SignInEnd) -> Tokens:
+        """Exchange the code for tokens.
 
         Raises:
             BadRequest: the provider refuses the code, or its response is not for this sign-in.
             TooManyRequests: too many requests to the provider are under way.
             Unavailable: the provider does not respond.
         """
-        issuer = self._settings.oidc_issuer
-        if end.issuer not in ("", issuer):
+        if end.issuer not in ("", self._settings.oidc_issuer):
             raise BadRequest("The response is of another provider")
-        configuration = await self._read_configuration()
         fields = {
             "grant_type": "authorization_code",
-            "client_id": self._settings.oidc_client_id,
             "code": end.code,
             "code_verifier": end.code_verifier,
             "redirect_uri": end.redirect_uri,
         }
         try:
-            tokens = await self._request(post_form(configuration["token_endpoint"], fields))
+            answer = await self._post("token_endpoint", fields)
         except FetchError as failure:
-            if failure.code != "status":
-                raise _unavailable(failure) from None
-            raise BadRequest(
-                "The provider refused the sign-in", cause=failure.detail, hint="sign in again"
-            ) from None
-        self._check_id_token(tokens.get("id_token"), end.nonce)
-        token = tokens.get(self._settings.oidc_token)
-        if not isinstance(token, str) or not token.isascii():
-            raise BadRequest(f"The provider returned no {self._settings.oidc_token}")
-        return token
+            raise _refused_sign_in(failure) from None
+        return self._read_tokens(answer, nonce=end.nonce)
 
-    def _check_id_token(self, token: object, nonce: str) -> None:
-        """Check that the ID token is for this client and this sign-in.
+    async def start_device(self) -> DeviceStart:
+        """Return the code that the user enters, and where.
+
+        Raises:
+            BadRequest: the provider does not have this sign-in, or not for this client.
+            TooManyRequests, Unavailable: as of `finish`.
+        """
+        try:
+            answer = await self._post("device_authorization_endpoint", {"scope": self._scope})
+        except FetchError as failure:
+            raise _refused_sign_in(failure) from None
+        code, shown, url = (
+            answer.get(name) for name in ("device_code", "user_code", "verification_uri")
+        )
+        complete = answer.get("verification_uri_complete", "")
+        if not (_is_token(code) and _is_token(shown) and self._is_page(url)):
+            raise Unavailable("The provider returned no code to enter, or no page for it")
+
+        interval, seconds = answer.get("interval", 5), answer.get("expires_in")
+        return DeviceStart(
+            device_code=str(code),
+            user_code=str(shown),
+            url=str(url),
+            complete_url=complete if self._is_page(complete) else "",
+            interval=min(max(_read_number(interval, 5.0), 1.0), 60.0),
+            seconds=min(_read_number(seconds, 0.0), DEVICE_SECONDS),
+        )
+
+    async def wait_for_device(self, start: DeviceStart) -> Tokens:
+        """Ask until the user has entered the code; return the tokens (RFC 8628 3.4 and 3.5).
+
+        Raises:
+            BadRequest: the user denies the request, or the code has expired.
+            Unavailable: the provider does not respond until the code expires.
+        """
+        interval, until = start.interval, time.monotonic() + start.seconds
+        fields = {"grant_type": _DEVICE_GRANT, "device_code": start.device_code}
+        failure = FetchError("status", "", "expired_token")
+        while time.monotonic() + interval < until:
+            await asyncio.sleep(interval)
+            try:
+                return self._read_tokens(await self._post("token_endpoint", fields))
+            except FetchError as error:
+                if error.oauth_error == "authorization_pending":
+                    continue
+                if error.oauth_error != "slow_down" and error.code not in (
+                    "timeout",
+                    "unreachable",
+                ):
+                    raise _refused_sign_in(error) from None
+                interval += _SLOW_DOWN_SECONDS
+        raise _refused_sign_in(failure)
+
+    async def refresh(self, refresh_token: str) -> Tokens:
+        """Renew the tokens; their refresh token is the next one (RFC 6749 6).
+
+        Raises:
+            BadRequest: the provider refuses: the user has to sign in again.
+            TooManyRequests, Unavailable: as of `finish`. The refresh token stays valid.
+        """
+        fields = {"grant_type": "refresh_token", "refresh_token": refresh_token}
+        try:
+            answer = await self._post("token_endpoint", fields)
+        except FetchError as failure:
+            raise _refused_sign_in(failure) from None
+        tokens = self._read_tokens(answer)
+        return tokens if tokens.refresh_token else tokens._replace(refresh_token=refresh_token)
+
+    async def revoke(self, refresh_token: str) -> bool:
+        """Revoke a refresh token (RFC 7009); return False if the provider has no endpoint for it.
+
+        Raises:
+            Unavailable: the provider does not respond, or refuses.
+        """
+        if "revocation_endpoint" not in await self._read_configuration():
+            return False
+        fields = {"token": refresh_token, "token_type_hint": "refresh_token"}
+        try:
+            await self._post("revocation_endpoint", fields, reads_answer=False)
+        except FetchError as failure:
+            raise _unavailable(failure) from None
+        return True
+
+    @property
+    def _scope(self) -> str:
+        return " ".join(dict.fromkeys(("openid", *self._settings.oidc_scopes)))
+
+    def _is_page(self, url: object) -> bool:
+        return _is_token(url) and is_allowed_url(str(url), self._settings.oidc_issuer)
+
+    def _read_tokens(self, answer: Mapping[str, Any], *, nonce: str | None = None) -> Tokens:
+        """Check the response of the token endpoint; with a nonce it must have an ID token."""
+        identity, name = answer.get("id_token"), ""
+        if nonce is not None or identity is not None:
+            claims = self._check_id_token(identity, nonce)
+            names = (claims.get(each) for each in ("name", "preferred_username", "email"))
+            name = next((each for each in names if isinstance(each, str) and each), "")
+        kind = self._settings.oidc_token
+        token, refresh_token = answer.get(kind), answer.get("refresh_token", "")
+        if not _is_token(token):
+            raise BadRequest(f"The provider returned no {kind}", hint="sign in again")
+        if not _is_token(refresh_token):
+            refresh_token = ""
+        return Tokens(str(token), refresh_token, _find_end(str(token), answer), name)
+
+    def _check_id_token(self, token: object, nonce: str | None) -> dict[str, Any]:
+        """Check that the ID token is for this client and this sign-in; return its claims.
 
         Its signature is not checked: it comes from the token endpoint of the provider itself
         (OpenID Connect Core 1.0, 3.1.3.7, 6).
         """
+        required = ["iss", "aud", "exp", *(["nonce"] if nonce is not None else [])]
         options: Any = {
             "verify_signature": False,
             **dict.fromkeys(("verify_exp", "verify_aud", "verify_iss"), True),
-            "require": ["iss", "aud", "exp", "nonce"],
+            "require": required,
         }
         client, issuer = self._settings.oidc_client_id, self._settings.oidc_issuer
         try:
             claims = jwt.decode(str(token), audience=client, issuer=issuer, options=options)
-            is_valid = secrets.compare_digest(str(claims["nonce"]).encode(), nonce.encode())
+            given = str(claims["nonce"]).encode() if nonce is not None else b""
+            is_valid = secrets.compare_digest(given, (nonce or "").encode())
         except (jwt.PyJWTError, ValueError, RecursionError):
             is_valid = False
         if not is_valid:
             raise BadRequest("The ID token of the provider is not for this sign-in")
+        return claims
 
     async def _read_configuration(self) -> dict[str, Any]:
         if self._configuration and time.monotonic() - self._read_at < CONFIGURATION_SECONDS:
@@ -151,13 +304,21 @@ class OidcClient:
         except FetchError as failure:
             raise _unavailable(failure) from None
         for name in ("authorization_endpoint", "token_endpoint"):
-            url = found.get(name)
-            if not isinstance(url, str) or not is_allowed_url(url, self._settings.oidc_issuer):
-                raise Unavailable(
-                    f"The provider names no {name} with https, or one on this machine"
-                )
+            self._find_endpoint(found, name)
         self._configuration, self._read_at = found, time.monotonic()
         return found
+
+    def _find_endpoint(self, configuration: Mapping[str, Any], name: str) -> str:
+        url = configuration.get(name)
+        if not isinstance(url, str) or not is_allowed_url(url, self._settings.oidc_issuer):
+            raise Unavailable(f"The provider names no {name} with https, or one on this machine")
+        return url
+
+    async def _post(self, endpoint: str, fields: dict[str, str], **options: Any) -> dict[str, Any]:
+        """Send a form of this client to an endpoint of the provider."""
+        url = self._find_endpoint(await self._read_configuration(), endpoint)
+        sent = {"client_id": self._settings.oidc_client_id, **fields}
+        return await self._request(post_form(url, sent, **options))
 
     async def _request(self, work: Any) -> dict[str, Any]:
         if self._requests >= MAXIMUM_REQUESTS:
@@ -171,5 +332,41 @@ class OidcClient:
             self._requests -= 1
 
 
+def build_refusal(error: str) -> BadRequest:
+    """Build the error of a sign-in that the provider refuses with an error code of OAuth."""
+    cause = _CAUSES.get(error, "the provider gave no reason")
+    return BadRequest("The provider refused the sign-in", cause=cause, hint="sign in again")
+
+
+def _refused_sign_in(failure: FetchError) -> BadRequest | Unavailable:
+    """Return the error of a refusal; any other failure of the provider is temporary."""
+    if failure.oauth_error in ("", "server_error", "temporarily_unavailable"):
+        return _unavailable(failure)
+    return build_refusal(failure.oauth_error)
+
+
 def _unavailable(failure: FetchError) -> Unavailable:
     return Unavailable("The provider of the sign-in is not available", cause=failure.detail)
+
+
+def _is_token(value: object) -> bool:
+    """Return True for a text of visible ASCII characters with a bounded length."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAXIMUM_TOKEN:
+        return False
+    return value.isascii() and value.isprintable() and " " not in value
+
+
+def _read_number(value: object, default: float) -> float:
+    return float(value) if isinstance(value, int | float) and 0 <= value < 2**31 else default
+
+
+def _find_end(token: str, answer: Mapping[str, Any]) -> float | None:
+    """Return the end of a token: its own claim, else `expires_in` (RFC 6749 5.1)."""
+    try:
+        end = jwt.decode(token, options={"verify_signature": False}).get("exp")
+    except (jwt.PyJWTError, ValueError, RecursionError):
+        end = None
+    if isinstance(end, int | float) and 0 < end < 2**40:
+        return float(end)
+    seconds = _read_number(answer.get("expires_in"), 0.0)
+    return time.time() + seconds if seconds else None

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from agentctl import errors
+from agentctl.cli.files import replacing_private_file
 from agentctl.light_dataclass import dataclass
 from agentctl.records.ids import is_component_id
 
@@ -175,8 +176,6 @@ def _parse(path: Path, text: str) -> Contexts:
 
 
 def _replace(path: Path, contexts: Contexts) -> None:
-    import tempfile
-
     import tomli_w
 
     tables: dict[str, Any] = {}
@@ -187,17 +186,8 @@ def _replace(path: Path, contexts: Contexts) -> None:
     head = {} if contexts.current is None else {"current": contexts.current}
     data = tomli_w.dumps({**head, "contexts": tables}).encode()
     try:
-        # mkstemp creates the file with mode 0600.
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".contexts-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with replacing_private_file(path) as replace:
+            replace(data)
     except OSError as error:
         raise _unusable_file(path, error) from None
 

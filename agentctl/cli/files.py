@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -129,6 +129,34 @@ def creating_file(path: Path) -> Iterator[BinaryIO]:
         if isinstance(failure, OSError):
             raise _unwritable_file(path, failure) from None
         raise
+
+
+@contextmanager
+def replacing_private_file(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Yield the function that replaces a file, new or old, by one that only its owner can read.
+
+    The temporary file exists before the block begins, so a folder that cannot be written fails
+    first. Without a call, and after an exception, the old file stays.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import tempfile
+
+    # mkstemp creates the file with mode 0600.
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+
+            def replace(data: bytes) -> None:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                Path(name).replace(path)
+
+            yield replace
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
 def publish_file(part: Path, path: Path) -> None:

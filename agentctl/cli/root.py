@@ -25,6 +25,11 @@ _COMMANDS = {
         "console:console",
         "Print a token for the console and open the console in a browser",
     ),
+    "login": ("login:login", "Sign in at a server through its identity provider"),
+    "logout": (
+        "logout:logout",
+        "Sign out: revoke the tokens at the provider, and delete them here",
+    ),
     "doctor": ("doctor:doctor", "Check the installation, or a server, and suggest fixes"),
     "token": ("token:app", "Mint, inspect and verify tokens"),
     "keys": ("keys:app", "Generate, list, publish and rotate signing keys"),

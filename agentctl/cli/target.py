@@ -1,8 +1,8 @@
 """The target of a command: a server over HTTP, or the service in this process.
 
 `--url` or a context selects a server. Without one, or with `--config`, the command works locally
-(docs/contract.md "Command line"). A token comes from a file, stdin or the environment, never from
-the command line.
+(docs/contract.md "Command line"). A token comes from a file, stdin or the environment, else from
+the context, else from `agentctl login`, never from the command line.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from agentctl.config.settings import Database, Settings
     from agentctl.interface.operations import Operations
     from agentctl.records.kinds import ComponentKind
+    from agentctl.remote.connection import TokenSource
     from agentctl.service.service import Service
 
 _NOUNS = ("agent", "team", "workflow", "session", "run", "approval")
@@ -173,10 +174,15 @@ async def open_target(
         opened = _open_local(options, create, server_flags, reads_token)
     else:
         options.reject(("as_user",), "a server takes the user from the token")
-        token = resolve_token(options.token_file)
+        token, source = resolve_token(options.token_file), None
         if token is None and (file := contexts.credential_file(context, url)):
             token = read_token_file(str(file))
-        opened = _open_remote(options, url, token or fallback_token)
+        if token is None:
+            from agentctl.cli.sign_ins import open_tokens
+
+            if (source := await open_tokens(url)) is not None:
+                token = await source.read()
+        opened = _open_remote(options, url, token or fallback_token, source)
     async with opened as target:
         yield target
 
@@ -347,16 +353,32 @@ def resolve_server(options: TargetOptions) -> tuple[str | None, contexts.Context
     return options.url or (context.url if context else None), context
 
 
+def require_server(url: str | None, context: str | None) -> str:
+    """Return the URL of the server for a command that works on no local service.
+
+    Raises:
+        UsageError: no server is selected; or as of `resolve_server`.
+    """
+    server, _ = resolve_server(TargetOptions(url=url, context=context))
+    if server is None:
+        raise UsageError("no server is selected", hint="give --url, or select a context")
+    return server
+
+
 @asynccontextmanager
 async def _open_remote(
-    options: TargetOptions, url: str, token: str | None
+    options: TargetOptions, url: str, token: str | None, source: TokenSource | None
 ) -> AsyncIterator[Target]:
     from agentctl.cli.log import capturing_log
     from agentctl.remote import open_remote
 
     note_detail(f"server: {url}, {'with' if token else 'without'} a token")
     opened = open_remote(
-        url, token, allow_insecure=options.insecure_http, read_timeout=options.timeout
+        url,
+        token,
+        allow_insecure=options.insecure_http,
+        read_timeout=options.timeout,
+        source=source,
     )
     with capturing_log():
         async with opened as (operations, product):

@@ -28,6 +28,13 @@ _OUTER_BOUNDS = {
     "runs.tool_timeout_seconds": "runs.timeout_seconds",
 }
 
+_CONSOLE_NEEDS = (
+    ("oidc_issuer", "oidc_client_id"),
+    ("oidc_client_id", "oidc_issuer"),
+    ("oidc_cli_client_id", "oidc_issuer"),
+)
+"""Keys of `[console]` that have no effect without another one."""
+
 _POSTGRES_KEYS = (
     "pool_size",
     "wait_seconds",
@@ -161,11 +168,10 @@ def _check_transport(url: str, place: Place) -> None:
 
 def _check_console(settings: Settings, places: Places) -> None:
     table = settings.console
-    if bool(table.oidc_issuer) != bool(table.oidc_client_id):
-        given, missing = "oidc_issuer", "oidc_client_id"
-        if table.oidc_client_id:
-            given, missing = missing, given
-        places[f"console.{given}"].refuse(f"needs {missing}", hint=f"set {missing} in [console]")
+    for given, missing in _CONSOLE_NEEDS:
+        if getattr(table, given) and not getattr(table, missing):
+            hint = f"set {missing} in [console]"
+            places[f"console.{given}"].refuse(f"needs {missing}", hint=hint)
     if not table.oidc_issuer:
         return
     place = places["console.oidc_issuer"]

@@ -214,6 +214,7 @@ class Console:
     Attributes:
         oidc_issuer: the provider; empty for a sign-in with a token only.
         oidc_client_id: the public client of the console at the provider.
+        oidc_cli_client_id: the public client of `agentctl login`; empty for that of the console.
         oidc_scopes: scopes to ask for besides `openid`.
         oidc_token: the token of the provider that the console sends to this server.
     """
@@ -221,6 +222,7 @@ class Console:
     enabled: bool = True
     oidc_issuer: BaseUrl = ""
     oidc_client_id: str = ""
+    oidc_cli_client_id: str = ""
     oidc_scopes: tuple[NotEmpty, ...] = ()
     oidc_token: Literal["access_token", "id_token"] = "access_token"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -34,8 +34,23 @@ class ReadinessRecord(TypedDict):
     checks: dict[str, Literal["ok", "failed", "stale"]]
 
 
+class SignInRecord(TypedDict):
+    """The public client for the sign-in of users at a provider, as `agentctl login` needs it.
+
+    `token` is the token of the provider that the server takes.
+    """
+
+    issuer: str
+    client_id: str
+    scopes: list[str]
+    token: Literal["access_token", "id_token"]
+
+
 class InfoRecord(TypedDict):
-    """The response of GET `/info`: `version` of the package, `interface_version` of the API."""
+    """The response of GET `/info`: `version` of the package, `interface_version` of the API.
+
+    `sign_in` is present if the configuration has a provider for the sign-in of users.
+    """
 
     os_id: str
     name: str
@@ -45,6 +60,7 @@ class InfoRecord(TypedDict):
     team_count: int
     workflow_count: int
     auth_mode: Literal["none", "jwt"]
+    sign_in: NotRequired[SignInRecord]
 
 
 class MeRecord(TypedDict):

@@ -86,6 +86,11 @@ def check_credential(address: Address, token: str, *, allow_insecure: bool) -> N
             "The token has characters that are not allowed in a token",
             hint="a token is one line of ASCII without white space: check its file or variable",
         )
+    check_transport(address, allow_insecure=allow_insecure)
+
+
+def check_transport(address: Address, *, allow_insecure: bool) -> None:
+    """Reject a server to which no token may be sent; see `check_credential`."""
     if not (address.encrypted or address.loopback or allow_insecure):
         raise errors.UsageError(
             "A token is not sent over plain http to another machine",

@@ -28,6 +28,7 @@ from agentctl.remote.connection import (
     Request,
     Shape,
     Timeouts,
+    TokenSource,
 )
 from agentctl.remote.events import EventParser
 from agentctl.remote.failures import parse_object
@@ -55,6 +56,7 @@ class RemoteOperations(Operations):
     Args:
         url: the URL of the server, with the path under which it is mounted, if any.
         token: a bearer token, sent to the origin of `url` only; None sends none.
+        source: renews the token; None for one that stays.
         timeouts: the times to wait for the server.
         allow_insecure: send the token over plain http to another machine.
 
@@ -72,12 +74,13 @@ class RemoteOperations(Operations):
         *,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
         allow_insecure: bool = False,
+        source: TokenSource | None = None,
     ) -> None:
         address = parse_address(url)
         if token is not None:
             check_credential(address, token, allow_insecure=allow_insecure)
         self._timeouts = timeouts
-        self.connection = Connection(address, token, timeouts)
+        self.connection = Connection(address, token, timeouts, source)
 
     def __repr__(self) -> str:
         return f"RemoteOperations({self.connection.address.base!r})"
@@ -212,9 +215,11 @@ def _find_source(
 
 @contextlib.asynccontextmanager
 async def open_remote(
-    url: str, token: str | None, *, allow_insecure: bool = False, read_timeout: float | None = None
+    url: str, token: str | None, *, read_timeout: float | None = None, **options: Any
 ) -> AsyncIterator[tuple[Operations, str | None]]:
     """Open the operations of a server, and recognise its product once.
+
+    The other options are those of `RemoteOperations`.
 
     It yields the operations, and the name of another product, such as `Product 3.1.10`, or None.
 
@@ -223,7 +228,7 @@ async def open_remote(
         errors.UsageError: see `RemoteOperations`.
     """
     timeouts = DEFAULT_TIMEOUTS if read_timeout is None else Timeouts(read=read_timeout)
-    remote = RemoteOperations(url, token, timeouts=timeouts, allow_insecure=allow_insecure)
+    remote = RemoteOperations(url, token, timeouts=timeouts, **options)
     async with remote as operations:
         raw = await operations.connection.probe(ROUTES["get_info"].template)
         info = (raw is not None and parse_object(raw)) or {}

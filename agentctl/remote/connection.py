@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 from agentctl import errors
@@ -138,13 +138,38 @@ def fill_template(template: str, **ids: str) -> str:
     )
 
 
-class Connection:
-    """An HTTP client for one address. It follows no redirects, so the token stays there."""
+class TokenSource(Protocol):
+    """A token that ends before the command does, and is renewed."""
 
-    def __init__(self, address: Address, token: str | None, timeouts: Timeouts) -> None:
+    async def read(self) -> str:
+        """Return the token for the next request."""
+
+    async def renew(self, refused: str) -> str:
+        """Return a token in place of one that the server refused.
+
+        Raises:
+            errors.AgentctlError: there is none.
+        """
+
+
+class Connection:
+    """An HTTP client for one address. It follows no redirects, so the token stays there.
+
+    Args:
+        source: renews the token; None for one that stays.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        token: str | None,
+        timeouts: Timeouts,
+        source: TokenSource | None = None,
+    ) -> None:
         self.address = address
         self._token = token
         self._timeouts = timeouts
+        self._source = source
         self._client: httpx2.AsyncClient | None = None
 
     def __repr__(self) -> str:
@@ -152,7 +177,7 @@ class Connection:
 
     async def open(self) -> None:
         """Create the client; it connects with the first request."""
-        self._client = _create_client(self.address, self._token)
+        self._client = _create_client(self.address)
 
     async def close(self) -> None:
         if self._client is not None:
@@ -239,17 +264,15 @@ class Connection:
 
         Without a `wait` there is no limit for the next bytes, and none for the whole header.
         """
-        import httpx2
-
-        outgoing = self._build_request(request, accept, wait)
+        if self._source is not None:
+            self._token = await self._source.read()
         began = time.monotonic()
-        try:
-            async with self._deadline(None if wait is None else wait + self._timeouts.whole) as end:
-                if wait is not None:
-                    outgoing.extensions["trace"] = _build_trace(end, wait + HEAD_SECONDS)
-                response = await self._opened_client().send(outgoing, stream=True)
-        except httpx2.HTTPError as error:
-            raise failures.build_connection_error(self.address, error) from error
+        response = await self._send(request, accept, wait)
+        if response.status_code == 401 and self._source is not None and self._token is not None:
+            # The server has executed nothing, so the same request may be sent again.
+            await response.aclose()
+            self._token = await self._source.renew(self._token)
+            response = await self._send(request, accept, wait)
         _LOGGER.debug(
             "%s %s: %s after %.0f ms, request %s",
             response.request.method,
@@ -263,6 +286,18 @@ class Connection:
         finally:
             await response.aclose()
 
+    async def _send(self, request: Request, accept: str, wait: float | None) -> httpx2.Response:
+        import httpx2
+
+        outgoing = self._build_request(request, accept, wait)
+        try:
+            async with self._deadline(None if wait is None else wait + self._timeouts.whole) as end:
+                if wait is not None:
+                    outgoing.extensions["trace"] = _build_trace(end, wait + HEAD_SECONDS)
+                return await self._opened_client().send(outgoing, stream=True)
+        except httpx2.HTTPError as error:
+            raise failures.build_connection_error(self.address, error) from error
+
     def _build_request(
         self, request: Request, accept: str, timeout: float | None
     ) -> httpx2.Request:
@@ -270,6 +305,8 @@ class Connection:
 
         # A few compressed bytes can become gigabytes, so none are accepted.
         headers = {"accept": accept, "accept-encoding": "identity", **dict(request.headers)}
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token}"
         content: bytes | None = None
         if request.body is not None:
             headers["content-type"] = "application/json"
@@ -356,7 +393,7 @@ def _build_trace(end: asyncio.Timeout, seconds: float) -> Callable[[str, Any], A
     return trace
 
 
-def _create_client(address: Address, token: str | None) -> httpx2.AsyncClient:
+def _create_client(address: Address) -> httpx2.AsyncClient:
     import ssl
 
     import httpx2
@@ -367,8 +404,6 @@ def _create_client(address: Address, token: str | None) -> httpx2.AsyncClient:
         "user-agent": f"agentctl/{agentctl.__version__}",
         INTERFACE_HEADER.lower(): "contract",
     }
-    if token is not None:
-        headers["authorization"] = f"Bearer {token}"
     try:
         return httpx2.AsyncClient(
             headers=headers,

@@ -57,7 +57,7 @@ def build_response_error(
             "`agentctl token inspect` shows the token, `agentctl token mint` creates a new one"
             if with_token
             else "pass a token with --token-file or AGENTCTL_TOKEN;"
-            " `agentctl token mint` creates one"
+            " `agentctl login` or `agentctl token mint` gets one"
         )
     if failure.hint is None and failure.detail == "Not found":
         # The server has no such route, or the value cannot be an id.

@@ -21,6 +21,7 @@ from agentctl.records.system import (
     MeRecord,
     ModelEntry,
     ReadinessRecord,
+    SignInRecord,
     TeamEntry,
     WorkflowEntry,
 )
@@ -93,18 +94,24 @@ class ComponentOperations(OperationFamily):
     async def get_info(self) -> Document[InfoRecord]:
         self.require("get_info")
         settings = self.hosting.settings
-        return build_document(
-            InfoRecord(
-                os_id=settings.server.id,
-                name=settings.server.name,
-                version=agentctl.__version__,
-                interface_version=agentctl.INTERFACE_VERSION,
-                agent_count=len(settings.agents),
-                team_count=len(settings.teams),
-                workflow_count=len(settings.workflows),
-                auth_mode=self._auth_mode(),
-            )
+        record = InfoRecord(
+            os_id=settings.server.id,
+            name=settings.server.name,
+            version=agentctl.__version__,
+            interface_version=agentctl.INTERFACE_VERSION,
+            agent_count=len(settings.agents),
+            team_count=len(settings.teams),
+            workflow_count=len(settings.workflows),
+            auth_mode=self._auth_mode(),
         )
+        if (console := settings.console).oidc_issuer:
+            record["sign_in"] = SignInRecord(
+                issuer=console.oidc_issuer,
+                client_id=console.oidc_cli_client_id or console.oidc_client_id,
+                scopes=list(console.oidc_scopes),
+                token=console.oidc_token,
+            )
+        return build_document(record)
 
     async def get_me(self) -> Document[MeRecord]:
         async with self.audit("get_me"):

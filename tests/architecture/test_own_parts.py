@@ -56,7 +56,7 @@ USES: dict[str, tuple[str, ...]] = {
         "remote.failures", "store.postgres.failures",
     ),
     "a lock, a thread or a future, no pool of its own": (
-        "cli.commands.keys", "work.run_scope", "runs.workers.worker",
+        "cli.commands.keys", "cli.commands.login", "work.run_scope", "runs.workers.worker",
         "runtime.models.answering", "runtime.runners.langgraph_callbacks", "server.app",
         "store.threads", "store.totals", "telemetry.tracer",
     ),
@@ -66,7 +66,7 @@ USES: dict[str, tuple[str, ...]] = {
     ),
     "signals of a program": ("cli.request_options", "store.sqlite.backup_process"),
     "a lock of a file by one call of flock": (
-        "auth.keys.files", "cli.contexts", "runs.workers.process",
+        "auth.keys.files", "cli.contexts", "cli.sign_ins", "runs.workers.process",
     ),
     "one child process at a time, which is killed at its limit": (
         "cli.show.transcript.pages", "runtime.schema_checks",

@@ -31,8 +31,20 @@ def test_add_list_use_current_remove(agentctl: Agentctl, home: Path, stored: Pat
     _add(agentctl, "demo", "--token-file", "t", "--use")
     _add(agentctl, "prod", url="https://example.com/os/")
     assert json.loads(agentctl("context", "list", "-o", "json").stdout) == [
-        {"name": "demo", "current": True, "url": URL, "token_file": str(home / "t")},
-        {"name": "prod", "current": False, "url": "https://example.com/os", "token_file": None},
+        {
+            "name": "demo",
+            "current": True,
+            "url": URL,
+            "token_file": str(home / "t"),
+            "sign_in": None,
+        },
+        {
+            "name": "prod",
+            "current": False,
+            "url": "https://example.com/os",
+            "token_file": None,
+            "sign_in": None,
+        },
     ]
     assert agentctl("context", "list", "-o", "name").lines == ["demo", "prod"]
     assert agentctl("context", "current").stdout == "demo\n"

@@ -60,8 +60,8 @@ def test_a_terminal_gets_a_table_and_a_pipe_gets_tsv(
     assert table[0].split() == ["NAME", "CURRENT", "URL"]
     assert table[0].index("URL") == table[1].index("http://")
     lines = agentctl("context", "list").lines
-    assert lines[0] == "name\tcurrent\turl\ttoken_file"
-    assert lines[1] == f"{context}\ttrue\thttp://127.0.0.1:1\t"
+    assert lines[0] == "name\tcurrent\turl\ttoken_file\tsign_in"
+    assert lines[1] == f"{context}\ttrue\thttp://127.0.0.1:1\t\t"
 
 
 def test_agentctl_output_selects_the_format(agentctl: Agentctl, context: str) -> None:

@@ -255,7 +255,7 @@ def test_error_that_cannot_be_written_keeps_the_exit_code(environment: dict[str,
 
 def test_closed_stderr_and_stdin_do_not_stop_a_command(environment: dict[str, str]) -> None:
     ended = run_in_shell("context list 2>&- <&-", environment)
-    assert (ended.returncode, ended.stdout) == (0, "name\tcurrent\turl\ttoken_file\n")
+    assert (ended.returncode, ended.stdout) == (0, "name\tcurrent\turl\ttoken_file\tsign_in\n")
 
 
 def test_words_outside_the_locale_are_explained(environment: dict[str, str], project: Path) -> None:

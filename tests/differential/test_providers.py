@@ -219,7 +219,7 @@ def test_every_accepted_id_token_is_for_the_sign_in(
             is_right = is_right and all(rule(claims[name]) for name, rule in rules.items())
             comparison.compare(
                 (tokens[-1], claims, nonce),
-                attempt(lambda end=end: asyncio.run(client.finish(end)), BadRequest),  # type: ignore[misc]
+                attempt(lambda end=end: asyncio.run(client.finish(end)).token, BadRequest),  # type: ignore[misc]
                 Outcome("a")
                 if is_right and claims["nonce"] == nonce
                 else Outcome(refusal="refused"),

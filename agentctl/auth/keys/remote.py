@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import ssl
 import threading
 import time
@@ -64,6 +65,8 @@ FIRST_RETRY_SECONDS = 1.0
 MAXIMUM_RETRY_SECONDS = 60.0
 """Pauses after failures: the first one, doubled after each, and the longest one."""
 
+_OAUTH_ERROR = re.compile(r"[a-z_]{1,64}")
+
 _log = logging.getLogger("agentctl.auth")
 
 
@@ -73,12 +76,14 @@ class FetchError(Exception):
     Args:
         code: the class of the failure.
         detail: the failure in a sentence, without content of the response.
+        oauth_error: `error` of the response to a form (RFC 6749 5.2), letters and `_`; or empty.
     """
 
-    def __init__(self, code: FetchErrorCode, detail: str) -> None:
+    def __init__(self, code: FetchErrorCode, detail: str, oauth_error: str = "") -> None:
         super().__init__(detail)
         self.code = code
         self.detail = detail
+        self.oauth_error = oauth_error
 
 
 def is_allowed_url(url: str, issuer: str = "") -> bool:
@@ -88,7 +93,10 @@ def is_allowed_url(url: str, issuer: str = "") -> bool:
         issuer: the issuer that names the URL; empty for a URL of the configuration. An issuer
             elsewhere must not choose a request to this machine, not even with https.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
     if parts.username is not None or not parts.hostname:
         return False
     is_here = is_loopback_host(parts.hostname)
@@ -121,8 +129,10 @@ async def fetch_configuration(issuer: str) -> dict[str, Any]:
         return await _fetch_configuration(client, issuer)
 
 
-async def post_form(url: str, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Send a form; return the object of the response.
+async def post_form(
+    url: str, fields: Mapping[str, str], *, reads_answer: bool = True
+) -> dict[str, Any]:
+    """Send a form; return the object of the response, or an empty one if none is read.
 
     Raises:
         FetchError: there is no response with an object and the status 200.
@@ -132,7 +142,10 @@ async def post_form(url: str, fields: Mapping[str, str]) -> dict[str, Any]:
         _open_client() as client,
         client.stream("POST", url, data=dict(fields), headers=headers) as response,
     ):
-        return await _read_object(response)
+        if response.status_code >= 400:
+            error = await _read_oauth_error(response)
+            raise FetchError("status", f"the server responds with {response.status_code}", error)
+        return await _read_object(response) if reads_answer else {}
 
 
 @asynccontextmanager
@@ -196,6 +209,14 @@ async def _read_object(response: httpx2.Response) -> dict[str, Any]:
         return parse_object(content)
     except NotStrict as failure:
         raise FetchError("not_json", f"the response {failure}") from None
+
+
+async def _read_oauth_error(response: httpx2.Response) -> str:
+    try:
+        error = parse_object(await _read(response)).get("error")
+    except NotStrict:
+        return ""
+    return error if isinstance(error, str) and _OAUTH_ERROR.fullmatch(error) else ""
 
 
 async def _read(response: httpx2.Response) -> bytes:

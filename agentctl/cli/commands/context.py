@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,13 @@ app = CommandApp(
 _NAME = argument("NAME", "Name of the context", autocompletion=complete_values("context"))
 Name = Annotated[str, _NAME]
 
-_COLUMNS = [Column("name"), Column("current"), Column("url"), Column("token_file", look="whole")]
+_COLUMNS = [
+    Column("name"),
+    Column("current"),
+    Column("url"),
+    Column("token_file", look="whole"),
+    Column("sign_in", lambda record: _format_sign_in(record["sign_in"]), look="whole"),
+]
 
 
 @app.command("add", epilog="Example: agentctl context add demo --url http://127.0.0.1:7777 --use")
@@ -88,7 +95,8 @@ def current_context() -> None:
     """Print the name of the current context."""
     context = _find_current()
     write_line(context.name)
-    note(f"{context.url}, token from {context.token_file or 'AGENTCTL_TOKEN or --token-file'}")
+    place = context.token_file or "AGENTCTL_TOKEN, --token-file or agentctl login"
+    note(f"{context.url}, token from {place}")
 
 
 @app.command("show", epilog="Example: agentctl context show demo")
@@ -133,12 +141,24 @@ def _find_current() -> contexts.Context:
 
 
 def _build_record(context: contexts.Context, stored: contexts.Contexts) -> dict[str, Any]:
+    from agentctl.cli.sign_ins import describe_sign_in
+
+    sign_in = describe_sign_in(context.url)
     return {
         "name": context.name,
         "current": context.name == (os.environ.get("AGENTCTL_CONTEXT") or stored.current),
         "url": context.url,
         "token_file": None if context.token_file is None else str(context.token_file),
+        "sign_in": None if sign_in is None else sign_in.describe(),
     }
+
+
+def _format_sign_in(record: Mapping[str, Any] | None) -> str:
+    if record is None:
+        return ""
+    who = f"{record['user']} ({record['name']})" if record["name"] else record["user"]
+    end = f", token until {record['expires_at']}" if record["expires_at"] else ""
+    return f"{who} at {record['issuer']}{end}, in the {record['kept_in']}"
 
 
 def _resolve_token_file(file: Path) -> Path:

@@ -79,7 +79,8 @@ Examples:
 
 _AUTHENTICATION = """\
 A server receives the token of --token-file (- reads stdin), else of AGENTCTL_TOKEN, else of the
-token file of the context. No option takes the token itself: other users can read command lines.
+token file of the context, else of `agentctl login`. No option takes the token itself: other users
+can read command lines.
 Over plain http a token leaves this machine only with --insecure-http. In local mode no token is
 used: the caller is an administrator, or the user of --as-user.
 

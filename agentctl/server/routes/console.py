@@ -306,7 +306,7 @@ async def finish_console_sign_in(
     client = _require_client(call)
     _check_fields(redirect_uri, code, code_verifier, nonce, issuer)
     end = SignInEnd(code, code_verifier, nonce, redirect_uri, issuer)
-    token = await client.finish(end)
+    token = (await client.finish(end)).token
     state = call.caller.app_state
     assert state.verifier is not None
     try:

@@ -1,0 +1,110 @@
+"""The response of a provider to a command: a listener on this machine (RFC 8252 7.3)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import TracebackType
+from urllib.parse import parse_qsl, urlsplit
+
+from agentctl.errors import Unavailable, UsageError
+
+PATH = "/callback"
+
+MAXIMUM_HEAD_BYTES = 16_384
+HEAD_SECONDS = 5.0
+MAXIMUM_CONNECTIONS = 64
+"""Bounds of the requests: browsers and other programs may connect, too."""
+
+_PAGE = """<!doctype html><meta charset="utf-8"><title>agentctl</title><p>{text}</p>"""
+
+
+class LoopbackListener:
+    """A listener on 127.0.0.1, as an async context manager.
+
+    Args:
+        port: 0 for any free one.
+
+    Raises:
+        UsageError: the port is in use.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._connections = 0
+        self._fields: asyncio.Future[dict[str, str]] = asyncio.Future()
+        self._outcome: asyncio.Future[str] = asyncio.Future()
+
+    async def __aenter__(self) -> LoopbackListener:
+        try:
+            self._server = await asyncio.start_server(
+                self._handle, "127.0.0.1", self._port, limit=MAXIMUM_HEAD_BYTES
+            )
+        except (OSError, OverflowError):
+            raise UsageError(
+                f"port {self._port} of this machine cannot be used",
+                hint="leave out --port to use any free one",
+            ) from None
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Answer the browser with the outcome of the block."""
+        text = "The sign-in failed: see the terminal." if error else "You are signed in."
+        self._outcome.set_result(f"{text} You can close this page.")
+        self._server.close()
+        await asyncio.sleep(0)  # the answer is written before the command ends
+        self._fields.cancel()
+
+    @property
+    def redirect_uri(self) -> str:
+        return f"http://127.0.0.1:{self._port}{PATH}"
+
+    async def wait(self, seconds: float) -> dict[str, str]:
+        """Return the fields of the first response.
+
+        Raises:
+            Unavailable: none arrives in time.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._fields
+        except TimeoutError:
+            raise Unavailable(
+                f"The browser did not return within {seconds:g} seconds",
+                hint="sign in again, or with a code: agentctl login --device",
+            ) from None
+
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
+        with contextlib.suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+            status, text = "404 Not Found", "Not found."
+            if self._connections <= MAXIMUM_CONNECTIONS:
+                async with asyncio.timeout(HEAD_SECONDS):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                fields = _parse_fields(head)
+                if fields is not None and not self._fields.done():
+                    self._fields.set_result(fields)
+                    status, text = "200 OK", await self._outcome
+            body = _PAGE.format(text=text).encode()
+            lines = (
+                f"HTTP/1.1 {status}", "Content-Type: text/html; charset=utf-8",
+                f"Content-Length: {len(body)}", "Content-Security-Policy: default-src 'none'",
+                "Cache-Control: no-store", "Referrer-Policy: no-referrer", "Connection: close",
+            )  # fmt: skip
+            writer.write("\r\n".join((*lines, "", "")).encode() + body)
+            await writer.drain()
+        writer.close()
+
+
+def _parse_fields(head: bytes) -> dict[str, str] | None:
+    """Return the parameters of the redirect; None for another request, or one that is ambiguous."""
+    method, _, rest = head.decode("latin-1").partition(" ")
+    target = urlsplit(rest.partition(" ")[0])
+    pairs = parse_qsl(target.query, keep_blank_values=True, max_num_fields=50)
+    fields = dict(pairs)
+    if method != "GET" or target.path != PATH or len(fields) != len(pairs) or "state" not in fields:
+        return None
+    return fields

@@ -1,0 +1,262 @@
+"""`agentctl login`: every wrong input, and providers that break the rules, with bounds."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+
+from agentctl.cli.commands import login
+from agentctl.errors import Unavailable, UsageError
+from tests.cli.conftest import Agentctl
+from tests.cli.demo import Demo
+from tests.cli.stub_provider import Answer, Provider, serve_provider
+from tests.process import start_agentctl
+
+DEVICE = (
+    200,
+    {
+        "device_code": "dev",
+        "user_code": "ABCD-EFGH",
+        "verification_uri": "https://id.example/device",
+        "expires_in": 60,
+        "interval": 1,
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Provider]:
+    with serve_provider() as provider:
+        yield provider
+
+
+@pytest.fixture
+def environment(environment: dict[str, str]) -> dict[str, str]:
+    return environment | {"PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring"}
+
+
+def refuse(error: str, status: int = 400) -> Answer:
+    return status, {"error": error, "error_description": "a text that no command shows"}
+
+
+def test_wrong_options_are_named(agentctl: Agentctl, demo: Demo) -> None:
+    other = ("--issuer", "http://id.example", "--client-id", "cli")
+    for words, code, texts in (
+        ((), 2, ("no server is selected", "--url")),
+        (("--url", demo.url), 5, ("names no provider", "--issuer and --client-id")),
+        (("--url", demo.url, "--issuer", "https://id.example"), 5, ("names no provider",)),
+        (("--url", demo.url, *other), 2, ("not https", "--issuer")),
+        (("--url", "http://agents.example"), 2, ("plain http", "--insecure-http")),
+        (("--url", demo.url, "--port", "70000"), 2, ("--port",)),
+    ):
+        ended = agentctl("login", *words)
+        assert ended.code == code, ended.stderr
+        assert all(text in ended.stderr for text in texts), ended.stderr
+
+
+def test_provider_of_a_hostile_server_is_refused(agentctl: Agentctl, provider: Provider) -> None:
+    named = {"issuer": provider.url, "client_id": "cli", "scopes": [], "token": "access_token"}
+    info = {"os_id": "x", "name": "x", "version": "1", "interface_version": "1", "auth_mode": "jwt"}
+    info |= dict.fromkeys(("agent_count", "team_count", "workflow_count"), 0)
+    for changes, text in (
+        ({"token": "refresh_token"}, "names no provider"),
+        ({"client_id": ""}, "names no provider"),
+        ({"scopes": 1}, "is not what agentctl expects"),
+        ({"issuer": "http://id.example"}, "not https"),
+        ({"issuer": "https://["}, "not https"),
+        ({"issuer": "https://user:secret@id.example"}, "not https"),
+    ):
+        provider.answers = {"info": [(200, {**info, "sign_in": {**named, **changes}})]}
+        ended = agentctl("login", "--url", provider.url, "--device")
+        assert text in ended.stderr, ended.stderr
+        assert "secret" not in ended.stderr
+
+
+ENDLESS: Answer = (200, b"[")
+
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "endless": ({"openid-configuration": ENDLESS}, "has more than 1048576 bytes"),
+    "HTML": ({"openid-configuration": (200, b"<!doctype html>")}, "is not JSON"),
+    "redirect": ({"openid-configuration": (302, b"")}, "redirects to another origin"),
+    "no endpoint": ({"device_authorization_endpoint": None}, "no device_authorization_endpoint"),
+    "endpoint": ({"token_endpoint": "http://id.example/token"}, "no token_endpoint with https"),
+    "issuer": ({"issuer": "https://other.example"}, "is of another issuer"),
+    "client": ({"device_authorization": refuse("invalid_client", 401)}, "not accept the client ID"),
+    "grant": ({"device_authorization": refuse("unauthorized_client")}, "not allow this kind"),
+    "scope": ({"device_authorization": refuse("invalid_scope")}, "does not grant these scopes"),
+    "page": (
+        {"device_authorization": (200, {**DEVICE[1], "verification_uri": "file:///etc/passwd"})},
+        "no code to enter, or no page",
+    ),
+    "code": (
+        {"device_authorization": (200, {**DEVICE[1], "user_code": "\x1b[31m"})},
+        "no code to enter, or no page",
+    ),
+    "denied": ({"token": refuse("access_denied")}, "denied the request"),
+    "expired": ({"token": refuse("expired_token")}, "not entered in time"),
+    "no token": ({"token": (200, {"token_type": "Bearer"})}, "returned no access_token"),
+    "long token": ({"token": (200, {"access_token": "x" * 9_000})}, "returned no access_token"),
+    "endless token": ({"token": ENDLESS}, "has more than 1048576 bytes"),
+    "down": ({"token": (503, {})}, "responds with 503"),
+    "unknown": ({"token": refuse("of_its_own")}, "gave no reason"),
+}
+
+
+@pytest.mark.slow
+def test_provider_that_breaks_the_rules_is_named(
+    agentctl: Agentctl, demo: Demo, provider: Provider, home: Path
+) -> None:
+    for name, (changes, text) in BROKEN.items():
+        members = {key: value for key, value in changes.items() if "_endpoint" in key}
+        members |= {key: value for key, value in changes.items() if key == "issuer"}
+        answers = {"openid-configuration": provider.configure(**members)}
+        answers |= {"device_authorization": DEVICE, "token": (200, {})}
+        answers |= {key: value for key, value in changes.items() if key not in members}
+        provider.answers = {key: [value] for key, value in answers.items()}
+        began = time.monotonic()
+        given = ("--issuer", provider.url, "--client-id", "cli", "--device")
+        ended = agentctl("login", "--url", demo.url, *given)
+        assert ended.code in (1, 7), (name, ended.stderr)
+        assert text in ended.stderr, (name, ended.stderr)
+        assert "a text that no command shows" not in ended.stderr
+        assert "\x1b" not in ended.stderr
+        assert time.monotonic() - began < 30, name
+    assert not list((home / ".config/agentctl/sign-ins").glob("*.json"))
+
+
+def test_unreachable_provider_is_named(agentctl: Agentctl, demo: Demo) -> None:
+    given = ("--issuer", "http://127.0.0.1:9", "--client-id", "cli", "--no-open")
+    ended = agentctl("login", "--url", demo.url, *given)
+    assert ended.code == 7
+    assert "the provider of the sign-in is not available" in ended.stderr
+    assert "the server cannot be reached" in ended.stderr
+
+
+@pytest.mark.slow
+def test_slow_down_adds_five_seconds(agentctl: Agentctl, demo: Demo, provider: Provider) -> None:
+    pending, slow = refuse("authorization_pending"), refuse("slow_down")
+    provider.answers = {
+        "openid-configuration": [provider.configure()],
+        "device_authorization": [DEVICE],
+        "token": [pending, slow, (200, {"access_token": "not.a.token"})],
+    }
+    provider.polls.clear()
+    given = ("--issuer", provider.url, "--client-id", "cli", "--device")
+    ended = agentctl("login", "--url", demo.url, *given)
+    first, second, third = provider.polls
+    assert second - first >= 1
+    assert third - second >= 6
+    assert ended.code == 4
+    assert "the server does not accept the token of the provider" in ended.stderr
+    assert "not.a.token" not in ended.stderr
+
+
+@pytest.mark.slow
+def test_responses_of_other_pages_are_refused(
+    demo: Demo, provider: Provider, environment: dict[str, str], home: Path
+) -> None:
+    provider.answers = {
+        "openid-configuration": [provider.configure()],
+        "token": [refuse("invalid_grant")],
+    }
+    words = ("login", "--url", demo.url, "--issuer", provider.url, "--client-id", "cli")
+    state = {"state": "STATE"}
+    for fields, text in (
+        ({"state": "other", "code": "c"}, "the response in the browser is not for this sign-in"),
+        ({**state, "error": "access_denied"}, "denied the request"),
+        ({**state, "error": "<b>of its own</b>"}, "the provider gave no reason"),
+        ({**state, "code": "c", "iss": "https://other.example"}, "is of another provider"),
+        ({**state, "code": "c"}, "expired, was revoked, or was used already"),
+    ):
+        with start_agentctl(
+            *words, "--no-open", env=environment, cwd=home, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stderr is not None
+            lines = [process.stderr.readline() for _ in range(2)]
+            query = parse_qs(urlsplit(lines[1].strip().rpartition(": ")[2]).query)
+            assert query["code_challenge_method"] == ["S256"]
+            (callback,) = query["redirect_uri"]
+            assert httpx2.get(callback.replace("callback", "favicon.ico")).status_code == 404
+            twice = f"{callback}?state=a&state=b&code=c"
+            assert httpx2.get(twice).status_code == 404
+            assert httpx2.post(callback, params=state).status_code == 404
+            sent = {
+                name: value.replace("STATE", query["state"][0]) for name, value in fields.items()
+            }
+            page = httpx2.get(callback, params=sent)
+            assert "The sign-in failed: see the terminal." in page.text
+            assert page.headers["cache-control"] == "no-store"
+            rest = process.stderr.read()
+            assert process.wait(60) == 1
+            assert text in rest
+            assert "of its own" not in rest
+        with pytest.raises(httpx2.ConnectError):
+            httpx2.get(callback)
+
+
+def test_browser_that_never_returns_is_a_timeout(
+    agentctl: Agentctl, demo: Demo, provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(login, "SECONDS", 0.2)
+    provider.answers = {"openid-configuration": [provider.configure()]}
+    given = ("--issuer", provider.url, "--client-id", "cli", "--no-open")
+    ended = agentctl("login", "--url", demo.url, *given)
+    assert ended.code == Unavailable.exit_code
+    assert "the browser did not return within 0.2 seconds" in ended.stderr
+    assert "--device" in ended.stderr
+
+
+def test_port_in_use_is_named(agentctl: Agentctl, demo: Demo, provider: Provider) -> None:
+    provider.answers = {"openid-configuration": [provider.configure()]}
+    port = provider.url.rpartition(":")[2]
+    given = ("--issuer", provider.url, "--client-id", "cli", "--no-open", "--port", port)
+    ended = agentctl("login", "--url", demo.url, *given)
+    assert ended.code == UsageError.exit_code
+    assert f"port {port} of this machine cannot be used" in ended.stderr
+
+
+def test_place_that_cannot_be_written_is_named(
+    agentctl: Agentctl, demo: Demo, provider: Provider, home: Path
+) -> None:
+    provider.answers = {
+        "openid-configuration": [provider.configure()],
+        "device_authorization": [DEVICE],
+        "token": [(200, {})],
+    }
+    (home / ".config/agentctl").mkdir(parents=True)
+    (home / ".config/agentctl/sign-ins").write_text("a file in place of the folder")
+    given = ("--issuer", provider.url, "--client-id", "cli", "--device")
+    ended = agentctl("login", "--url", demo.url, *given)
+    assert ended.code == UsageError.exit_code
+    assert "sign-ins" in ended.stderr
+    assert "check who owns the file and its directory" in ended.stderr
+    assert "ABCD-EFGH" not in ended.stderr
+
+
+def test_damaged_sign_in_is_named(agentctl: Agentctl, demo: Demo, home: Path) -> None:
+    from agentctl.cli.sign_ins import _find_path
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+        path = _find_path(demo.url)
+    path.parent.mkdir(parents=True)
+    for text in ("", "[", "[]", "{}", '{"server": 1}', "\xff", "[" * 100_000):
+        path.write_text(text)
+        path.chmod(0o600)
+        ended = agentctl("agents", "list", "--url", demo.url)
+        assert ended.code == UsageError.exit_code
+        assert "is damaged" in ended.stderr
+        assert "agentctl login --url" in ended.stderr
+    path.unlink()
+    path.symlink_to(home / "elsewhere")
+    assert "cannot be used" in agentctl("agents", "list", "--url", demo.url).stderr
+    # A token that is given takes precedence, and the file is not read.
+    given = agentctl("agents", "list", "--url", demo.url, env={"AGENTCTL_TOKEN": demo.token})
+    assert given.code == 0, given.stderr
