@@ -25,6 +25,7 @@ from playwright.sync_api import Page
 from tests.conditions import wait_for
 from tests.console.browser import expect, open_browser
 from tests.docs.pages import page as read_page
+from tests.identity import person
 from tests.identity.provider import list_clients, run_identity_provider
 from tests.ports import find_free_port
 from tests.process import base_environment
@@ -72,12 +73,17 @@ class Walk:
         yield
         self.steps.append((where, what, time.monotonic() - started))
 
-    def run(self, command: str, *, code: int = 0) -> str:
-        """Run a command in the folder as a step; return what it printed."""
+    def run(self, command: str, *, code: int = 0, **values: str) -> str:
+        """Run a command in the folder as a step; return what it printed.
+
+        Args:
+            values: texts to put in the place of words such as `APPROVAL_ID`.
+        """
+        words = [values.get(word, word) for word in shlex.split(command)]
         with self.step("terminal", command):
             ended = subprocess.run(
-                shlex.split(command), cwd=self.folder, env=self.environment, text=True,
-                capture_output=True, timeout=120,
+                words, cwd=self.folder, env=self.environment, text=True, capture_output=True,
+                timeout=120,
             )  # fmt: skip
         assert ended.returncode == code, f"$ {command}\n{ended.stdout}{ended.stderr}"
         return ended.stdout
@@ -140,6 +146,19 @@ def use_console(walk: Walk, page: Page) -> None:
         page.wait_for_selector("form[aria-label='Sign in']")
 
 
+def use_terminal(walk: Walk) -> None:
+    """Sign in, start a run, approve its call, and sign out."""
+    walk.run("agentctl context add office --url URL --use", URL=walk.url)
+    walk.run("agentctl login")
+    walk.run("agentctl runs start --agent clerk --message 'Refund order 8'", code=9)
+    approval = walk.run("agentctl approvals list --status pending -o name").strip()
+    walk.run("agentctl approvals approve APPROVAL_ID --yes", APPROVAL_ID=approval)
+    run = walk.run("agentctl runs list --limit 1 -o name").strip()
+    walk.run("agentctl runs wait RUN_ID", RUN_ID=run)
+    assert "Order 8 is paid back." in walk.run("agentctl runs get RUN_ID", RUN_ID=run)
+    walk.run("agentctl logout")
+
+
 def walk_through(folder: Path) -> Walk:
     """Make all steps in a new folder.
 
@@ -147,7 +166,11 @@ def walk_through(folder: Path) -> Walk:
         AssertionError: a step failed.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**base_environment(), "PATH": path, "HOME": str(folder)}
+    browser = shlex.join([sys.executable, person.__file__, "ada"])
+    environment = {
+        **base_environment(), "PATH": path, "HOME": str(folder), "BROWSER": f"{browser} %s",
+        "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring",
+    }  # fmt: skip
     walk = Walk(folder, find_free_port(), environment)
     walk.run("agentctl init office")
     walk.folder = folder / "office"
@@ -157,8 +180,10 @@ def walk_through(folder: Path) -> Walk:
         with walk.step("editor", "agentctl.toml and shop.py"):
             configure(walk, issuer)
         walk.run("agentctl config check")
-        with served(walk), open_browser() as browser:
-            use_console(walk, browser.new_page())
+        with served(walk):
+            with open_browser() as chromium:
+                use_console(walk, chromium.new_page())
+            use_terminal(walk)
     return walk
 
 
