@@ -31,6 +31,9 @@
     history             answers with the roles and texts of the request, as JSON
     window:N            refuses a request whose texts have more than N characters, and answers
                         others like history
+    tokens:N            refuses a request of more than N tokens, which are four bytes of texts,
+                        calls and tools; for the message `work K S` it calls the tool `fetch` K
+                        times for S characters, or `read_tool_result`, then answers `done`
     drafts              parses the newest user message that is a JSON list of texts and answers with
                         the first, then with the next one, and so on
     facts               answers with JSON, in a code block, that adds the question of the last user
@@ -162,6 +165,16 @@ class _Handler(BaseHTTPRequestHandler):
         elif name == "window" and sum(len(_read_text(m)) for m in body["messages"]) > int(argument):
             error = {"message": "Input tokens exceed the limit", "code": "context_length_exceeded"}
             self._send(400, json.dumps({"error": error}).encode())
+        elif name == "tokens" and _count_tokens(body) > int(argument):
+            body["refused"] = True
+            error = {
+                "message": f"This model's maximum context length is {argument} tokens.",
+                "type": "invalid_request_error", "param": "messages",
+                "code": "context_length_exceeded",
+            }  # fmt: skip
+            self._send(400, json.dumps({"error": error}).encode())
+        elif name == "tokens":
+            self._message(body, self._work(body), {"prompt_tokens": _count_tokens(body)})
         elif name in _MISBEHAVIOURS:
             _MISBEHAVIOURS[name](self, body)
         else:
@@ -171,10 +184,27 @@ class _Handler(BaseHTTPRequestHandler):
         error = {"message": "secret of the provider", "type": "test", "code": None}
         self._send(status, json.dumps({"error": error}).encode(), headers)
 
-    def _message(self, body: Body, message: Body) -> None:
+    def _work(self, body: Body) -> Body:
+        names = {tool["function"]["name"] for tool in body.get("tools", ())}
+        wanted = re.search(r"work (\d+) (\d+)", _last_user_text(body))
+        if wanted is None or "fetch" not in names:
+            return _build_message("done")
+        with self.server.state.lock:
+            counts = self.server.state.counts
+            counts[wanted.string] += 1
+            number = counts[wanted.string]
+        if number > int(wanted[1]):
+            return _build_message("done")
+        omitted = re.findall(r"\[Result (\d+) is left out", json.dumps(body["messages"]))
+        if omitted and number % 3 == 0:
+            return _build_calls(("read_tool_result", json.dumps({"number": int(omitted[0])})))
+        return _build_calls(("fetch", json.dumps({"size": int(wanted[2]), "mark": str(number)})))
+
+    def _message(self, body: Body, message: Body, counted: Body | None = None) -> None:
         if message.pop("hang", False):
             self.hang(body)
         usage = None if body["model"] == "no-usage" else _count_usage(body, message)
+        usage = usage and {**usage, **(counted or {})}
         if body.get("stream"):
             self._start_stream()
             for chunk in _split_message(body, message, usage):
@@ -504,6 +534,14 @@ def _read_text(message: Body) -> str:
     if isinstance(content, str):
         return content
     return "".join(str(part.get("text", "")) for part in content)
+
+
+def _count_tokens(body: Body) -> int:
+    calls = [call for message in body["messages"] for call in message.get("tool_calls") or ()]
+    texts = [_read_text(message) for message in body["messages"]]
+    texts += [call["function"]["name"] + call["function"]["arguments"] for call in calls]
+    texts += [json.dumps(body["tools"])] if body.get("tools") else []
+    return sum(len(text.encode()) for text in texts) // 4 + 4 * len(body["messages"])
 
 
 def _find_json(text: str) -> str:

@@ -33,6 +33,7 @@ class EventKind(Enum):
     TOOL_CALL_COMPLETED = "ToolCallCompleted"
     PAUSED = "Paused"
     CONTINUED = "Continued"
+    COMPACTED = "ContextCompacted"
     STEP_STARTED = "StepStarted"
     STEP_COMPLETED = "StepCompleted"
 
@@ -101,6 +102,27 @@ _TYPES: dict[str, type] = {
     **dict.fromkeys((names.id_field for names in KINDS.values()), str),
 }
 """The types of the members that readers use; each may be null or missing."""
+
+
+_OMITTED = {
+    "failed_run": "earlier runs that were too large",
+    "tool_result": "results of tools",
+    "runs": "earlier runs",
+    "turns": "earlier answers",
+}
+
+
+def describe_compacted(compacted: Mapping[str, Any]) -> str:
+    """Return one line about the messages that a model call does not show whole.
+
+    Args:
+        compacted: the member of an answer, or the members of an event.
+    """
+    parts = (
+        f"{_OMITTED.get(each['kind'], each['kind'])}: {each['count']} ({each['size']} bytes)"
+        for each in compacted.get("omissions") or ()
+    )
+    return f"not shown whole to the model: {', '.join(parts)}"
 
 
 def find_event_kind(name: str) -> EventKind | None:
@@ -179,6 +201,8 @@ class Event:
                 percent = f"{fraction:.0%}" if isinstance(fraction, int | float) else None
                 parts = (percent, self.data.get("text"))
                 return "progress: " + " ".join(str(part) for part in parts if part)
+            case EventKind.COMPACTED:
+                return describe_compacted(self.data)
             case EventKind.STEP_STARTED:
                 return f"step {self.data.get('step_name')}"
             case EventKind.STEP_COMPLETED:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, NotRequired, cast
 from typing_extensions import TypedDict
 
 from agentctl.records.approvals import ApprovalSummary
+from agentctl.records.events import describe_compacted
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import PhaseRecord
 from agentctl.records.runs import RunSummary, RunSummaryPage, SpanRecord
@@ -36,15 +37,27 @@ WHOLE_FIELDS = (
 """The fields of a run record that its items have besides those of its summary."""
 
 
+class OmissionRecord(TypedDict):
+    """A part of the messages that a model call does not show whole (docs/models.md)."""
+
+    kind: Literal["failed_run", "tool_result", "runs", "turns"]
+    count: int
+    first: str
+    last: str
+    size: int
+
+
 class TextItem(TypedDict):
     """A text of the component, its thinking, or a message that it received besides the input.
 
-    `role` is that of a message: `system` or `user`.
+    `role` is that of a message: `system` or `user`. `compacted` is a line about the messages that
+    do not fit into the context window of the model, `omissions` names them.
     """
 
-    type: Literal["text", "thinking", "prompt"]
+    type: Literal["text", "thinking", "prompt", "compacted"]
     text: str
     role: NotRequired[str]
+    omissions: NotRequired[list[OmissionRecord]]
     truncated: NotRequired[dict[Literal["characters"], int]]
 
 
@@ -170,6 +183,12 @@ def cut_item(item: Item, cut: int | None) -> Item:
     return cast(Item, {**item, name: text[:cut], "truncated": {"characters": len(text)}})
 
 
+def build_compacted(compacted: Record) -> TextItem:
+    """Build the item of the messages that a model call does not show whole."""
+    omissions = compacted.get("omissions") or []
+    return {"type": "compacted", "text": describe_compacted(compacted), "omissions": omissions}
+
+
 def build_question(approval: ApprovalSummary, run_status: str) -> ToolCallItem:
     """Build the item of a question of a run that has no call in its messages."""
     # An approved call was not necessarily made: `execution` is the fact about it.
@@ -255,6 +274,8 @@ class _ItemBuilder:
             if member is not None:
                 # The calls of a member are in its own run. Its text is part of the answer.
                 yield from self._take_run(str(member))
+            if compacted := message.get("compacted"):
+                yield build_compacted(compacted)
             if role == "assistant" and content:
                 yield {"type": "text", "text": content}
             if member is None and role == "assistant":

@@ -17,6 +17,7 @@ from agentctl.records.items import (
     TextItem,
     ToolCallItem,
     build_call,
+    build_compacted,
     build_question,
 )
 from agentctl.records.kinds import KINDS, Record, find_component
@@ -127,6 +128,8 @@ class RunReader:
                 changes.append(run.add_text("text", event.text))
             case EventKind.THINKING:
                 changes.append(run.add_text("thinking", event.text))
+            case EventKind.COMPACTED:
+                changes.append(_add_compacted(run, event))
             case EventKind.TOOL_CALL_STARTED:
                 changes.append(_start_call(run, event))
             case EventKind.TOOL_CALL_COMPLETED:
@@ -260,6 +263,14 @@ def _continue_run(run: RunSoFar, event: Event) -> list[RunChange]:
     for approval in event.data.get("approvals") or ():
         changes.append(run.set_approval(cast(ApprovalSummary, approval)))
     return changes
+
+
+def _add_compacted(run: RunSoFar, event: Event) -> RunChange:
+    """Add a note; it replaces that of the same call, which was refused and is made with less."""
+    last = len(run.items) - 1
+    if last >= 0 and run.items[last]["type"] == "compacted":
+        return run.replace(last, build_compacted(event.data))
+    return run.add(build_compacted(event.data))
 
 
 def _start_call(run: RunSoFar, event: Event) -> RunChange:

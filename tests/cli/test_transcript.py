@@ -109,6 +109,15 @@ def test_cut_results_have_their_length(page: dict[str, Any]) -> None:
     assert "`dump()` done · 5,000,000 characters, --full" in marked
 
 
+def test_left_out_messages_are_named(page: dict[str, Any]) -> None:
+    run = next(run for run in page["runs"] if run["messages"][-1]["role"] == "assistant")
+    omission = {"kind": "tool_result", "count": 2, "first": "a", "last": "b", "size": 7_000}
+    run["messages"][-1]["compacted"] = {"omissions": [omission], "window": 100}
+    for form in ("text", "markdown"):
+        drawn = " ".join(draw({**page, "runs": [run]}, form=form).split())
+        assert "not shown whole to the model: results of tools: 2 (7000 bytes)" in drawn
+
+
 def test_a_growing_text_is_split_into_complete_blocks() -> None:
     text = "# One\n\ntwo\nthree\n\n| a |\n| - |\n| b |\n\n```\ncode\n\nmore"
     done, rest = "", ""

@@ -56,6 +56,21 @@ def test_joiners_stay_in_words_and_emoji(server: ThreadedServer, browser: Browse
             expect(text).to_contain_text("loose\\u200d \\u200chidden")
 
 
+def test_left_out_messages_are_named(
+    tmp_path: Path, model_endpoint: ModelEndpoint, browser: Browser
+) -> None:
+    model = f'provider = "openai"\nbase_url = "{model_endpoint.base_url}"\nmodel = "tokens:400"\n'
+    table = f'[[models]]\nid = "small"\ncontext_tokens = 400\n{model}'
+    table += '[[agents]]\nid = "small"\nmodel = "small"\n'
+    deployment = create_deployment(tmp_path, model_endpoint.base_url, extra=table)
+    with serve_in_thread(deployment) as server:
+        for _ in range(2):
+            start(server, "agents/small", "small", "long " * 100)
+        with open_console(browser, server.url, "#/sessions/small", token=token(server)) as shown:
+            named = shown.page.get_by_text("not shown whole to the model: earlier runs: 1 (")
+            expect(named).to_be_visible()
+
+
 def test_object_is_shown_with_its_message(
     tmp_path: Path, model_endpoint: ModelEndpoint, browser: Browser
 ) -> None:

@@ -99,6 +99,10 @@ def test_record_and_events_have_the_same_items() -> None:
     reader = RunReader()
     read(reader, "TeamRunStarted")
     read(reader, "TeamReasoningContentDelta", reasoning_content="Hm.")
+    omission = {"kind": "runs", "count": 3, "first": "r1", "last": "r3", "size": 900}
+    # The first request was refused as too large.
+    for omissions in ([omission | {"count": 1}], [omission]):
+        read(reader, "TeamContextCompacted", omissions=omissions)
     read(reader, "TeamToolCallStarted", tool=CALL | {"result": None})
     ended = CALL | {"result": "2", "tool_call_error": True}
     read(reader, "TeamToolCallCompleted", tool=ended)
@@ -111,12 +115,19 @@ def test_record_and_events_have_the_same_items() -> None:
         "reasoning_content": "Hm.", "tools": [ended], "spans": [span],
         "messages": [
             {"role": "user", "content": "?"},
-            {"role": "assistant", "tool_calls": [{"id": "c1", "name": "add"}]},
+            {
+                "role": "assistant", "tool_calls": [{"id": "c1", "name": "add"}],
+                "compacted": {"omissions": [omission], "window": None},
+            },
             {"role": "tool", "content": "2"},
             {"role": "assistant", "content": "No."},
         ],
     }  # fmt: skip
     assert build_items(record) == reader.runs[TEAM].items
+    assert (
+        build_items(record)[1]["text"]
+        == "not shown whole to the model: earlier runs: 3 (900 bytes)"
+    )
 
 
 def test_long_texts_are_cut_and_thinking_is_not() -> None:

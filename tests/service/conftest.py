@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.deployment import deployment
+from tests.deployment import deploy, deployment
 from tests.endpoint import model_endpoint
 from tests.loops import pytest_pyfunc_call
 from tests.postgres import postgres_url
 
-__all__ = ["deployment", "model_endpoint", "postgres_url", "pytest_pyfunc_call"]
+__all__ = ["deploy", "deployment", "model_endpoint", "postgres_url", "pytest_pyfunc_call"]

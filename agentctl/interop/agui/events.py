@@ -42,6 +42,7 @@ _TEXTS: dict[EventKind, tuple[dict[str, AguiEvent], str, tuple[str, ...]]] = {
 _NOTES = {
     EventKind.PROGRESS: ("agentctl.progress", ("text", "fraction")),
     EventKind.QUEUED: ("agentctl.queued", ("queue_position",)),
+    EventKind.COMPACTED: ("agentctl.compacted", ("omissions", "estimated_tokens", "window")),
 }
 """Events that are no part of the protocol: name and members."""
 
@@ -199,7 +200,7 @@ class AguiStream:
                 yield from self._add_text(part, event.kind, event.text, seq)
             case EventKind.TOOL_CALL_STARTED | EventKind.TOOL_CALL_COMPLETED:
                 yield from self._add_call(part, event)
-            case EventKind.PROGRESS | EventKind.QUEUED:
+            case EventKind.PROGRESS | EventKind.QUEUED | EventKind.COMPACTED:
                 name, members = _NOTES[event.kind]
                 value = {member: event.data.get(member) for member in members}
                 yield {"type": "CUSTOM", "name": name, "value": value}

@@ -28,6 +28,7 @@ from agentctl.runtime.transcript.context_window import (
     keep_report,
     measure_message,
 )
+from agentctl.runtime.transcript.events import Compacted
 from agentctl.runtime.transcript.history import complete_history, format_summary
 
 if TYPE_CHECKING:
@@ -244,8 +245,9 @@ class ContextFitter:
         if records and records != self._recorded:
             self._recorded = records
             tokens = fitted.estimated_tokens
-            compacted = {"omissions": records, "estimated_tokens": tokens, "window": window}
-            self._conversation.about_call = {"compacted": compacted}
+            compacted = Compacted(records, tokens, window)
+            self._conversation.about_call = {"compacted": asdict(compacted)}
+            self._conversation.context.emit(compacted)
 
 
 @dataclass(frozen=True, slots=True)

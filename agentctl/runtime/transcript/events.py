@@ -60,6 +60,16 @@ class ProgressReported:
 
 
 @dataclass(frozen=True, slots=True)
+class Compacted:
+    """A model call that leaves out more messages than the one before (docs/models.md)."""
+
+    kind: ClassVar = EventKind.COMPACTED
+    omissions: list[dict[str, Any]]
+    estimated_tokens: int
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class StepStarted:
     """The start of a workflow's step; `step_index` counts from 0."""
 
@@ -84,6 +94,7 @@ RunEvent = (
     | ProgressReported
     | ToolCallStarted
     | ToolCallCompleted
+    | Compacted
     | StepStarted
     | StepCompleted
 )

@@ -221,7 +221,7 @@ class EventTranslator:
             case EventKind.FAILED:
                 error = body.pop("error")
                 body["error_type"], body["content"] = error["code"], error["detail"]
-            case EventKind.PROGRESS:
+            case EventKind.PROGRESS | EventKind.COMPACTED:
                 body["event"] = "CustomEvent"
 
     def _translate_workflow_event(self, kind: EventKind | None, body: Event) -> None:
