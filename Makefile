@@ -173,12 +173,13 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 		@modelcontextprotocol/sdk@1.32.2 @modelcontextprotocol/inspector-cli@0.16.8; fi
 	@touch $@
 
-# Without npm, or offline, the tests with an identity provider are skipped.
+# Without Node 18 and npm, or offline, the tests with an identity provider are skipped.
 .peers/oidc/.installed: tests/identity/package-lock.json
 	@mkdir -p .peers/oidc
 	@cp tests/identity/package.json tests/identity/package-lock.json .peers/oidc
-	@if npm ci --silent --no-audit --no-fund --prefix .peers/oidc; then touch $@; \
-		else echo 'npm cannot install an identity provider; its tests are skipped'; fi
+	@if node -e 'process.exit(parseInt(process.version.slice(1)) < 18 ? 1 : 0)' && \
+		npm ci --silent --no-audit --no-fund --prefix .peers/oidc; then touch $@; \
+		else echo 'npm cannot install an identity provider: its tests are skipped'; fi
 
 .peers/installers/.installed:
 	@echo 'Creating an environment with pipx and uv in .peers'

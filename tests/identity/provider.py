@@ -27,7 +27,7 @@ _FOLDER = _HERE.parents[1] / ".peers" / "oidc"
 
 needs_provider = pytest.mark.skipif(
     shutil.which("node") is None or not (_FOLDER / "node_modules" / "oidc-provider").exists(),
-    reason="needs an identity provider: install npm, then make .peers/oidc/.installed",
+    reason="needs an identity provider: install Node 18 and npm, then make .peers/oidc/.installed",
 )
 
 
