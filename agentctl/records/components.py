@@ -68,7 +68,10 @@ class MemberRecord(TypedDict):
 
 
 class TeamRecord(TypedDict):
-    """A configured team: metadata, the leader's model and tools, and the member roster."""
+    """A configured team: metadata, the leader's model and tools, and the member roster.
+
+    `knowledge` is null, because this server has no knowledge bases; other servers may send one.
+    """
 
     team_id: str
     id: str
@@ -79,6 +82,7 @@ class TeamRecord(TypedDict):
     tools: list[ToolRecord]
     members: list[MemberRecord | TeamRecord]
     enable_agentic_context: bool
+    knowledge: dict[str, Any] | None
     memory: ComponentMemory | None
     async_mode: bool
     session_table: str

@@ -100,14 +100,14 @@ def test_team_record_has_every_field() -> None:
 
     assert set(news) == {
         *("team_id", "name", "mode", "model", "tools", "members", "enable_agentic_context"),
-        *("memory", "async_mode", "session_table", "memory_table"),
+        *("memory", "knowledge", "async_mode", "session_table", "memory_table"),
         *("id", "description", "db_id"),
     }
     assert (news["team_id"], news["id"], news["name"]) == ("news", "news", "Newsroom")
     assert (news["description"], news["mode"], news["model"]) == ("Writes", "coordinate", MODEL)
     assert news["enable_agentic_context"] is False
     assert news["async_mode"] is True
-    assert (news["memory"], news["memory_table"]) == (None, None)
+    assert (news["memory"], news["memory_table"], news["knowledge"]) == (None, None, None)
     assert (news["session_table"], news["db_id"]) == ("sessions", "main")
 
 

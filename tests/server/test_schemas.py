@@ -95,6 +95,7 @@ RECORDS = {
         "model": MODEL,
         "tools": {"items": {"$ref": "#/components/schemas/ToolRecord"}, "type": "array"},
         "enable_agentic_context": FLAG,
+        "knowledge": {"anyOf": [OBJECT, {"type": "null"}]},
         "memory": MEMORY,
         "async_mode": FLAG,
         "session_table": TEXT,

@@ -418,6 +418,7 @@ def read_component(kind: ComponentKind, record: Record) -> Built:
     built["session_table"] = str(sessions.get("session_table") or "")
     if kind == "team":
         built["mode"] = str(record.get("mode") or "")
+        built["knowledge"] = read_object(record.get("knowledge"))
         built["members"] = [
             read_component("team" if "members" in member else "agent", member)
             for member in read_objects(record.get("members"))

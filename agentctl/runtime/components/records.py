@@ -73,6 +73,7 @@ def _team_record(catalog: Catalog, team: Component) -> TeamRecord:
         "tools": [*delegation_tools(spec), *_tool_records(catalog, team)],
         "members": [_member_record(catalog, member) for member in catalog.members(team).values()],
         "enable_agentic_context": spec.enable_agentic_context,
+        "knowledge": None,
         "memory": _memory_record(catalog, team),
         "async_mode": True,
         "session_table": SESSION_TABLE,
