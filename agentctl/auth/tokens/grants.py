@@ -65,6 +65,8 @@ KNOWN_CLAIMS: Mapping[str, ClaimSetting] = {
 }
 """Claims in which identity providers keep permissions, and the setting that reads each."""
 
+_FIRST_PARTS = {name: name.partition(".")[0] for name in KNOWN_CLAIMS}
+
 
 class ScopeOrigin(NamedTuple):
     """A scope, the claim that grants it, and the role in that claim; None for a claim of scopes."""
@@ -126,12 +128,14 @@ def read_roles(members: Mapping[str, Any], name: str) -> list[str]:
 
 def list_unread_claims(members: Mapping[str, Any], rules: ScopeRules) -> tuple[str, ...]:
     """Return the names in KNOWN_CLAIMS that a token has and that are not read, not even in part."""
-    read = [f"{name}." for name in (*rules.scopes_claims, *rules.roles_claims)]
-    return tuple(
+    # A dictionary look-up first: this is a part of the verification of tokens without scopes.
+    found = [
         name
-        for name in KNOWN_CLAIMS
-        if find_claim(members, name) and not any(path.startswith(f"{name}.") for path in read)
-    )
+        for name, first in _FIRST_PARTS.items()
+        if first in members and find_claim(members, name)
+    ]
+    read = [f"{name}." for name in (*rules.scopes_claims, *rules.roles_claims)] if found else []
+    return tuple(name for name in found if not any(path.startswith(f"{name}.") for path in read))
 
 
 def find_claim(members: Mapping[str, Any], name: str) -> Any:
