@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 import tomllib
 from pathlib import Path
@@ -38,9 +39,16 @@ def read_section(text: str) -> Section:
     )
 
 
+PAGE = page("docs/identity-providers.md")
+
 SECTIONS = {
     section.settings["authorization"]["provider"]: section
-    for section in map(read_section, page("docs/identity-providers.md").text.split("\n## ")[1:])
+    for section in map(read_section, PAGE.text.split("\n## ")[1:])
+}
+
+AGENT = {
+    "models": [{"id": "fast", "provider": "demo", "model": "echo"}],
+    "agents": [{"id": "writer", "model": "fast"}],
 }
 
 UNREAD = {"scopes": [ADMIN], "role": "admin", "scp ": [ADMIN], "Scope": ADMIN, "admin": True}
@@ -51,15 +59,17 @@ def ask(folder: Path, section: Section, *command: str, **changes: Any) -> Result
     """Run a command with the token of a section, which a key of the file has signed."""
     table = section.settings["authorization"]
     own = {"verification_key_files": ["key.pem"], "oidc_discovery": False}
-    document = {**section.settings, "authorization": {**table, **own}}
+    document = {**section.settings, **AGENT, "authorization": {**table, **own}}
     (folder / "agentctl.toml").write_text(tomli_w.dumps(document))
     (folder / "key.pem").write_bytes(rsa_pair().pem.encode())
     now = int(time.time())
     claims = {**section.claims, "iat": now, "exp": now + 600, **changes}
     header = {"alg": "RS256", "typ": "JWT", "kid": "any"}
-    (folder / "token").write_text(token(header, claims, rs(rsa_pair())))
-    line = (*command, "--token-file", "token", "-o", "json")
-    return run_command(*line, environment={}, folder=folder)
+    (folder / "ada.token").write_text(token(header, claims, rs(rsa_pair())))
+    return run_command(*command, "-o", "json", environment={}, folder=folder)
+
+
+VERIFY = ("token", "verify", "--token-file", "ada.token")
 
 
 def test_page_has_a_section_for_each_provider() -> None:
@@ -70,18 +80,25 @@ def test_page_has_a_section_for_each_provider() -> None:
 def test_token_has_the_stated_rights_and_no_other(provider: str, tmp_path: Path) -> None:
     section = SECTIONS[provider]
     for changes in ({}, UNREAD):
-        verified = json.loads(ask(tmp_path, section, "token", "verify", **changes).stdout)
+        verified = json.loads(ask(tmp_path, section, *VERIFY, **changes).stdout)
         assert set(verified["scopes"]) == section.rights
         assert verified["admin"] is False
-    for path, code in {"/sessions": 0, "/audit": 1}.items():
-        explained = ask(tmp_path, section, "auth", "explain", "GET", path)
-        assert explained.code == code, explained.stderr
+
+
+@pytest.mark.parametrize("provider", PRESETS)
+def test_commands_of_the_page_explain_a_token(provider: str, tmp_path: Path) -> None:
+    [block] = PAGE.blocks("sh")
+    for line in block.text.splitlines():
+        result = ask(tmp_path, SECTIONS[provider], *shlex.split(line)[1:])
+        assert result.code == 0, result.stderr
+    refused = ("auth", "explain", "GET", "/audit", *VERIFY[2:])
+    assert ask(tmp_path, SECTIONS[provider], *refused).code == 1
 
 
 @pytest.mark.parametrize("provider", PRESETS)
 def test_token_for_another_service_is_refused(provider: str, tmp_path: Path) -> None:
     section = SECTIONS[provider]
     for changes in ({"aud": "elsewhere"}, {"iss": "https://other.example.org/"}):
-        verified = ask(tmp_path, section, "token", "verify", **changes)
+        verified = ask(tmp_path, section, *VERIFY, **changes)
         is_accepted = provider == "cognito" and "aud" in changes
         assert verified.code == (0 if is_accepted else 4), changes
