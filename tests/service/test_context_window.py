@@ -134,6 +134,7 @@ def build_message(chance: random.Random, session: Session) -> tuple[str, bool]:
     return asked + word * chance.randrange(int(WINDOW * 1.6) // len(word.encode())), True
 
 
+@pytest.mark.slow
 async def test_every_message_that_fits_is_answered(
     deployment: Deployment, model_endpoint: ModelEndpoint
 ) -> None:

@@ -227,18 +227,13 @@ class _Turns:
     async def _call_model(self, tool_choice: str | None) -> ModelAnswer:
         conversation, fitter = self._conversation, self._fitter
         await conversation.context.begin_model_call()
-        await fitter.begin_call()
+        calls = await fitter.begin_call()
 
         def build_call(model: PreparedModel) -> ModelCall:
             conversation.context.checkpoint()
-            return fitter.build_call(model, tool_choice=tool_choice, output=self._output)
+            return fitter.build_call(calls, model, tool_choice=tool_choice, output=self._output)
 
-        try:
-            return await call_model(self._attempts, build_call, conversation, fitter.shrink)
-        except ExecutionError as failure:
-            if failure.code != "CONTEXT_EXCEEDED":
-                raise
-            raise fitter.build_failure(self._attempts.model) from failure
+        return await call_model(self._attempts, build_call, conversation, calls)
 
     def _choose_tool(self) -> str | None:
         requested = self._conversation.context.spec.tool_choice

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import orjson
-
 from agentctl.light_dataclass import dataclass
-from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.models.call_fitting import CallFitter
 from agentctl.runtime.models.calls import ModelCall
-from agentctl.runtime.models.listed_models import find_window
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.transcript.context_window import (
     BYTES_PER_TOKEN,
-    CERTAIN,
     FULL,
     READ_RESULT,
     Compaction,
@@ -24,9 +20,7 @@ from agentctl.runtime.transcript.context_window import (
     FittedMessages,
     Message,
     Omission,
-    fit_messages,
     keep_report,
-    measure_message,
 )
 from agentctl.runtime.transcript.events import Compacted
 from agentctl.runtime.transcript.history import complete_history, format_summary
@@ -36,15 +30,6 @@ if TYPE_CHECKING:
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.models.attempts import PreparedModel
     from agentctl.runtime.transcript.conversation import Conversation
-
-SMALLEST_WINDOW = 3_000
-"""Bytes of a request that every listed model takes: a token has at least one byte."""
-
-MAXIMUM_REFUSALS = 5
-"""Refusals of one call as too large, each of a smaller request than the one before."""
-
-ANSWER_TOKENS = 4_096
-"""Tokens that are left to the answer, if the settings of the model do not bound it."""
 
 PAGE_CHARACTERS = 8_000
 """Characters of a result that one call of the reading tool returns."""
@@ -63,12 +48,6 @@ _READ_TOOL: ToolRecord = {
     },
 }
 
-_ADVICE = {
-    "the message": "send a shorter message",
-    "the instructions": "shorten the instructions of the agent",
-    "the tools": "give the agent fewer tools",
-}
-
 
 class ContextFitter:
     """Fits the messages of a run into the window of its model before each call.
@@ -76,6 +55,7 @@ class ContextFitter:
     Attributes:
         messages: the history, then the messages of this run, whole.
         own: index of the first message of this run.
+        page_characters: characters of a result that one call of the reading tool returns.
     """
 
     def __init__(self, runner: ConfiguredRunner, conversation: Conversation) -> None:
@@ -91,29 +71,26 @@ class ContextFitter:
         self.own = len(self.messages)
         self._runner = runner
         self._conversation = conversation
+        self._can_read = READ_RESULT not in runner.actions
         self._compaction = Compaction(result_bytes=int(runner.result_tokens * BYTES_PER_TOKEN))
         self._recorded: list[dict[str, Any]] = []
-        self._windows: dict[str, int | None] = {}
-        self._context: ContextMessages
-        self._fitted: FittedMessages
-        self._other_bytes = self._refusals = 0
+        self._calls: CallFitter | None = None
 
-    async def begin_call(self) -> None:
-        """Prepare the next call: measure new messages, and look up the windows that matter."""
-        instructions = self._conversation.instructions
-        if not self._other_bytes:
-            self._context = ContextMessages(self.messages, self.own, self._runs)
-            self._other_bytes = len(orjson.dumps([instructions, self._runner.tools]))
-        self._refusals = 0
+    async def begin_call(self) -> CallFitter:
+        """Prepare the next call, of which the fitter of the calls is returned."""
         self._conversation.about_call = {}
-        size = self._context.measure() + self._other_bytes
-        for model in self._runner.models:
-            # No model has a smaller window, unless one is configured.
-            is_large = size > SMALLEST_WINDOW or model.source.context_tokens
-            if is_large and model.id not in self._windows:
-                self._windows[model.id] = await find_window(model.source)
+        if self._calls is None:
+            self._calls = CallFitter(
+                ContextMessages(self.messages, self.own, self._runs),
+                self._conversation.instructions,
+                self._runner.tools,
+                self._compaction,
+                can_read=self._can_read,
+            )
+        await self._calls.begin_call(self._runner.models)
+        return self._calls
 
-    def build_call(self, model: PreparedModel, **options: Any) -> ModelCall:
+    def build_call(self, calls: CallFitter, model: PreparedModel, **options: Any) -> ModelCall:
         """Build a call with the messages that fit; its answer records what does not.
 
         Args:
@@ -122,95 +99,51 @@ class ContextFitter:
         Raises:
             ExecutionError: CONTEXT_EXCEEDED: what cannot be left out is far too large.
         """
-        window = self._windows.get(model.id)
-        can_read = READ_RESULT not in self._runner.actions
-        room = None if window is None else _leave_answer(model, window)
-        fitted = self._fitted = fit_messages(
-            self._context, room, self._compaction,
-            other_bytes=self._other_bytes, can_read=can_read,
-        )  # fmt: skip
-        self._compaction = fitted.compaction
-        if window is not None and fitted.estimated_tokens > window * CERTAIN:
-            raise self.build_failure(model)
+        messages, room = calls.fit(model), calls.find_room(model)
+        fitted = calls.fitted
         if room is not None and (fitted.omissions or fitted.estimated_tokens > room * FULL):
             self._conversation.context.transcript.full_window = room
 
         instructions, tools = self._conversation.instructions, self._runner.tools
         if fitted.omissions:
-            noted = (instructions, self._describe(fitted, room))
+            noted = (instructions, self._describe(calls.context.current + 1, fitted, room))
             instructions = "\n\n".join(filter(None, noted))
-            if can_read and fitted.omissions[0].kind == "tool_result":
+            if self._can_read and fitted.omissions[0].kind == "tool_result":
                 self._offer_reading()
                 tools = [*tools, _READ_TOOL]
-        self._record(fitted, window)
-        return ModelCall(instructions, fitted.messages, tools, model.settings, **options)
-
-    def shrink(self) -> bool:
-        """Make a call smaller that was refused as too large; return False if that is impossible.
-
-        The size of the window is not known then: half of the size may fit, in the end the message
-        alone.
-        """
-        self._refusals += 1
-        half = self._fitted.size // 2 if self._refusals < MAXIMUM_REFUSALS else 1
-        for bound in (half, 1):
-            compaction = replace(self._compaction, maximum_bytes=max(bound, 1))
-            smaller = fit_messages(self._context, None, compaction, other_bytes=self._other_bytes)
-            if smaller.size < self._fitted.size:
-                self._compaction = compaction
-                return self._refusals <= MAXIMUM_REFUSALS
-        return False
+        self._record(fitted, calls.windows.get(model.id))
+        return ModelCall(instructions, messages, tools, model.settings, **options)
 
     @property
     def page_characters(self) -> int:
-        """The characters of a result that one call of the reading tool returns."""
+        if self._calls is None:
+            return PAGE_CHARACTERS
         # A page that would be cut again is of no use. A character has at most four bytes.
-        bounds = (self._compaction.result_bytes, *self._windows.values())
+        bounds = (self._calls.compaction.result_bytes, *self._calls.windows.values())
         return min([PAGE_CHARACTERS, *(bound // 4 for bound in bounds if bound)])
 
     def keep_report(self) -> None:
         """Take over the tokens that the model has reported with its answer."""
-        tokens = self._conversation.input_tokens
-        self._compaction = keep_report(self._compaction, self._fitted.size, tokens)
+        if (calls := self._calls) is not None:
+            tokens = self._conversation.input_tokens
+            calls.compaction = keep_report(calls.compaction, calls.fitted.size, tokens)
 
     def keep(self) -> dict[str, Any]:
         """Return a JSON object from which another process builds the same calls; see `restore`."""
-        return {"numbers": asdict(self._compaction), "recorded": self._recorded}
+        compaction = self._compaction if self._calls is None else self._calls.compaction
+        return {"numbers": asdict(compaction), "recorded": self._recorded}
 
     def restore(self, kept: Mapping[str, Any] | None) -> None:
         if kept is not None:  # A checkpoint of an earlier version has none.
             self._compaction, self._recorded = Compaction(**kept["numbers"]), kept["recorded"]
             self._offer_reading()
 
-    def build_failure(self, model: PreparedModel) -> ExecutionError:
-        """Return the failure of a call that no omission makes small enough."""
-        window = self._windows.get(model.id)
-        size = "" if window is None else f" of {window} tokens"
-        part, part_bytes = self._find_largest()
-        return ExecutionError(
-            "CONTEXT_EXCEEDED",
-            f"About {self._fitted.estimated_tokens} tokens are more than the context window{size}"
-            f" of the model {model.id}; the largest part is {part} with {part_bytes} bytes:"
-            f" {_ADVICE.get(part, 'set tool_result_tokens of the agent')}",
-        )
+    def _describe(self, start: int, fitted: FittedMessages, room: int | None) -> str:
+        """Return a paragraph for the instructions about the messages that are left out.
 
-    def _find_largest(self) -> tuple[str, int]:
-        parts = {
-            "the instructions": len(self._conversation.instructions.encode()),
-            "the tools": len(orjson.dumps(self._runner.tools)),
-        }
-        for message in self._fitted.messages:
-            part = "the message"
-            if message["role"] == "tool":
-                part = f"a result of {message['tool_name']}"
-            elif message["role"] == "assistant":
-                part = "an answer"
-            parts[part] = max(parts.get(part, 0), measure_message(message))
-        part = max(parts, key=parts.__getitem__)
-        return part, parts[part]
-
-    def _describe(self, fitted: FittedMessages, room: int | None) -> str:
-        """Return a paragraph for the instructions about the messages that are left out."""
+        Args:
+            start: index of the first answer of the run.
+        """
         context, compaction = self._conversation.context, fitted.compaction
         parts = []
         if compaction.history_before:
@@ -219,7 +152,6 @@ class ContextFitter:
             tokens = compaction.estimate_tokens(fitted.size + len(summary.encode()))
             if self._has_late_summary and room is not None and tokens <= room * FULL:
                 parts.append(summary)
-        start = self._context.current + 1
         if names := Counter(
             call["name"]
             for message in self.messages[start : compaction.turns_before]
@@ -275,8 +207,3 @@ class _ReadResult:
         page = text[offset : offset + self.fitter.page_characters]
         end = offset + len(page)
         return CallOutcome(f"[Characters {offset} to {end} of {len(text)}]\n{page}")
-
-
-def _leave_answer(model: PreparedModel, window: int) -> int:
-    """Return the tokens of a window without those that are left to the answer."""
-    return window - min(model.settings.max_tokens or ANSWER_TOKENS, window // 4)

@@ -23,6 +23,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.json_values import NOT_AN_OBJECT
 from agentctl.runtime.models.access import ModelAccess, get_access
 from agentctl.runtime.models.attempts import Attempts, PreparedModel, dump_message, load_message
+from agentctl.runtime.models.call_fitting import CallFitter
 from agentctl.runtime.models.calls import (
     CALL_OPTIONS,
     AnswerSink,
@@ -34,6 +35,7 @@ from agentctl.runtime.models.calls import (
 from agentctl.runtime.models.provider import classify_failure
 from agentctl.runtime.models.structured_output import OutputSchema
 from agentctl.runtime.tracing import enter_span
+from agentctl.runtime.transcript.context_window import ContextMessages
 from agentctl.work.run_scope import outside_run
 
 if TYPE_CHECKING:
@@ -81,15 +83,14 @@ async def call_model(
     attempts: Attempts,
     build_call: Callable[[PreparedModel], ModelCall],
     sink: AttemptSink,
-    shrink: Callable[[], bool] | None = None,
+    fitter: CallFitter,
 ) -> ModelAnswer:
     """Call a model, again after temporary failures while nothing of the answer has arrived.
 
     However the call ends, its text and usage so far are in the sink.
 
     Args:
-        shrink: lets the next call be smaller than one that was too large for the context window;
-            returns False if that is not possible.
+        fitter: makes a call smaller that was too large for the context window.
 
     Raises:
         ExecutionError: the last attempt failed.
@@ -102,8 +103,10 @@ async def call_model(
             failure = classify_failure(error, attempts.run_id, model.connection.secret)
             if sink.has_answer_begun:
                 raise failure from error
-            is_shrunk = error.code == "CONTEXT_EXCEEDED" and shrink is not None and shrink()
-            if not is_shrunk and not await attempts.wait_after(error):
+            if error.code == "CONTEXT_EXCEEDED":
+                if not fitter.shrink():
+                    raise fitter.build_failure(model) from error
+            elif not await attempts.wait_after(error):
                 raise failure from error
 
 
@@ -266,10 +269,14 @@ async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator
     models = attempts.models
     messages: list[Message] = [load_message(dict(message), models) for message in request.messages]
 
+    context = ContextMessages(messages, len(messages))
+    fitter = CallFitter(context, request.instructions, request.tools)
+    await fitter.begin_call(models)
+
     def build_call(model: PreparedModel) -> ModelCall:
         return ModelCall(
             request.instructions,
-            messages,
+            fitter.fit(model),
             request.tools,
             model.settings,
             request.tool_choice,
@@ -280,7 +287,7 @@ async def _stream(request: AnswerRequest, access: ModelAccess) -> AsyncGenerator
     arriving = _ArrivingAnswer(access.run_bytes, None if request.is_reported else environment)
     # The call belongs to the code that iterates, which ends it.
     with outside_run():
-        work = asyncio.create_task(call_model(attempts, build_call, arriving))
+        work = asyncio.create_task(call_model(attempts, build_call, arriving, fitter))
     work.add_done_callback(arriving.wake)
     try:
         while deltas := await arriving.take(work):

@@ -1,0 +1,150 @@
+"""The calls of one run or of its code: what fits into the window of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import orjson
+
+from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.models.listed_models import find_window
+from agentctl.runtime.transcript.context_window import (
+    CERTAIN,
+    Compaction,
+    ContextMessages,
+    FittedMessages,
+    Message,
+    fit_messages,
+    measure_message,
+)
+
+if TYPE_CHECKING:
+    from agentctl.records.components import ToolRecord
+    from agentctl.runtime.models.attempts import PreparedModel
+
+SMALLEST_WINDOW = 3_000
+"""Bytes of a request that every listed model takes: a token has at least one byte."""
+
+MAXIMUM_REFUSALS = 5
+"""Refusals of one call as too large, each of a smaller request than the one before."""
+
+ANSWER_TOKENS = 4_096
+"""Tokens that are left to the answer, if the settings of the model do not bound it."""
+
+_ADVICE = {
+    "the message": "send a shorter message",
+    "the instructions": "shorten the instructions of the agent",
+    "the tools": "give the agent fewer tools",
+}
+
+
+class CallFitter:
+    """Fits the messages of calls into the window of their model, and again after a refusal.
+
+    Args:
+        context: the messages, to which those of the next calls are added.
+        compaction: that with which the first call begins.
+        can_read: True if the model gets the tool that reads a result by its number.
+
+    Attributes:
+        compaction: that of the last call.
+        fitted: the messages of the last call.
+        windows: tokens of the windows that were looked up, by the id of the model.
+    """
+
+    def __init__(
+        self,
+        context: ContextMessages,
+        instructions: str,
+        tools: Sequence[ToolRecord],
+        compaction: Compaction | None = None,
+        *,
+        can_read: bool = False,
+    ) -> None:
+        self.context = context
+        self.compaction = compaction or Compaction()
+        self.windows: dict[str, int | None] = {}
+        self.fitted: FittedMessages
+        self._parts = {
+            "the instructions": len(instructions.encode()),
+            "the tools": len(orjson.dumps(tools)),
+        }
+        self._other_bytes = sum(self._parts.values())
+        self._can_read = can_read
+        self._refusals = 0
+
+    async def begin_call(self, models: Sequence[PreparedModel]) -> None:
+        """Prepare the next call: measure new messages, and look up the windows that matter."""
+        self._refusals = 0
+        size = self.context.measure() + self._other_bytes
+        for model in models:
+            # No model has a smaller window, unless one is configured.
+            is_large = size > SMALLEST_WINDOW or model.source.context_tokens
+            if is_large and model.id not in self.windows:
+                self.windows[model.id] = await find_window(model.source)
+
+    def find_room(self, model: PreparedModel) -> int | None:
+        """Return the tokens of a window without those of the answer; None if it is not known."""
+        if (window := self.windows.get(model.id)) is None:
+            return None
+        return window - min(model.settings.max_tokens or ANSWER_TOKENS, window // 4)
+
+    def fit(self, model: PreparedModel) -> Sequence[Message]:
+        """Return the messages of the next call.
+
+        Raises:
+            ExecutionError: CONTEXT_EXCEEDED: what cannot be left out is far too large.
+        """
+        self.fitted = self._fit(self.compaction, self.find_room(model))
+        self.compaction = self.fitted.compaction
+        window = self.windows.get(model.id)
+        if window is not None and self.fitted.estimated_tokens > window * CERTAIN:
+            raise self.build_failure(model)
+        return self.fitted.messages
+
+    def _fit(self, compaction: Compaction, room: int | None) -> FittedMessages:
+        return fit_messages(
+            self.context, room, compaction, other_bytes=self._other_bytes, can_read=self._can_read
+        )
+
+    def shrink(self) -> bool:
+        """Make a call smaller that was refused as too large; return False if that is impossible.
+
+        The size of the window is not known then: half of the size may fit, in the end the message
+        alone.
+        """
+        self._refusals += 1
+        half = self.fitted.size // 2 if self._refusals < MAXIMUM_REFUSALS else 1
+        for bound in (half, 1):
+            compaction = replace(self.compaction, maximum_bytes=max(bound, 1))
+            smaller = self._fit(compaction, None)
+            if smaller.size < self.fitted.size:
+                self.compaction = compaction
+                return self._refusals <= MAXIMUM_REFUSALS
+        return False
+
+    def build_failure(self, model: PreparedModel) -> ExecutionError:
+        """Return the failure of a call that no omission makes small enough."""
+        window = self.windows.get(model.id)
+        size = "" if window is None else f" of {window} tokens"
+        part, part_bytes = self._find_largest()
+        return ExecutionError(
+            "CONTEXT_EXCEEDED",
+            f"About {self.fitted.estimated_tokens} tokens are more than the context window{size}"
+            f" of the model {model.id}; the largest part is {part} with {part_bytes} bytes:"
+            f" {_ADVICE.get(part, 'set tool_result_tokens of the agent')}",
+        )
+
+    def _find_largest(self) -> tuple[str, int]:
+        parts = {**self._parts}
+        for message in self.fitted.messages:
+            part = "the message"
+            if message["role"] == "tool":
+                part = f"a result of {message['tool_name']}"
+            elif message["role"] == "assistant":
+                part = "an answer"
+            parts[part] = max(parts.get(part, 0), measure_message(message))
+        part = max(parts, key=parts.__getitem__)
+        return part, parts[part]
