@@ -117,12 +117,13 @@ def _parse_toml(text: str, file: Path) -> dict[str, Any]:
             where = f" at its end, line {len(text.splitlines())}"
         cause = words if isinstance(error, tomllib.TOMLDecodeError) else None
         hint = "write text in quotes, numbers, true and false without: https://toml.io"
-        twice = re.fullmatch(r"Cannot declare \('([\w-]+)',\) twice", words)
-        first = twice and re.search(rf"^ *\[{twice[1]}\]", text, re.MULTILINE)
-        if twice and first:
+        twice = re.fullmatch(r"Cannot declare \((['\w, -]+)\) twice", words)
+        name = ".".join(re.findall(r"[\w-]+", twice[1])) if twice else ""
+        first = re.search(rf"^ *\[{re.escape(name)}\]", text, re.MULTILINE)
+        line = text.count("\n", 0, first.start()) + 1 if name and first else 0
+        if line and at and line < int(at[1]):
             # As after an example was appended to a file of `agentctl init`.
-            line = text.count("\n", 0, first.start()) + 1
-            cause, hint = f"[{twice[1]}] is also at line {line}", "add the keys to the first one"
+            cause, hint = f"[{name}] is also at line {line}", "add the keys to the first one"
         raise InvalidConfiguration(
             f"{file}: is not valid TOML{where}", cause=cause, hint=hint
         ) from None

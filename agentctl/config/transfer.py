@@ -52,6 +52,8 @@ def _decode_value(value: Any, value_type: ValueType) -> Any:
         return None
     if value_type.is_list:
         return tuple(_decode_value(item, value_type.item) for item in value)
+    if value_type.is_table:
+        return {name: _decode_value(item, value_type.item) for name, item in value.items()}
     if dataclasses.is_dataclass(value_type.kind):
         return _decode_table(value_type.kind, value)
     return Path(value) if value_type.kind is Path else value
@@ -85,8 +87,8 @@ def _plain_value(value: Any, value_type: ValueType) -> Any:
         return [_plain_value(item, value_type.item) for item in value]
     if hasattr(value, "__dataclass_fields__"):
         return {key: item for key, item in _plain_table(value).items() if item not in ("", [])}
-    if isinstance(value, dict):
-        return dict(value)
+    if value_type.is_table and value is not None:
+        return {name: _plain_value(item, value_type.item) for name, item in value.items()}
     secret = value_type.find_rule(Secret)
     if secret is not None and secret.masked:
         return MASK

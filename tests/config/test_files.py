@@ -105,13 +105,16 @@ def test_toml_error_names_the_line(file: Path, text: str, where: str) -> None:
     assert error_of(file).detail == f"{file}: is not valid TOML{where}"
 
 
-def test_error_names_the_first_of_two_equal_tables(file: Path) -> None:
-    file.write_text("\n[search] # off\nenabled = false\n\n[search]\nenabled = true\n")
+@pytest.mark.parametrize("name", ["search", "authorization.roles"])
+def test_error_names_the_first_of_two_equal_tables(file: Path, name: str) -> None:
+    file.write_text(f"\n[{name}] # off\na = false\n\n[{name}]\na = true\n")
     error = error_of(file)
     assert (error.cause, error.hint) == (
-        "[search] is also at line 2",
+        f"[{name}] is also at line 2",
         "add the keys to the first one",
     )
+    file.write_text("[authorization]\nroles.a = 1\n[authorization.roles]\na = 1\n")
+    assert "also at line" not in str(error_of(file).cause)
 
 
 def test_error_names_the_line_of_a_key(file: Path) -> None:

@@ -29,7 +29,7 @@ def values(kind: ValueType) -> st.SearchStrategy[Any]:
     if kind.is_list:
         made: st.SearchStrategy[Any] = st.lists(values(kind.item), max_size=3).map(tuple)
     elif kind.is_table:
-        made = st.dictionaries(st.text(max_size=6), st.text(max_size=6), max_size=3)
+        made = st.dictionaries(st.text(max_size=6), values(kind.item), max_size=3)
     elif dataclasses.is_dataclass(kind.kind):
         made = tables(kind.kind)
     elif kind.choices:
