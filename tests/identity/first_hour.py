@@ -23,7 +23,7 @@ from pathlib import Path
 from playwright.sync_api import Page
 
 from tests.conditions import wait_for
-from tests.console.browser import expect, open_browser
+from tests.console.browser import SECONDS, expect, open_browser
 from tests.docs.pages import page as read_page
 from tests.identity import person
 from tests.identity.provider import list_clients, run_identity_provider
@@ -125,6 +125,7 @@ def served(walk: Walk) -> Iterator[None]:
 
 def use_console(walk: Walk, page: Page) -> None:
     """Sign in, start a run, approve its call, and sign out."""
+    page.set_default_timeout(SECONDS * 1000)
     with walk.step("browser", "sign in to the console at the provider"):
         page.goto(f"{walk.url}/console#/agents/agents/clerk")
         page.click("button:has-text('Sign in with 127.0.0.1')")
