@@ -27,6 +27,7 @@ from tests.console.deployed import READS, RUNS, hold, start, token, wait_for_sta
 from tests.console.sums import repeat_sums
 from tests.console.vendor import ROOT
 from tests.deployment import ADMIN
+from tests.policy.tokens import signed
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser
@@ -287,13 +288,14 @@ def test_run_only_token_starts_a_run_and_sees_its_answer(
 
 
 def test_token_without_scopes_opens_no_page(server: ThreadedServer, browser: Browser) -> None:
-    empty = server.deployment.token("me")
+    empty = signed(server.deployment, "me", scopes=None, scope="agents:read")
     with open_console(browser, server.url, "#/access", token=empty) as shown:
         shown.see("none: this token allows nothing")
         for place in ("#/sessions", "#/sessions/told", "#/runs", "#/agents", "#/audit"):
             shown.go(place)
             expect(shown.page.locator("h2:text-is('Not allowed')")).to_have_count(1)
             shown.see("your token has no scopes")
+            shown.see("the server does not read these claims: scope")
 
 
 def test_runs_are_cancelled_from_the_list(server: ThreadedServer, browser: Browser) -> None:

@@ -438,6 +438,7 @@ export function Problem({ error, place = "", reload }) {
     return html`<div class="panel problem" role="alert">
       <h2>Not allowed</h2>
       <p>This needs <code>${needed}</code>; your token has <code>${printable(held)}</code>.</p>
+      ${me && !me.scopes.length ? html`<p class="dim">${printable(error.message)}</p>` : null}
       ${at ? html`<${Command} text=${`agentctl auth explain GET ${at}`} />` : null}
     </div>`;
   }

@@ -88,7 +88,7 @@ function Claims({ token }) {
     <p class="chips">
       ${scopes.length
         ? scopes.slice(0, 30).map((each) => html`<span class="chip">${cut(each, 80)}</span>`)
-        : html`<span class="yellow">no scopes: this token allows nothing</span>`}
+        : html`<span class="yellow">no claim scopes: others count only if the server reads them</span>`}
     </p>
   </div>`;
 }
