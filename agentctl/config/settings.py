@@ -59,6 +59,7 @@ Algorithm = Literal[
 ]  # fmt: skip
 OnDisconnect = Literal["cancel", "detach"]
 OnBusy = Literal["allow", "reject", "enqueue"]
+OnChange = Literal["continue", "ask", "fail"]
 TeamMode = Literal["coordinate", "route", "broadcast"]
 Provider = Literal[
     "openai", "anthropic", "google", "bedrock", "azure", "mistral", "groq", "openrouter", "ollama",
@@ -157,10 +158,16 @@ class Signing:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The table `[runs]`: time limits in seconds."""
+    """The table `[runs]`: time limits in seconds.
+
+    Attributes:
+        on_change: what a run that waited does if its component has another version then
+            (docs/versions.md); components may set another one.
+    """
 
     timeout_seconds: Seconds = 3600
     tool_timeout_seconds: Seconds = 300
+    on_change: OnChange = "continue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,6 +374,7 @@ class Agent:
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
+    on_change: OnChange | None = None
     durable: bool = False
     retention_days: RetentionDays = 0
     trace: TracedParts = "calls"
@@ -401,6 +409,7 @@ class Team:
     approve: dict[ToolNamePattern, ApprovalPolicy] = field(default_factory=dict)
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
+    on_change: OnChange | None = None
     durable: bool = False
     retention_days: RetentionDays = 0
 
@@ -428,6 +437,7 @@ class Workflow:
     description: str = ""
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
+    on_change: OnChange | None = None
     durable: bool = False
     retention_days: RetentionDays = 0
 

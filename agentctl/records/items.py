@@ -16,7 +16,7 @@ from agentctl.records.approvals import ApprovalSummary
 from agentctl.records.events import describe_compacted
 from agentctl.records.kinds import Record, find_component
 from agentctl.records.phase import PhaseRecord
-from agentctl.records.runs import RunSummary, RunSummaryPage, SpanRecord
+from agentctl.records.runs import RunSummary, RunSummaryPage, SpanRecord, VersionChange
 from agentctl.records.sessions import PageMeta
 from agentctl.records.times import Timestamp
 
@@ -51,10 +51,11 @@ class TextItem(TypedDict):
     """A text of the component, its thinking, or a message that it received besides the input.
 
     `role` is that of a message: `system` or `user`. `compacted` is a line about the messages that
-    do not fit into the context window of the model, `omissions` names them.
+    do not fit into the context window of the model, `omissions` names them. A
+    `notice` is a fact about the run.
     """
 
-    type: Literal["text", "thinking", "prompt", "compacted"]
+    type: Literal["text", "thinking", "prompt", "compacted", "notice"]
     text: str
     role: NotRequired[str]
     omissions: NotRequired[list[OmissionRecord]]
@@ -149,6 +150,8 @@ def build_items(run: Record, children: Sequence[Child] = (), cut: int | None = N
     # Members of a broadcast and steps work before the model of the run, background work after it.
     first = [item for item in rest if item["type"] != "background"]
     items = [*first, *placed, *rest[len(first) :]]
+    for change in run.get("version_changes") or ():
+        items.insert(_find_place(items, change["at"]), build_notice(change))
     content = str(run.get("content") or "")
     is_said = any(item["type"] == "text" and item["text"] == content for item in items)
     items = [cut_item(item, cut) for item in items]
@@ -156,6 +159,22 @@ def build_items(run: Record, children: Sequence[Child] = (), cut: int | None = N
     if is_said or not content or _strip(content) == _strip(_join_answers(run)):
         return items
     return [*items, {"type": "text", "text": content}]
+
+
+def build_notice(change: VersionChange) -> TextItem:
+    """Build the item of a change of the version of the component."""
+    text = f"The component changed from version {change['before']} to {change['after']}"
+    return {"type": "notice", "text": text}
+
+
+def _find_place(items: Sequence[Item], at: str) -> int:
+    """Return the position after the last call that began before a time."""
+    began = (
+        number
+        for number, item in enumerate(items, 1)
+        if item["type"] == "tool_call" and item["started_at"] and item["started_at"] < at
+    )
+    return max(began, default=0)
 
 
 def _join_answers(run: Record) -> str:

@@ -18,6 +18,7 @@ from agentctl.records.items import (
     ToolCallItem,
     build_call,
     build_compacted,
+    build_notice,
     build_question,
 )
 from agentctl.records.kinds import KINDS, Record, find_component
@@ -122,8 +123,8 @@ class RunReader:
             run = self.runs[event.run_id] = RunSoFar(_start_record(event))
             changes += [RunChange(event.run_id, None), *self._place_run(run)]
         match event.kind:
-            case EventKind.STARTED if run.record["status"] == "PENDING":
-                changes.append(_begin_run(run, event))
+            case EventKind.STARTED:
+                changes += _begin_run(run, event)
             case EventKind.CONTENT:
                 changes.append(run.add_text("text", event.text))
             case EventKind.THINKING:
@@ -230,11 +231,18 @@ def _start_record(event: Event) -> dict[str, Any]:
     return {**record, "phase": describe_run(record)}
 
 
-def _begin_run(run: RunSoFar, event: Event) -> RunChange:
+def _begin_run(run: RunSoFar, event: Event) -> list[RunChange]:
     """Begin a run that waited in the queue."""
+    if run.record["status"] != "PENDING":
+        return []
     run.record |= {"status": "RUNNING", "started_at": event.at, "queue_position": None}
     run.record["phase"] = describe_run(run.record)
-    return RunChange(event.run_id, None)
+    return [RunChange(event.run_id, None), *_add_notice(run, event)]
+
+
+def _add_notice(run: RunSoFar, event: Event) -> list[RunChange]:
+    change = event.data.get("version_change")
+    return [] if change is None else [run.add(build_notice(change))]
 
 
 def _is_question(item: ToolCallItem) -> bool:
@@ -262,7 +270,7 @@ def _continue_run(run: RunSoFar, event: Event) -> list[RunChange]:
         changes.append(run.add({"type": "text", "text": content}))
     for approval in event.data.get("approvals") or ():
         changes.append(run.set_approval(cast(ApprovalSummary, approval)))
-    return changes
+    return changes + _add_notice(run, event)
 
 
 def _add_compacted(run: RunSoFar, event: Event) -> RunChange:

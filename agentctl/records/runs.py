@@ -85,6 +85,14 @@ class SpanRecord(TypedDict):
     member_run_id: str | None
 
 
+class VersionChange(TypedDict):
+    """A change of the version of a component while one of its runs waited."""
+
+    before: str
+    after: str
+    at: Timestamp
+
+
 class RunRecord(TypedDict):
     """One run, with one of `agent_id`, `team_id` and `workflow_id`.
 
@@ -101,7 +109,8 @@ class RunRecord(TypedDict):
     those of its members. `spans` are the parts of the run with their times, open ones in a live
     run. `request_id` is that of the request that started it, members' runs included. `trace_id` is
     the trace of its first leg; null if it was not traced. `version` is that of the component that
-    answered; null if it is not known. `input` is the message, or without one
+    answered; null if it is not known. `version_changes` are those while it waited: it went on with
+    another version. `input` is the message, or without one
     the JSON text of `input_object`. `input_object` is the object `input`
     of the request; `metadata` and `session_state` are its objects of these names. `origin_run_id`
     is the run that it repeats, `origin_kind` the way, and `origin_at` is the number of messages of
@@ -143,6 +152,7 @@ class RunRecord(TypedDict):
     holding: list[str] | None
     request_id: str | None
     version: str | None
+    version_changes: list[VersionChange]
     trace_id: str | None
     origin_run_id: str | None
     origin_kind: OriginKind | None
@@ -326,6 +336,7 @@ class RunRow(RunState):
     origin_kind: str | None = None
     origin_at: int | None = None
     trace: str | None = None
+    version_changes: str | None = None
 
 
 TEXT_COLUMNS = (

@@ -110,10 +110,12 @@ class Leg:
 
     Attributes:
         decisions: all decisions of the run so far, oldest first.
+        has_new_version: True if the leg before had another version of the component.
     """
 
     state: Any
     decisions: Sequence[Decided]
+    has_new_version: bool = False
 
     def find(self, tool_call_id: str, kind: ApprovalKind | None = None) -> Decided | None:
         """Return the latest decision about a call; None if there is none."""

@@ -83,7 +83,7 @@ class ApprovalOperations(OperationFamily):
             page = await database.read(
                 approvals.list_page(filter, self._visible_approvals(), part), size="large"
             )
-            items = map(documents.build_approval_document, page.rows)
+            items = map(documents.build_approval_document, map(self._tighten, page.rows))
             return Document(documents.build_page_document("approvals", items, filter.page, page))
 
     def _visible_approvals(self) -> Conditions:
@@ -160,7 +160,7 @@ class ApprovalOperations(OperationFamily):
     ) -> tuple[str, list[ApprovalRecord]]:
         """Return the status of a run, and the approvals of it and of its members, oldest first."""
         database, state = await self.lookups.find_run(kind, component_id, run_id, session_id)
-        rows = await database.read(approvals.list_of_root(run_id))
+        rows = await self._list_of_root(database, run_id)
         return state.status, [documents.build_approval_record(row) for row in rows]
 
     async def require_approval(
@@ -176,8 +176,21 @@ class ApprovalOperations(OperationFamily):
 
     async def list_pending(self, run_id: str, found: FoundTurn) -> list[ApprovalRecord]:
         """Return what a turn and its members wait for, oldest first."""
-        rows = await self.hosting.databases[found.db_id].read(approvals.list_of_root(run_id))
+        rows = await self._list_of_root(self.hosting.databases[found.db_id], run_id)
         return [documents.build_approval_record(row) for row in rows if row.status == "pending"]
+
+    def _tighten(self, row: ApprovalRow) -> ApprovalRow:
+        """Return an approval with the policy of the configuration, if that is stricter now."""
+        if row.status != "pending" or row.policy == "other" or row.kind == "input":
+            return row
+        find = self.hosting.catalog.find_policy
+        if find(row.component_type, row.component_id, row.tool_name) != "other":
+            return row
+        return replace(row, policy="other")
+
+    async def _list_of_root(self, database: Database, run_id: str) -> list[ApprovalRow]:
+        rows = await database.read(approvals.list_of_root(run_id))
+        return [self._tighten(row) for row in rows]
 
     async def _find(
         self, kind: ComponentKind, component_id: str, approval_id: str
@@ -206,7 +219,7 @@ class ApprovalOperations(OperationFamily):
         for each in databases if name is None else (name,):
             row = await databases[each].read(approvals.get(approval_id, visibility))
             if row is not None and fits(row):
-                return databases[each], row
+                return databases[each], self._tighten(row)
         raise errors.NotFound("Approval not found")
 
     async def decide_approval(
@@ -326,7 +339,7 @@ class ApprovalOperations(OperationFamily):
                 [kind, component_id, run_id], given, given.pop("idempotency_key")
             )
 
-            rows = await database.read(approvals.list_of_root(run_id))
+            rows = await self._list_of_root(database, run_id)
             if await find_repeated(database, identity):
                 call.omit_entry()
                 return await self._find_continued(database, run_id, BEFORE_FIRST_EVENT)

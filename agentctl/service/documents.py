@@ -46,7 +46,9 @@ FindMetrics = Callable[[str], dict[str, int | None] | None]
 UNKNOWN_USAGE: str = orjson.dumps(dict.fromkeys(TOKEN_COUNTERS)).decode()
 """The counters of a live run that another process executes: a JSON object."""
 
-_COMPUTED = ("metrics", "late_result", "holding", "messages", "tools", "spans")
+_COMPUTED = (
+    "metrics", "late_result", "holding", "messages", "tools", "spans", "version_changes",
+)  # fmt: skip
 _RUN = RecordWriter(
     RunRecord, RunRow, computed=_COMPUTED, last=("trace_id", "spans", "member_runs")
 )
@@ -156,6 +158,7 @@ def _build_members(row: RunRow, facts: RelatedFacts) -> dict[str, Any]:
         "total_tokens": facts.total_tokens,
         "error": {"code": row.error_code, "detail": row.error_detail} if row.error_code else None,
         "queue_position": facts.queue_position,
+        "version_changes": embed_stored(row.version_changes or "[]"),
         "late_result": "dropped" if row.late_result else None,
         "holding": orjson.Fragment(dump_holding(row)),
         "approvals": facts.approvals,

@@ -26,7 +26,7 @@ from agentctl.runs.life.cancel import Canceller
 from agentctl.runs.life.changes import DatabaseChanges, watch_cancel_requests
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.life.prices import Prices
-from agentctl.runs.life.versions import StoredVersions
+from agentctl.runs.life.versions import StoredVersions, list_served
 from agentctl.runs.workers.lease import SweepLease
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runs.workers.worker import Worker
@@ -128,6 +128,7 @@ class Service:
             tracer.install()
         self.hosting.catalog.mcp.start()
         self.hosting.deliveries.prepare(self.settings)
+        self._worker.versions = list_served(self.hosting.catalog)
         await self._worker.register()
         monitor.is_long_lived = True
         if await self.hosting.jobs.lease.acquire():

@@ -156,6 +156,11 @@ RUN = Machine(
             "it is a root run, and has its turn", f"{IS_NEXT_LEG} AND {_NOT_REQUESTED}",
         ),
         Transition(
+            "hold", ("queued", "ready"), ("paused",), ("any worker",),
+            "it is a root run, has its turn, and a person has to decide whether it goes on with"
+            " another version of its component", f"{IS_NEXT_LEG} AND {_NOT_REQUESTED}",
+        ),
+        Transition(
             "claim member", ("paused",), ("running",), ("owner",),
             "its root run executes there, no cancel of the two is requested, and none of its"
             " approvals is pending",

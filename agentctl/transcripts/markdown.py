@@ -93,7 +93,7 @@ def _format_items(items: Iterable[Item | DrawnMember], look: Look, level: int) -
             yield from _indent(["", *text.rstrip().splitlines(), ""], space)
         elif item["type"] == "tool_call":
             yield from _indent(_format_tool(DrawnCall.of(item), look), space)
-        elif item["type"] == "compacted":
+        elif item["type"] in ("compacted", "notice"):
             yield from _indent(["", f"*{clean_line(item['text'])}*", ""], space)
         elif look.full and item["type"] in ("thinking", "prompt"):
             title = clean_line(item.get("role") or "Thinking")

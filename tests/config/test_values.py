@@ -146,10 +146,12 @@ UNKNOWN_KEYS = {
     "[server]\nprot = 1": 'server.prot: this version has no such key, did you mean "port"?',
     "[serve]": 'serve: this version has no such key, did you mean "server"?',
     "[runs]\nretries = 1": (
-        "runs.retries: this version has no such key; it has timeout_seconds, tool_timeout_seconds"
+        "runs.retries: this version has no such key; it has timeout_seconds,"
+        " tool_timeout_seconds, on_change"
     ),
     '[runs]\n"a\\nb" = 1': (
-        'runs."a\\nb": this version has no such key; it has timeout_seconds, tool_timeout_seconds'
+        'runs."a\\nb": this version has no such key; it has timeout_seconds,'
+        " tool_timeout_seconds, on_change"
     ),
     AGENT + 'modle = "fast"': (
         'agents.writer.modle: this version has no such key, did you mean "model"?'

@@ -185,7 +185,7 @@ class Scene:
         return result.outcome
 
     async def claim(self, worker: str) -> bool:
-        claimed = await self.database.write(claim_leg(self.id("goes"), self.id(worker)))
+        claimed = await self.database.write(claim_leg(self.id("goes"), self.id(worker), None))
         return claimed is not None
 
     async def begin_call(self) -> bool:

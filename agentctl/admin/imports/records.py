@@ -48,7 +48,7 @@ _RUN_COLUMNS = tuple(field.name for field in fields(RunRow))
 _RUN_NAMES = ("user_id", "request_id", "origin_run_id")
 _CONVERTED = (
     *_TIMES, "cancel_requested_at", "queued_at", "late_result", "input", "tools", "messages",
-    "holding", "spans",
+    "holding", "spans", "version_changes",
 )  # fmt: skip
 """Columns that are not read as their field is. A run from elsewhere was in no queue."""
 
@@ -201,6 +201,8 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
     _check_messages(record, f"{at}.messages")
     _check_members(record, "tools", "tool_call_id", at)
     _check_members(record, "spans", "kind", at)
+    for name in ("before", "after", "at"):
+        _check_members(record, "version_changes", name, at)
     if record.get("metrics") is not None:
         _check_counters(record["metrics"], f"{at}.metrics", unknown=True)
     error = record.get("error") or {}
@@ -233,6 +235,7 @@ def build_run_row(record: Record, at: str, session_id: str) -> RunRow:
             # A record of stopped work has an empty array, which the row does not store.
             "holding": _dump(record.get("holding") or None),
             "spans": _dump(record.get("spans") or None),
+            "version_changes": _dump(record.get("version_changes") or None),
         }
     )
 

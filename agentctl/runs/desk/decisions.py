@@ -31,6 +31,7 @@ from agentctl.records.approvals import (
 from agentctl.records.kinds import ComponentKind
 from agentctl.records.times import now
 from agentctl.records.validation import check_text, dump_checked_json
+from agentctl.runs.desk.version_questions import is_version_question
 from agentctl.runs.desk.waiting import release_if_decided
 from agentctl.runs.log.results import to_json
 from agentctl.runtime.journal import dump_outcome
@@ -128,8 +129,8 @@ async def rule(
             reason = orjson.dumps(ruling.note or "The call failed").decode()
             change = change._replace(execution="failed", result=reason)
 
-    kind = row.component_type
-    if status == "approved" and not can_call(kind, row.component_id, row.tool_name):
+    is_call = status == "approved" and not is_version_question(row)
+    if is_call and not can_call(row.component_type, row.component_id, row.tool_name):
         raise errors.Conflict(
             f"The tool {row.tool_name} does not exist any more: the call cannot be made"
         )

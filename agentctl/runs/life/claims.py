@@ -24,10 +24,11 @@ from agentctl.runs.desk.waiting import cancel_run, end_overdue_run
 from agentctl.runs.life import legs
 from agentctl.runs.life.live import LiveRun
 from agentctl.runs.life.supervision import DATABASE_UNAVAILABLE
+from agentctl.runs.life.versions import VersionGate
 from agentctl.runs.states import WORKER_LOST, Ending
 from agentctl.runs.workers.worker import Worker
-from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
+from agentctl.runtime.components.versions import find_version
 from agentctl.store.database import Database
 from agentctl.store.databases import Databases
 from agentctl.store.repositories import queue, run_reads
@@ -83,6 +84,7 @@ class LegClaims:
         self._catalog = catalog
         self._worker = worker
         self._run_tasks = run_tasks
+        self._versions = VersionGate(catalog, databases)
         self._claiming: set[str] = set()
         # By the ids of the databases: what waits for a slot, and passes that have to be repeated.
         self._waiting: dict[str, Database] = {}
@@ -178,7 +180,7 @@ class LegClaims:
 
     async def _claim_some(self, database: Database, states: Sequence[RunState]) -> bool:
         """Claim runs; return True if more wait than this process has slots for."""
-        todo = [state for state in states if self._find_component(state) is not None]
+        todo = [state for state in states if self._versions.find_component(state) is not None]
         while todo:
             count = min(self._host.free_slots, PARALLEL_CLAIMS)
             if count <= 0:
@@ -186,9 +188,6 @@ class LegClaims:
             some, todo = todo[:count], todo[count:]
             await asyncio.gather(*(self.claim(database, state.run_id, state) for state in some))
         return False
-
-    def _find_component(self, state: RunState) -> Component | None:
-        return self._catalog.get(state.component_type, state.component_id)
 
     async def claim(
         self,
@@ -206,7 +205,8 @@ class LegClaims:
 
         Returns:
             The run; None if another process has it, nothing is decided, it is not its turn, its
-            component is not configured here, or this process takes no more runs.
+            component is not configured here or has a version with which it does not go on, or
+            this process takes no more runs.
         """
         if self._host.free_slots <= 0:
             self._waiting[database.id] = database
@@ -216,20 +216,24 @@ class LegClaims:
             return None
         if state.queue_turn is not None and state.queue_turn <= 0:
             return None
-        component = self._find_component(state)
-        if component is None or run_id in self._claiming:
+        if run_id in self._claiming:
             return None
         self._claiming.add(run_id)
-        claiming = self._run_tasks.start(self._claim(database, component, run_id, dependencies))
+        claiming = self._run_tasks.start(self._claim(database, state, dependencies))
         return await asyncio.shield(claiming)
 
     async def _claim(
-        self, database: Database, component: Component, run_id: str, dependencies: str | None
+        self, database: Database, state: RunState, dependencies: str | None
     ) -> LiveRun | None:
+        run_id = state.run_id
         try:
+            component = await self._versions.choose(database, state)
+            if component is None:
+                return None
             with self._host.holding_slot():
                 await self._worker.register()
-                claimed = await self._claim_leg(database, run_id)
+                version = find_version(self._catalog, component)
+                claimed = await self._claim_leg(database, run_id, version)
                 if claimed is None:
                     return None
                 if claimed.lets_begin:
@@ -248,13 +252,15 @@ class LegClaims:
         finally:
             self._claiming.discard(run_id)
 
-    async def _claim_leg(self, database: Database, run_id: str) -> legs.ClaimedLeg | None:
+    async def _claim_leg(
+        self, database: Database, run_id: str, version: str | None
+    ) -> legs.ClaimedLeg | None:
         """Repeat a claim with an unknown outcome: no one else would execute its leg."""
         repeated = itertools.chain((False,), itertools.repeat(True))
 
         def claim() -> Awaitable[legs.ClaimedLeg | None]:
             return database.write(
-                legs.claim_leg(run_id, self._worker.id, is_repeated=next(repeated))
+                legs.claim_leg(run_id, self._worker.id, version, is_repeated=next(repeated))
             )
 
         return await retry_while_unavailable(claim)

@@ -18,8 +18,9 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow, hash_call
 from agentctl.records.ids import new_id
 from agentctl.records.run_spec import RunSpec
-from agentctl.records.runs import RunPause, RunState
-from agentctl.records.times import now
+from agentctl.records.runs import RunPause, RunState, VersionChange
+from agentctl.records.times import format_rfc3339, now
+from agentctl.runs.desk.version_questions import close_question, is_version_question
 from agentctl.runs.desk.waiting import lock_queue
 from agentctl.runs.life.admission import AdmittedRun
 from agentctl.runs.life.counters import RunCounters
@@ -44,6 +45,7 @@ from agentctl.store.repositories import (
     sessions,
 )
 from agentctl.store.repositories.approvals import Checkpoint
+from agentctl.store.repositories.runs import NewVersion
 from agentctl.store.visibility import EVERYONE
 from agentctl.webhooks.facts import publish_run
 
@@ -207,6 +209,7 @@ class ClaimedLeg:
         has_effects: True if the leg before it was lost after it had begun calls that cannot be
             repeated: the run has to end.
         lets_begin: True if the claim lets another run of the session begin.
+        new: the version of the component that executes it.
     """
 
     state: RunState
@@ -216,6 +219,7 @@ class ClaimedLeg:
     last_event: int
     has_effects: bool = False
     lets_begin: bool = False
+    new: NewVersion = NewVersion(None)
 
     def has_expired_call(self, spec: RunSpec) -> bool:
         """Return True if the caller of the run did not give the result of a tool of its request."""
@@ -252,7 +256,7 @@ class LegHost(Protocol):
 
 @unit
 def claim_leg(
-    run_id: str, worker_id: str, *, is_repeated: bool = False
+    run_id: str, worker_id: str, version: str | None, *, is_repeated: bool = False
 ) -> Steps[ClaimedLeg | None]:
     """Claim the next leg of a root run; None if there is none, or it is claimed already.
 
@@ -260,6 +264,7 @@ def claim_leg(
     is stored now, and the next run of the session may begin if it waits for the begin only.
 
     Args:
+        version: that of the component that executes the leg.
         is_repeated: True if the outcome of an attempt of the same claim is unknown: a leg that the
             worker has was claimed by that attempt.
     """
@@ -269,18 +274,31 @@ def claim_leg(
         return None
     effects = yield from run_reads.has_leg_effects(run_id)
     at, lets_begin = now(), False
-    if (yield from runs.claim_leg(run_id, worker_id, at)):
+    new = build_new_version(state, version, at)
+    if (yield from runs.claim_leg(run_id, worker_id, at, new)):
+        if new.version_change is not None:
+            yield from close_question(run_id, at)
         if state.queue_turn is not None:
-            lets_begin = yield from _begin(state, at)
+            lets_begin = yield from begin_queued(state, at)
     elif not is_repeated or (state.status, state.owner) != ("RUNNING", worker_id):
         # A worker that has read the leg before it claimed it must not execute it twice.
         return None
     claimed = yield from _load_leg(run_id, has_effects=bool(effects))
-    return claimed and replace(claimed, lets_begin=lets_begin)
+    return claimed and replace(claimed, lets_begin=lets_begin, new=new)
+
+
+def build_new_version(state: RunState, version: str | None, at: int) -> NewVersion:
+    """Return the version with which a run goes on, with the change if it is another one."""
+    before = state.version
+    if version is None or before in (None, version):
+        return NewVersion(version)
+    change = VersionChange(before=before, after=version, at=format_rfc3339(at))
+    return NewVersion(version, to_json(change))
 
 
 @unit
-def _begin(state: RunState, at: int) -> Steps[bool]:
+def begin_queued(state: RunState, at: int) -> Steps[bool]:
+    """Store the `session_state` of a run that had its turn, and let the next one begin."""
     lets_begin = yield from queue.advance(state.session_id, at)
     if state.attempt > 1 or state.queued_at is None:
         return lets_begin
@@ -292,7 +310,7 @@ def _begin(state: RunState, at: int) -> Steps[bool]:
 
 
 @unit
-def claim_member(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
+def claim_member(run_id: str, worker_id: str, version: str | None) -> Steps[ClaimedLeg | None]:
     """Claim the leg of a paused member for the leg of its parent.
 
     None if it does not wait, or waits for people: another member may have let its parent go on. The
@@ -308,11 +326,13 @@ def claim_member(run_id: str, worker_id: str) -> Steps[ClaimedLeg | None]:
         return None
     if (yield from approvals.has_pending(run_id)):
         return None
-    if not (yield from runs.claim_member(run_id, worker_id)) and (
+    new = build_new_version(state, version, now())
+    if not (yield from runs.claim_member(run_id, worker_id, new)) and (
         (state.status, state.owner) != ("RUNNING", worker_id)
     ):
         return None
-    return (yield from _load_leg(run_id))
+    claimed = yield from _load_leg(run_id)
+    return claimed and replace(claimed, new=new)
 
 
 @unit
@@ -338,12 +358,20 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
         # The events of a run that recorded none are built from its row.
         last_event = max(last_event, event_format.UNRECORDED_EVENTS - 1)
     spec = replace(RunSpec.from_json(body["spec"]), recorded=True, background=False)
+    spec = replace(spec, version=claimed.new.version or spec.version)
     if state is not None:
         # Otherwise all events of the calls that have ended are stored.
         state["announces"] = was_lost
     # The answer about a lost call is part of the approval of that call.
-    decided = [row for row in claimed.rows if row.status != "pending" and row.kind != "outcome"]
-    leg = None if state is None else Leg(state, [to_decision(row) for row in decided])
+    decided = [
+        row
+        for row in claimed.rows
+        if row.status != "pending" and row.kind != "outcome" and not is_version_question(row)
+    ]
+    change = claimed.new.version_change
+    leg = None
+    if state is not None:
+        leg = Leg(state, [to_decision(row) for row in decided], change is not None)
     changes = body["session_changes"]
     changed_at = 0 if changes is None else changes.pop("at")
     return spec, Continuation(
@@ -359,6 +387,7 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
         summary=body["summary"],
         previous_instructions=body["previous_instructions"],
         is_first=body["is_first"],
+        version_change=change,
     )
 
 

@@ -75,6 +75,7 @@ class Continuation:
         first_step: number of the first step after the checkpoint.
         session_changes: the changes of the state of the session since the checkpoint.
         changed_at: their time, in microseconds.
+        version_change: JSON of the change of the version of its component; None for none.
     """
 
     attempt: int
@@ -89,6 +90,7 @@ class Continuation:
     summary: str | None = None
     previous_instructions: str | None = None
     is_first: bool = False
+    version_change: str | None = None
 
 
 class LiveRun:
@@ -121,6 +123,7 @@ class LiveRun:
         has_checkpoint: True if the run has a checkpoint, which goes with its end.
         has_asked: True if this leg has tried to store a pause.
         lets_begin: True if its end let another run of the session begin, which waited.
+        version_change: JSON of the change of the version before this leg; None for none.
         trace: the trace of this leg, once it has begun; None if it is not traced.
         start_place, end_place: the places of the first and of the last event of the leg in the
             stream; None for the next ones.
@@ -178,6 +181,7 @@ class LiveRun:
         self.is_handed_over = False
         self.has_ended = False
         self.finished_at: int | None = None
+        self.version_change = start.version_change
         self.previous_instructions = start.previous_instructions
         self.earlier_runs = start.earlier_runs
         self.summary = start.summary

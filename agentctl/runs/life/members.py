@@ -167,7 +167,10 @@ class Members:
         is_wanted = True
 
         async def claim() -> R | None:
-            claimed = await self._claim_leg(parent, run_id)
+            is_of_library = kind is not LiveRun
+            version = find_version(self._catalog, component)
+            version = parent.spec.version if is_of_library else version
+            claimed = await self._claim_leg(parent, run_id, version)
             if claimed is None:
                 return None
             spec, continuation = legs.build_continuation(claimed)
@@ -187,9 +190,13 @@ class Members:
                 run.stop(_end_below(parent))
             raise
 
-    async def _claim_leg(self, parent: LiveRun, run_id: str) -> legs.ClaimedLeg | None:
+    async def _claim_leg(
+        self, parent: LiveRun, run_id: str, version: str | None
+    ) -> legs.ClaimedLeg | None:
         # A reported parent may not have its worker yet; the whole tree has that of its root.
-        claim = partial(parent.database.write, legs.claim_member(run_id, parent.root.worker_id))
+        claim = partial(
+            parent.database.write, legs.claim_member(run_id, parent.root.worker_id, version)
+        )
 
         async def attempt() -> legs.ClaimedLeg | None:
             try:

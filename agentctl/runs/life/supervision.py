@@ -407,10 +407,11 @@ def _add_unstopped(run: LiveRun, child: LiveRun) -> None:
 
 def _format_begin(run: LiveRun) -> tuple[str, bytes]:
     at = run.start_place.at if run.start_place is not None else None
+    changed = None if run.version_change is None else orjson.loads(run.version_change)
     if run.attempt == 1:
-        return event_format.format_started(run.identity, run.spec.origin, at)
+        return event_format.format_started(run.identity, run.spec.origin, at, changed)
     content, decisions = run.transcript.content, run.leg.decisions if run.leg else []
-    return event_format.format_continued(run.identity, run.attempt, content, decisions, at)
+    return event_format.format_continued(run.identity, run.attempt, content, decisions, at, changed)
 
 
 def _keep_state(run: LiveRun, ending: LegEnd) -> LegEnd:

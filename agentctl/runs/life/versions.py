@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import orjson
+
+from agentctl.records.approvals import ApprovalRow
+from agentctl.records.kinds import KINDS
+from agentctl.records.runs import RunState
 from agentctl.records.times import now
+from agentctl.runs.desk.lost_calls import append_pause_event
+from agentctl.runs.desk.version_questions import build_question, find_answer, is_version_question
+from agentctl.runs.desk.waiting import end_waiting_run, lock_queue
+from agentctl.runs.life.legs import MAXIMUM_PENDING, begin_queued
+from agentctl.runs.log.fold import load_log
+from agentctl.runs.states import Ending
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog
-from agentctl.runtime.components.versions import describe_version
+from agentctl.runtime.components.versions import (
+    describe_tool,
+    describe_version,
+    dump_sorted,
+    find_changes,
+    find_version,
+)
+from agentctl.store.database import Database, Steps, unit
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import component_versions
+from agentctl.store.outbox import Outbox
+from agentctl.store.repositories import approvals, component_versions, run_reads, runs, workers
 from agentctl.store.repositories.component_versions import VersionRow
+from agentctl.webhooks.facts import publish_run
+
+MAXIMUM_CHANGES = 20
+"""Differences of two configurations that a question shows."""
+
+MAXIMUM_VALUE = 500
+"""Characters of a value in such a difference."""
 
 
 class StoredVersions:
@@ -42,3 +69,192 @@ class StoredVersions:
             self._stored.add(place)
         if new:
             await self._databases.system.write(component_versions.add(new))
+
+
+def list_served(catalog: Catalog) -> str:
+    """Return the versions of all components as the row of a worker has them."""
+    return " ".join(
+        name_version(component, version)
+        for kind in KINDS
+        for component in catalog.components(kind).values()
+        if (version := find_version(catalog, component)) is not None
+    )
+
+
+def name_version(component: Component, version: str) -> str:
+    """Return the name of a version of a component: those of two components may be equal."""
+    return f"{component.kind}/{component.id}/{version}"
+
+
+class ChangedCall(NamedTuple):
+    """An approved call that would not be made as it was approved.
+
+    Attributes:
+        needs_approver: True if only another person can approve it now.
+    """
+
+    row: ApprovalRow
+    needs_approver: bool
+
+
+class VersionGate:
+    """Decides with which version a run that waits goes on here (docs/versions.md).
+
+    A run keeps the version with which it began while any server executes that one. Afterwards
+    `on_change` of its component counts.
+    """
+
+    def __init__(self, catalog: Catalog, databases: Databases) -> None:
+        self._catalog = catalog
+        self._databases = databases
+
+    def find_component(self, state: RunState) -> Component | None:
+        """Return the component of a run here; None if it is not configured."""
+        return self._catalog.get(state.component_type, state.component_id)
+
+    async def choose(self, database: Database, state: RunState) -> Component | None:
+        """Return the component with which this process may claim the next leg of a run.
+
+        None if the run does not go on here now: another server has its version, it asks a person,
+        or it has ended.
+        """
+        component = self.find_component(state)
+        version = None if component is None else find_version(self._catalog, component)
+        if component is None or version is None or state.version in (None, version):
+            return component
+
+        served = await self._databases.system.read(workers.list_versions())
+        if name_version(component, state.version) in served:
+            return None
+
+        rule = component.spec.on_change or self._catalog.settings.runs.on_change
+        rows = await database.read(approvals.list_of_root(state.run_id))
+        answer = find_answer(rows, version)
+        if answer is not None and answer.status == "approved":
+            return component
+        if answer is not None or rule == "fail":
+            ending = _build_ending(state.version, version, answer)
+            await database.write(_end_run(database.outbox, state.run_id, ending))
+            database.outbox.wake()
+            return None
+
+        calls = [each async for each in self._find_changed_calls(database, component, state, rows)]
+        if rule == "continue" and not calls:
+            return component
+        changes = await self._describe_changes(component, state.version)
+        work = _ask(database.outbox, state.run_id, version, changes, calls, self._expire_seconds)
+        await database.write(work)
+        database.outbox.wake()
+        return None
+
+    @property
+    def _expire_seconds(self) -> int:
+        return self._catalog.settings.approvals.expire_seconds
+
+    async def _find_changed_calls(
+        self, database: Database, root: Component, state: RunState, rows: Sequence[ApprovalRow]
+    ) -> AsyncIterator[ChangedCall]:
+        """Yield the approved calls whose tool, or whose approver, is another one now."""
+        for row in rows:
+            is_open = row.status == "approved" and row.execution is None
+            if not is_open or row.kind != "approval" or is_version_question(row):
+                continue
+            of_run = await database.read(run_reads.get_state(row.run_id))
+            # The members of a library belong to the agent in code.
+            component = self._catalog.get(row.component_type, row.component_id) or root
+            asked = None if of_run is None else of_run.version
+            before = await self._read_configuration(component, asked)
+            after = self._find_configuration(component)
+            policy = self._catalog.find_policy(row.component_type, row.component_id, row.tool_name)
+            is_own = row.decided_by in (row.user_id, row.started_by)
+            needs_approver = policy == "other" and row.policy != "other" and is_own
+            is_same = before is not None and (
+                describe_tool(before, row.tool_name) == describe_tool(after, row.tool_name)
+            )
+            if needs_approver or not is_same:
+                yield ChangedCall(row, needs_approver)
+
+    def _find_configuration(self, component: Component) -> dict[str, Any]:
+        found = describe_version(self._catalog, component)
+        return {} if found is None else orjson.loads(found.configuration)
+
+    async def _read_configuration(
+        self, component: Component, version: str | None
+    ) -> dict[str, Any] | None:
+        """Return the stored configuration of a version; None if it is not known."""
+        work = component_versions.get(component.kind, component.id, version or "")
+        row = await self._databases.system.read(work)
+        return None if row is None else orjson.loads(row.configuration)
+
+    async def _describe_changes(self, component: Component, version: str) -> list[dict[str, Any]]:
+        """Return the differences to an earlier version, with long values cut."""
+        before = await self._read_configuration(component, version)
+        if before is None:
+            return []
+        changes = find_changes(before, self._find_configuration(component))[:MAXIMUM_CHANGES]
+        return [{name: _cut_value(value) for name, value in change.items()} for change in changes]
+
+
+def _cut_value(value: Any) -> Any:
+    text = value if isinstance(value, str) else dump_sorted(value)
+    return value if len(text) <= MAXIMUM_VALUE else f"{text[:MAXIMUM_VALUE]}…"
+
+
+def _build_ending(before: str, after: str, answer: ApprovalRow | None) -> Ending:
+    detail = f"The run began with version {before} of its component, which has {after} now"
+    if answer is not None:
+        detail += f"; the change was {answer.status} by {answer.decided_by}"
+    return Ending.failed("VERSION_CHANGED", detail)
+
+
+@unit
+def _end_run(outbox: Outbox, run_id: str, ending: Ending) -> Steps[None]:
+    """End a run that waits for its next leg."""
+    yield from lock_queue((yield from run_reads.get_state(run_id)))
+    state = yield from run_reads.lock_state(run_id)
+    if state is None or state.status != "PENDING":
+        return
+    if (yield from end_waiting_run(run_id, ending)):
+        yield from publish_run(outbox, run_id)
+
+
+@unit
+def _ask(
+    outbox: Outbox,
+    run_id: str,
+    version: str,
+    changes: Sequence[Mapping[str, Any]],
+    calls: Sequence[ChangedCall],
+    expire_seconds: int,
+) -> Steps[None]:
+    """Pause a run before its next leg, with the question whether it goes on with a version."""
+    yield from lock_queue((yield from run_reads.get_state(run_id)))
+    state = yield from run_reads.lock_state(run_id)
+    log = yield from load_log(run_id)
+    if state is None or log is None:
+        return
+    if (yield from approvals.count_pending(MAXIMUM_PENDING)) >= MAXIMUM_PENDING:
+        return
+
+    at = now()
+    if not (yield from runs.hold(run_id, at)):
+        return
+    question = build_question(
+        state,
+        log.spec,
+        version,
+        at,
+        changes=changes,
+        calls=[call.row for call in calls],
+        policy="other" if any(call.needs_approver for call in calls) else "user",
+        expires_at=at + expire_seconds * 1_000_000 if expire_seconds else None,
+    )
+    yield from approvals.create([question])
+    if state.queue_turn is not None:
+        yield from begin_queued(state, at)
+    if state.attempt - log.checkpoint.attempt <= 1:
+        # No leg was lost: the next one is not a repetition.
+        yield from approvals.renew_checkpoint(run_id, state.attempt)
+
+    yield from append_pause_event(run_id, [question])
+    yield from publish_run(outbox, run_id)

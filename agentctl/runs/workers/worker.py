@@ -47,6 +47,7 @@ class Worker:
     Attributes:
         heartbeat: the last stored heartbeat, a new object each time; None before the first one.
         beat_at: the time after which it was stored, on the monotonic clock.
+        versions: of a server the versions of its components; set before `register`.
         id: the owner of new runs. It changes when the worker was declared dead.
         on_lost: called on the event loop with an id whose runs this process must stop: other
             processes declared the worker dead, which is already registered under a new id, or the
@@ -67,6 +68,7 @@ class Worker:
         self._heartbeat_seconds = heartbeat_seconds
         self.heartbeat: workers.Heartbeat | None = None
         self.beat_at = 0.0
+        self.versions: str | None = None
         self.id = new_id()
         self._lock: WorkerLock | None = None
         self._tasks = Tasks()
@@ -93,7 +95,7 @@ class Worker:
         database = self._databases.system
         lock = _acquire_lock(database, self.id)
         try:
-            await database.write(workers.register(_build_row(self.id)))
+            await database.write(workers.register(self._build_row(self.id)))
         except BaseException:
             _remove_lock(lock)
             # The outcome may be unknown. If the row exists, it dies without a heartbeat; the id is
@@ -108,6 +110,14 @@ class Worker:
             daemon=True,
         )
         self._thread.start()
+
+    def _build_row(self, worker_id: str) -> workers.WorkerRow:
+        process = identify_this_process()
+        at = now()
+        return workers.WorkerRow(
+            worker_id, *process, beat=at, started_at=at, schema_version=SCHEMA_VERSION,
+            versions=self.versions,
+        )  # fmt: skip
 
     def _send_heartbeats(self, loop: asyncio.AbstractEventLoop, database: Database) -> None:
         while self._wait_until_due():
@@ -138,7 +148,7 @@ class Worker:
         old, new = self.id, new_id()
         lock = _acquire_lock(database, new)
         try:
-            database.write_blocking(workers.register(_build_row(new)))
+            database.write_blocking(workers.register(self._build_row(new)))
         except BaseException:
             _remove_lock(lock)
             raise
@@ -174,14 +184,6 @@ class Worker:
         else:
             _remove_lock(self._lock)
         self._lock = None
-
-
-def _build_row(worker_id: str) -> workers.WorkerRow:
-    process = identify_this_process()
-    at = now()
-    return workers.WorkerRow(
-        worker_id, *process, beat=at, started_at=at, schema_version=SCHEMA_VERSION
-    )
 
 
 def _acquire_lock(database: Database, worker_id: str) -> WorkerLock | None:

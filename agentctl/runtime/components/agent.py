@@ -65,9 +65,7 @@ async def run_worker(component: Component, context: RunEnvironment, catalog: Cat
         has_ended = False
         if state is None:
             conversation.add_prompt(runner.system)
-            if runner.summarizes:
-                conversation.add_summary()
-            await add_memories(runner.memory, conversation)
+            await _add_knowledge(runner, conversation)
         else:
             conversation.restore(state["conversation"])
         prompt = conversation.message
@@ -76,12 +74,22 @@ async def run_worker(component: Component, context: RunEnvironment, catalog: Cat
         if conversation.has_prompt:
             turns.messages.append(_build_prompt(prompt))
 
+    if context.leg is not None and context.leg.has_new_version:
+        conversation.replace_instructions(runner.system)
+        await _add_knowledge(runner, conversation)
     if not has_ended:
         await turns.take()
     if conversation.routed_answer is not None:
         conversation.set_answer(conversation.routed_answer)
     elif runner.routes:
         conversation.publish_held_text()
+
+
+async def _add_knowledge(runner: ConfiguredRunner, conversation: Conversation) -> None:
+    """Add the summary of the session and memories of the user to the instructions."""
+    if runner.summarizes:
+        conversation.add_summary()
+    await add_memories(runner.memory, conversation)
 
 
 class _Turns:

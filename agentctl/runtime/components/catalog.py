@@ -7,6 +7,7 @@ needs it, so a list of components without tools does not need pydantic either.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Collection, Coroutine, Iterable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from agentctl.config import settings as config
+    from agentctl.records.approvals import ApprovalPolicy
     from agentctl.records.kinds import ComponentKind
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.context import RunEnvironment
@@ -72,6 +74,7 @@ class Catalog:
         self._outputs: dict[str, OutputSchema] = {}
         self._hosted: dict[str, Runner] = {}
         self._openings: dict[str, asyncio.Task[None]] = {}
+        self._policies: dict[tuple[str, str], ApprovalPolicy | None] = {}
         self.versions: dict[str, ComponentVersion | None] = {}
 
     @classmethod
@@ -357,6 +360,25 @@ class Catalog:
             actions,
             build_component_rules(component, actions, has_approvers=has_approvers),
         )
+
+    def find_policy(
+        self, kind: ComponentKind, component_id: str, tool_name: str
+    ) -> ApprovalPolicy | None:
+        """Return who approves the calls of a tool now; None if they do not wait, or it is gone."""
+        component = self.get(kind, component_id)
+        if component is None or component.kind == "workflow":
+            return None
+        from agentctl.runtime.tools.call_rules import find_policy
+
+        key = component.key, tool_name
+        if key not in self._policies:
+            policy = find_policy(component.worker.approve, tool_name)
+            if not self.is_hosted(component):
+                with contextlib.suppress(InvalidConfiguration):
+                    rule = self._build_actions(component)[2].get(tool_name)
+                    policy = policy if rule is None else rule.policy
+            self._policies[key] = policy
+        return self._policies[key]
 
     def has_tool(self, component: Component, name: str) -> bool | None:
         """Return True if a component still has the tool that a model knows by a name.

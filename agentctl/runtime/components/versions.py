@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -30,17 +30,18 @@ if TYPE_CHECKING:
 VERSION_LENGTH = 12
 """Hexadecimal digits of a version: the beginning of a SHA-256."""
 
-_NEUTRAL = frozenset(
-    {"id", "name", "description", "database", "on_busy", "retention_days", "trace", "durable"}
-)
+_NEUTRAL = (
+    "id", "name", "description", "database", "on_busy", "on_change", "retention_days", "trace",
+    "durable",
+)  # fmt: skip
 """Keys of a component that change no answer and no approval."""
 
-_RESOLVED = frozenset(
-    {"model", "tools", "external_tools", "members", "steps", "memory", "summary", "output"}
-)
+_RESOLVED = (
+    "model", "tools", "external_tools", "members", "steps", "memory", "summary", "output",
+)  # fmt: skip
 """Keys of a component whose entries are resolved."""
 
-_NEUTRAL_OF_MODEL = frozenset({"id", "base_url", "api_key_env", "retries", "price", "fallbacks"})
+_NEUTRAL_OF_MODEL = ("id", "base_url", "api_key_env", "retries", "price", "fallbacks")
 
 
 def describe_version(catalog: Catalog, component: Component) -> ComponentVersion | None:
@@ -72,7 +73,7 @@ class _Describer:
 
     def describe(self, component: Component) -> dict[str, Any]:
         """Return the resolved configuration of a component."""
-        described = _read_keys(component.spec, _NEUTRAL | _RESOLVED)
+        described = _read_keys(component.spec, (*_NEUTRAL, *_RESOLVED))
         if component.kind == "workflow":
             steps = self._catalog.steps(component)
             described["steps"] = [{"name": name, **self._name(step)} for name, step in steps]
@@ -169,6 +170,12 @@ def dump_sorted(value: Any) -> str:
 def hash_text(text: str) -> str:
     """Return the hash of a text in the form of a version."""
     return hashlib.sha256(text.encode()).hexdigest()[:VERSION_LENGTH]
+
+
+def describe_tool(configuration: Mapping[str, Any], name: str) -> Any:
+    """Return the part of a configuration that decides what a call of a tool does."""
+    own = configuration.get("tools", {}).get(name)
+    return [configuration.get("code"), configuration.get("mcp") if own is None else own]
 
 
 def find_changes(before: Any, after: Any, path: str = "") -> list[ChangeRecord]:

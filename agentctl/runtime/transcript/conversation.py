@@ -176,6 +176,12 @@ class Conversation:
         if summary := self.context.summary:
             self.extend_instructions(format_summary(summary))
 
+    def replace_instructions(self, instructions: str) -> None:
+        """Go on with the instructions of another version of the component."""
+        if instructions:
+            self._transcript.add_system(instructions)
+        self.instructions = instructions
+
     def extend_instructions(self, text: str) -> None:
         """Append a paragraph to the instructions of the model, not to those in the transcript."""
         self.instructions = f"{self.instructions}\n\n{text}" if self.instructions else text

@@ -2,6 +2,10 @@
 
 -- The version of the component that answers; NULL if it is not known.
 ALTER TABLE runs ADD COLUMN version TEXT COLLATE "C";
+-- A JSON array of the changes of the version while the run waited, with their times; NULL for none.
+ALTER TABLE runs ADD COLUMN version_changes TEXT;
+-- The versions that a server executes, separated by spaces; NULL for a command.
+ALTER TABLE workers ADD COLUMN versions TEXT;
 -- Sums by version have everyone = 2, and the version in user_id: those of the users together. A
 -- server of an earlier release adds none.
 ALTER TABLE usage_ends ADD COLUMN version TEXT COLLATE "C";

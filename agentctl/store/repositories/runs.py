@@ -134,15 +134,29 @@ _RELEASE = change(RUN, "release")(
     f" WHERE run_id = :run_id AND {{where}} {CHANGED}"
 )
 
+_SET_VERSION = (
+    "version = coalesce(cast(:version as text), version), version_changes = CASE"
+    " WHEN cast(:version_change as text) IS NULL THEN version_changes ELSE"
+    " coalesce(substr(version_changes, 1, length(version_changes) - 1) || ',', '[')"
+    " || cast(:version_change as text) || ']' END"
+)
+
+_HOLD = change(RUN, "hold")(
+    "UPDATE runs SET status = 'PAUSED', queue_turn = NULL,"
+    f" paused_at = {_not_before(':now', 'coalesce(started_at, created_at)')}"
+    f" WHERE run_id = :run_id AND {{where}} {CHANGED}"
+)
+
 _CLAIM_LEG = change(RUN, "claim")(
     "UPDATE runs SET status = 'RUNNING', owner = :owner, leg_effects = 0, queue_turn = NULL,"
+    f" {_SET_VERSION},"
     f" started_at = coalesce(started_at, {_not_before(':now', 'created_at')})"
     f" WHERE run_id = :run_id AND {{where}} {CHANGED}"
 )
 
 _CLAIM_MEMBER = change(RUN, "claim member")(
-    "UPDATE runs SET status = 'RUNNING', owner = :owner, attempt = attempt + 1"
-    f" WHERE run_id = :run_id AND {{where}} {CHANGED}"
+    "UPDATE runs SET status = 'RUNNING', owner = :owner, attempt = attempt + 1,"
+    f" {_SET_VERSION} WHERE run_id = :run_id AND {{where}} {CHANGED}"
 )
 
 _RETURN = change(RUN, "return")(
@@ -266,18 +280,42 @@ def release(run_id: str) -> Work[bool]:
     return _change_status(_RELEASE, status="PENDING", run_id=run_id)
 
 
-def claim_leg(run_id: str, owner: str, now: int) -> Work[bool]:
+def hold(run_id: str, now: int) -> Work[bool]:
+    """Pause a root run that any server may claim, before its next leg.
+
+    Returns:
+        False, without a change, if it cannot be claimed.
+    """
+    return _change_status(_HOLD, status="PAUSED", run_id=run_id, now=now)
+
+
+class NewVersion(NamedTuple):
+    """The version with which a run goes on; None for the stored one.
+
+    Attributes:
+        version_change: JSON of `records.runs.VersionChange`, None if the version is the same.
+    """
+
+    version: str | None
+    version_change: str | None = None
+
+
+def claim_leg(run_id: str, owner: str, now: int, new: NewVersion) -> Work[bool]:
     """Claim a root run that any server may claim; `started_at` keeps its first value.
 
     Returns:
         False, without a change, if another process was first, or a cancel has been requested.
     """
-    return _change_status(_CLAIM_LEG, status="RUNNING", run_id=run_id, owner=owner, now=now)
+    values = new._asdict()
+    return _change_status(
+        _CLAIM_LEG, status="RUNNING", run_id=run_id, owner=owner, now=now, **values
+    )
 
 
-def claim_member(run_id: str, owner: str) -> Work[bool]:
+def claim_member(run_id: str, owner: str, new: NewVersion) -> Work[bool]:
     """Claim the paused run of a member for the leg of its parent, with a new attempt."""
-    return _change_status(_CLAIM_MEMBER, status="RUNNING", run_id=run_id, owner=owner)
+    values = new._asdict()
+    return _change_status(_CLAIM_MEMBER, status="RUNNING", run_id=run_id, owner=owner, **values)
 
 
 def return_leg(run_id: str, attempt: int, status: str) -> Work[bool]:

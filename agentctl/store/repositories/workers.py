@@ -24,6 +24,7 @@ class WorkerRow:
         process_start: clock ticks from the boot to the start of the process; 0 if unknown.
         beat: the time of the last heartbeat, by the clock of `Database.clock`.
         schema_version: that of its program; None for a release that did not store it.
+        versions: the versions of the components of a server, separated by spaces; None for others.
     """
 
     worker_id: str
@@ -34,6 +35,7 @@ class WorkerRow:
     beat: int
     started_at: int
     schema_version: int | None = None
+    versions: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ _RELEASE = Sql(
 )
 
 _GET_SWEEPER = Sql(f"SELECT {_SWEEPER}")
+
+_VERSIONS = Sql("SELECT versions FROM workers WHERE versions IS NOT NULL")
 
 # One row for each process: a small table, which is sorted after the read.
 _LIST = Sql(f"SELECT {_COLUMNS} FROM workers")
@@ -138,6 +142,13 @@ def list_workers() -> Steps[list[WorkerRow]]:
     return sorted(
         (WorkerRow(*row) for row in rows), key=lambda row: (row.started_at, row.worker_id)
     )
+
+
+@unit
+def list_versions() -> Steps[set[str]]:
+    """Return the versions of components that servers execute now."""
+    rows = yield Statement(_VERSIONS)
+    return {version for (versions,) in rows for version in versions.split()}
 
 
 def get(worker_id: str) -> Work[WorkerRow | None]:

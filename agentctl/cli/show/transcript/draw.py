@@ -210,7 +210,7 @@ class Printer:
                 self.print_tool(DrawnCall.of(item), indent)
             elif item["type"] == "text":
                 self.print_answer(clean_text(item["text"]), indent, count_characters(item))
-            elif item["type"] == "compacted":
+            elif item["type"] in ("compacted", "notice"):
                 self.print(Text(clean_line(item["text"]), style="dim"), indent=indent)
             elif item["type"] == "thinking":
                 self._print_folded("thinking", clean_text(item["text"]), indent)

@@ -293,7 +293,7 @@ function Items({ items, opened, onAll, ...shared }) {
     if (item.type === "text") {
       return html`<div key=${at}><${Still} view=${Answer} text=${item.text} /><${Rest} item=${item} onAll=${onAll} /></div>`;
     }
-    if (item.type === "compacted") return html`<p key=${at} class="dim">${printable(item.text)}</p>`;
+    if (["compacted", "notice"].includes(item.type)) return html`<p key=${at} class="dim">${printable(item.text)}</p>`;
     if (item.type === "thinking") return html`<${Thinking} key=${at} text=${item.text} />`;
     if (item.type === "tool_call") {
       return html`<${Fragment} key=${item.tool_call_id}>
