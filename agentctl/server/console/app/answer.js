@@ -23,7 +23,7 @@ function readField({ name, schema, required }, text) {
   const label = name || "The answer";
   if (text === undefined || (text === "" && !(name === "" && schema.type === "string"))) {
     if (required) throw new Error(`${label} is required`);
-    return undefined;
+    return;
   }
   if (schema.enum || schema.type === "boolean") return readExact(text);
   if (schema.type === "string") return text;

@@ -149,7 +149,7 @@ function Refusal({ failure, approval }) {
       decides who is not the user of the run and has not started it, with <code>approvals:${approval.component_id}:write</code>.
       The run is your own. <code>[approvals] own = true</code> in the configuration lifts this.</div>`;
   }
-  const needed = failure.scopes[failure.scopes.length - 1];
+  const needed = failure.scopes.at(-1);
   return html`<div class="bar red" role="alert" data-refusal>${printable(failure.message)}${needed ? html`: needs <code>${needed}</code>` : null}</div>`;
 }
 

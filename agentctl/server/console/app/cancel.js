@@ -31,7 +31,7 @@ export function useCancels(db) {
     }
   };
   useEffect(() => {
-    if (!waiting.length) return undefined;
+    if (!waiting.length) return;
     const timer = setInterval(() => {
       if (document.hidden) return;
       for (const run of waiting.slice(0, 20)) {

@@ -61,7 +61,7 @@ function useRun(initial, db) {
   const live = !isFinal(run);
   const paused = isPaused(run);
   useEffect(() => {
-    if (!live || paused || me === null) return undefined;
+    if (!live || paused || me === null) return;
     const control = new AbortController();
     const followed = new Map();
     let timer = null;
@@ -104,7 +104,7 @@ function useRun(initial, db) {
     };
   }, [run.run_id, live, paused, generation, me === null]);
   useEffect(() => {
-    if (!paused || me === null || run.unread) return undefined;
+    if (!paused || me === null || run.unread) return;
     const look = async () => {
       const found = await read({ view: "phase" });
       if (!isPaused(found) || JSON.stringify(found.approvals) !== JSON.stringify(run.approvals)) await refresh();
@@ -114,7 +114,7 @@ function useRun(initial, db) {
   }, [paused, run.approvals, me === null]);
   const waiting = me !== null && !run.unread && !paused && !isAtRest(run) && (isFinal(run) || run.cancel_requested_at != null || runs === null);
   useEffect(() => {
-    if (!waiting) return undefined;
+    if (!waiting) return;
     const timer = setInterval(() => document.hidden || refresh().catch(() => null), 700);
     return () => clearInterval(timer);
   }, [waiting]);

@@ -60,7 +60,7 @@ function useWaiting() {
   const ready = me !== null && canList("approvals");
   useEffect(() => {
     set(null);
-    if (!ready) return undefined;
+    if (!ready) return;
     let timer = null;
     let pause = SOONEST;
     let last = null;

@@ -31,7 +31,7 @@ function setLevels(tokens) {
   const open = [];
   for (const token of tokens) {
     if (token.type !== "heading") continue;
-    while (open.length && open[open.length - 1] >= token.depth) open.pop();
+    while (open.at(-1) >= token.depth) open.pop();
     open.push(token.depth);
     token.level = open.length + 1;
   }

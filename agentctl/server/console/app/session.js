@@ -35,7 +35,7 @@ export function useRuns(id, db) {
     const last = await load(FIRST, { order: "desc" });
     if (!wanted || !last.full || last.runs[0]?.run_id <= wanted) return () => ({ runs: last.runs, earlier: last.full, later: false });
     const before = await load(FIRST / 2, { order: "desc", before: wanted });
-    const after = await load(FIRST, before.runs.length ? { after: before.runs[before.runs.length - 1].run_id } : {});
+    const after = await load(FIRST, before.runs.length ? { after: before.runs.at(-1).run_id } : {});
     return () => ({ runs: before.runs.concat(after.runs), earlier: before.full, later: after.full });
   });
   const loadEarlier = () => attempt(async () => {
@@ -43,11 +43,11 @@ export function useRuns(id, db) {
     return (old) => ({ runs: merge(page.runs, old.runs), earlier: page.full });
   });
   const loadLater = () => attempt(async () => {
-    const page = await load(PAGE, { after: found.runs[found.runs.length - 1].run_id });
+    const page = await load(PAGE, { after: found.runs.at(-1).run_id });
     return (old) => ({ ...forget({ ...old, runs: merge(old.runs, page.runs) }), later: page.full });
   });
   const loadNew = async () => {
-    const last = found.runs[found.runs.length - 1];
+    const last = found.runs.at(-1);
     const { runs } = await load(PAGE, last ? { after: last.run_id } : {});
     if (runs.length) set((old) => forget({ ...old, runs: merge(old.runs, runs) }));
   };

@@ -21,7 +21,7 @@ export async function follow(run, { onChanges, isSettled, signal }) {
     try {
       await readOnce(run, last, signal, (events) => {
         failures = 0;
-        last = events[events.length - 1].id;
+        last = events.at(-1).id;
         const changes = events.flatMap((event) => event.changes);
         ended ||= changes.some((each) => each.run_id === run.run_id && each.run && isFinal(each.run));
         onChanges(changes);

@@ -145,7 +145,7 @@ export function useCaller() {
 export function useNow(milliseconds = 1000) {
   const [now, set] = useState(Date.now());
   useEffect(() => {
-    if (!milliseconds) return undefined;
+    if (!milliseconds) return;
     const timer = setInterval(() => document.hidden || set(Date.now()), milliseconds);
     return () => clearInterval(timer);
   }, [milliseconds]);
@@ -163,7 +163,7 @@ export function useResource(place, { every = 0, parse = JSON.parse } = {}) {
   const reload = useRef(() => {});
   const ready = place !== null && (me !== null || info === null);
   useEffect(() => {
-    if (!ready) return undefined;
+    if (!ready) return;
     const control = new AbortController();
     let timer = null;
     let due = Infinity;
@@ -256,7 +256,7 @@ export function usePages(name, filters, { every, key, live = false }) {
   };
   const refreshing = live && shown.pages > 0;
   useEffect(() => {
-    if (!refreshing) return undefined;
+    if (!refreshing) return;
     const timer = setInterval(() => refresh.current().catch(() => null), 5 * every);
     return () => clearInterval(timer);
   }, [refreshing, place]);
@@ -275,7 +275,7 @@ export function LoadMore({ more }) {
   load.current = more.load;
   const ready = more.available && !more.busy && more.error === null;
   useEffect(() => {
-    if (!ready) return undefined;
+    if (!ready) return;
     const watch = new IntersectionObserver((seen) => {
       if (seen.some((each) => each.isIntersecting)) load.current();
     });
@@ -431,32 +431,27 @@ export function Command({ text }) {
 export function Problem({ error, place = "", reload }) {
   const { me } = useCaller();
   const at = place.split("?")[0];
+  const panel = (title, body) => html`<div class="panel problem" role="alert"><h2>${title}</h2>${body}</div>`;
   if (error.status === 401) return html`<${Empty}>Sign in to see this.<//>`;
   if (error.status === 403) {
-    const held = me && me.scopes.length ? me.scopes.join(", ") : "no scopes";
-    const needed = error.scopes.length ? error.scopes[error.scopes.length - 1] : "the admin scope";
-    return html`<div class="panel problem" role="alert">
-      <h2>Not allowed</h2>
-      <p>This needs <code>${needed}</code>; your token has <code>${printable(held)}</code>.</p>
-      ${me && !me.scopes.length ? html`<p class="dim">${printable(error.message)}</p>` : null}
-      ${at ? html`<${Command} text=${`agentctl auth explain GET ${at}`} />` : null}
-    </div>`;
+    const held = me?.scopes.join(", ");
+    const needed = error.scopes.at(-1) ?? "the admin scope";
+    return panel("Not allowed", html`
+      <p>This needs <code>${needed}</code>; your token has <code>${printable(held || "no scopes")}</code>.</p>
+      ${held ? null : html`<p class="dim">${printable(error.message)}</p>`}
+      ${at ? html`<${Command} text=${`agentctl auth explain GET ${at}`} />` : null}`);
   }
   if (error.status === 404) {
-    return html`<div class="panel problem" role="alert">
-      <h2>Not here, or not yours</h2>
+    return panel("Not here, or not yours", html`
       <p>It does not exist, or your token does not show it.</p>
-      <p><a href="#/sessions">Back to the sessions</a></p>
-    </div>`;
+      <p><a href="#/sessions">Back to the sessions</a></p>`);
   }
-  return html`<div class="panel problem" role="alert">
-    <h2>${error.status ? "The server reported an error" : "No answer from the server"}</h2>
+  return panel(error.status ? "The server reported an error" : "No answer from the server", html`
     <p>${printable(error.message)}</p>
     ${error.requestId
       ? html`<p class="dim">request <code>${error.requestId}</code> <${Copy} text=${error.requestId} /></p>`
       : null}
-    ${reload ? html`<button type="button" onClick=${reload}>Try again</button>` : null}
-  </div>`;
+    ${reload ? html`<button type="button" onClick=${reload}>Try again</button>` : null}`);
 }
 
 /** The data of a resource, or its state. `children` is a function of the data. */
@@ -600,7 +595,7 @@ export function useWindow(count, body) {
   const visible = document.getElementById("main")?.clientHeight || innerHeight;
   const shown = Math.ceil(visible / height) + 2 * OVERSCAN;
   useEffect(() => {
-    if (count <= shown) return undefined;
+    if (count <= shown) return;
     const scroller = document.getElementById("main");
     const measure = () => {
       if (!body.current) return;

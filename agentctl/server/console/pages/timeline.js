@@ -111,7 +111,7 @@ const textOf = (run) => run.items.filter((item) => item.type === "text").map((it
 function union(rows) {
   const merged = [];
   for (const { start, end } of [...rows].sort((a, b) => a.start - b.start)) {
-    const last = merged[merged.length - 1];
+    const last = merged.at(-1);
     if (last && start <= last[1]) last[1] = Math.max(last[1], end);
     else merged.push([start, end]);
   }
