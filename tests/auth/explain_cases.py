@@ -376,6 +376,10 @@ def _roles(rejected: Callable[..., Case]) -> Iterator[Case]:
         return rejected(AGENT, scopes, *expected_texts, where="claims", **claims)
 
     yield denied(None, 'groups: not in [authorization.roles]: "editor"', groups=["editor"])
+    line = 'set scopes_claim = ["scopes", "scope", "scp"] in [authorization]'
+    some = {"where": "claims", "groups": ["viewer"], "scp": "openid agents:run"}
+    yield rejected("POST /agents/echo/runs", None, line, **some)
+    yield denied(["sessions:read"], line, groups=["editor"], scp="agents:read", roles=["x"])
     yield denied(None, '"empty" grants nothing', "has the scopes of roles", groups="empty")
     yield denied(None, "groups: 7 is not an array", groups=7)
     yield denied(None, "groups: 257 entries are too many", groups=["viewer"] * 257)

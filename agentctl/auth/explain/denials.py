@@ -8,6 +8,7 @@ from agentctl.auth.explain.origins import (
     describe_roles,
     describe_unread,
     find_unread_claims,
+    list_scopes,
     split_value,
     suggest_setting,
 )
@@ -56,11 +57,10 @@ def explain_denial(
             example = ", ".join(map(quote_value, value.split()[:3]))
             cause = f"the claim {name} is a text, {quote_value(value)}, and grants nothing"
             return cause, f"configure the issuer to write an array: [{example}]"
-        found = split_value(value)
-        if len(found) > MAXIMUM_SCOPES:
+        if len(split_value(value)) > MAXIMUM_SCOPES:
             cause = f"the claim {name} has more than {MAXIMUM_SCOPES} scopes: none counts"
             return cause, "grant fewer scopes: * in the middle matches every id"
-        texts += [text.removeprefix(rules.prefix) for text in found if isinstance(text, str)]
+        texts += list_scopes(value, rules)
     requirement = POLICY[match.operation]
     sentences = list[str]()
     for scope in texts:
@@ -74,8 +74,10 @@ def explain_denial(
     sentences += [f"{name}: {text}" for name, text in roles.items()]
     if unread := find_unread_claims(claims, rules):
         sentences.append(describe_unread(unread))
-    if unread and not principal.scopes:
-        remedy = suggest_setting(unread, rules)
+    required = {*required_scopes(*match), rules.admin_scope}
+    helpful = [claim for claim in unread if required.intersection(list_scopes(claim.value, rules))]
+    if helpful or (unread and not principal.scopes):
+        remedy = suggest_setting(helpful or unread, rules)
     elif roles:
         remedy = f"{remedy}; [authorization.roles] has the scopes of roles"
     nothing = "none of its scopes allows it" if texts else "the caller has no scopes"

@@ -74,9 +74,14 @@ def _choose_setting(name: str, value: Any, rules: ScopeRules) -> ClaimSetting:
 
 
 def _has_scopes(value: Any, rules: ScopeRules) -> bool:
-    texts = (text for text in split_value(value) if isinstance(text, str))
-    scopes = [text.removeprefix(rules.prefix) for text in texts]
+    scopes = list_scopes(value, rules)
     return any(scope == rules.admin_scope or is_known_scope(scope) for scope in scopes)
+
+
+def list_scopes(value: Any, rules: ScopeRules) -> list[str]:
+    """Return the texts of a value as scopes without the configured prefix."""
+    texts = (text for text in split_value(value) if isinstance(text, str))
+    return [text.removeprefix(rules.prefix) for text in texts]
 
 
 def split_value(value: Any) -> list[Any]:
