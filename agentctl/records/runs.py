@@ -396,6 +396,7 @@ class RunPause:
     tools: str
     metrics: str
     spans: str
+    requests: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,6 +419,8 @@ class RunEnd:
         model_metrics: of a run of several models, JSON object of the token counters of each one.
         model_calls: number of its model calls.
         first_token_at: time of the first part of an answer of a model; None for none.
+        requests: JSON object with what its models were shown (`runs.log.requests`); None
+            for none.
     """
 
     run_id: str
@@ -445,3 +448,4 @@ class RunEnd:
     model_metrics: str | None = None
     model_calls: int = 0
     first_token_at: int | None = None
+    requests: str | None = None

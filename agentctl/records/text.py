@@ -20,6 +20,7 @@ _not_ascii = re.compile("[^\x00-\x7f]")
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _QUOTED = 40
+_NAME_LENGTH = 200
 
 MASK = "********"
 """The text that is shown and logged in place of a secret."""
@@ -117,3 +118,10 @@ def format_bytes(count: int) -> str:
             return f"{count:.0f} {unit}"
         count //= 1_000
     return f"{count} TB"
+
+
+def read_name(value: object) -> str | None:
+    """Return a name that a provider has reported, made storable; None for another value."""
+    if not isinstance(value, str) or not value:
+        return None
+    return replace_unstorable(value[:_NAME_LENGTH])

@@ -73,6 +73,7 @@ class EarlierRun:
         run_id: its id; `""` for messages of the request.
         omitted_bytes: size of its messages before they were shortened, because its conversation was
             larger than the context window of the model; 0 if they are whole.
+        seq: its number in the session; None if the messages are not those that it has stored.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -80,6 +81,7 @@ class EarlierRun:
     from_request: bool = False
     run_id: str = ""
     omitted_bytes: int = 0
+    seq: int | None = None
 
 
 class RunEnvironment(Protocol):

@@ -37,6 +37,8 @@ AGENT_NAME = "gen_ai.agent.name"
 CONVERSATION = "gen_ai.conversation.id"
 REQUEST_MODEL = "gen_ai.request.model"
 FINISH_REASONS = "gen_ai.response.finish_reasons"
+RESPONSE_MODEL = "gen_ai.response.model"
+RESPONSE_ID = "gen_ai.response.id"
 FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
 TOKEN_TYPE = "gen_ai.token.type"
 TOOL_NAME = "gen_ai.tool.name"
@@ -288,6 +290,8 @@ class SpanBuilder:
         found |= describe_usage({**counters, **answer.get("metrics", {})})
         if (reason := answer.get("finish_reason")) is not None:
             found[FINISH_REASONS] = [reason]
+        named = {RESPONSE_MODEL: call.response_model, RESPONSE_ID: call.response_id}
+        found |= {name: value for name, value in named.items() if value is not None}
         if call.first_token_at is not None:
             found[FIRST_CHUNK] = max(call.first_token_at - call.started_at, 0) / 1_000_000
         if self._has_content and "content" in answer:

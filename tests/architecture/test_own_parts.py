@@ -36,7 +36,7 @@ USES: dict[str, tuple[str, ...]] = {
         "interop.agui.interrupts", "interop.mcp.handshake", "records.approvals",
         "records.retention", "runs.life.repeats", "runtime.mcp.definitions",
         "runtime.components.versions", "runtime.runners.replay", "runtime.source_files",
-        "service.family", "service.session_documents",
+        "runs.log.requests", "service.family", "service.session_documents",
         "store.copying.tables", "store.sqlite.backup",
     ),
     "parts of URLs and of query strings, by urllib": (

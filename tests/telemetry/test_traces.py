@@ -129,6 +129,8 @@ async def test_spans_have_the_attributes_of_the_conventions(
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "openai",
         "gen_ai.request.model": "tool:add",
+        "gen_ai.response.model": "tool:add",
+        "gen_ai.response.id": "answer-1",
         "gen_ai.response.finish_reasons": ["tool_call"],
         **{name: metrics[counter] for counter, name in USAGE.items()},
         "agentctl.model.id": "tool-add",

@@ -28,7 +28,7 @@ from agentctl.runs.life.live import Continuation, LiveRun
 from agentctl.runs.log import event_format
 from agentctl.runs.log.event_format import describe
 from agentctl.runs.log.fold import PAUSE, START, StoredLog, find_root_id, load_log
-from agentctl.runs.log.results import to_json
+from agentctl.runs.log.results import encode_requests, to_json
 from agentctl.runs.states import Pause, is_final, is_settled
 from agentctl.runtime.context import EarlierRun, MemberResult, MemberStatus
 from agentctl.runtime.pauses import Ask, Decided, Leg
@@ -94,6 +94,7 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
         tools=to_json(transcript.tools),
         metrics=to_json(transcript.metrics),
         spans=to_json(transcript.spans.records()),
+        requests=encode_requests(transcript),
     )
 
     body = {

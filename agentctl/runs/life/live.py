@@ -22,6 +22,7 @@ from agentctl.runs.log import event_format
 from agentctl.runs.log.event_rows import RunIdentity
 from agentctl.runs.log.journal import RunJournal
 from agentctl.runs.log.recorder import Recorder
+from agentctl.runs.log.requests import RequestRecorder
 from agentctl.runs.log.stream import EventPlace, Stream
 from agentctl.runs.states import WORKER_LOST, Ending, LegEnd, Pause
 from agentctl.runtime.causes import CauseReader
@@ -191,6 +192,7 @@ class LiveRun:
         self.stop_requested: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[LegEnd] = loop.create_future()
         self.transcript = start.transcript
+        self.transcript.requests = RequestRecorder(self.transcript.requests.since())
         self.journal = RunJournal(self, start.steps, start.first_step) if spec.durable else None
         self._start = start
         self._changed_at = 0

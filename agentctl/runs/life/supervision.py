@@ -352,7 +352,7 @@ def _build_earlier(stored: run_reads.RecentRun, messages: list[dict[str, Any]]) 
     """Return a run as later runs get it: of one that was too large its message and one line."""
     given = [message for message in messages if message["role"] != "system"]
     if not stored.was_too_large:
-        return EarlierRun(given, stored.native, run_id=stored.run_id)
+        return EarlierRun(given, stored.native, run_id=stored.run_id, seq=stored.seq)
     size = sum(map(measure_message, given))
     return EarlierRun(shorten_run(given), run_id=stored.run_id, omitted_bytes=size)
 

@@ -66,6 +66,7 @@ def build_run_end(
         model_metrics=None if model_metrics is None else to_json(model_metrics),
         model_calls=transcript.spans.model_calls,
         first_token_at=transcript.spans.first_token_at,
+        requests=encode_requests(transcript),
     )
 
 
@@ -90,6 +91,11 @@ def store_question(run: RunRow) -> Steps[None]:
     messages = begin_transcript(run).messages
     history = _encode_history(run, messages)
     yield from runs.store_question(run.run_id, history, to_json(messages))
+
+
+def encode_requests(transcript: Transcript) -> str | None:
+    """Return what the models of a run were shown as JSON; None without a call of a model."""
+    return to_json(transcript.requests.since()) if transcript.requests else None
 
 
 def to_json(value: object) -> str:

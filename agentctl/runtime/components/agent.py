@@ -108,7 +108,10 @@ class _Turns:
         self._runner = runner
         self._output = output
         self._conversation = conversation
-        self._attempts = Attempts(context.spec.run_id, runner.models, runner.counters)
+        self._attempts = Attempts(
+            context.spec.run_id, runner.models, runner.counters, context.transcript
+        )
+        context.transcript.requests.begin(context.earlier_runs, self.messages)
         kept = () if context.spec.origin is None else context.spec.origin.messages
         self._call_ids = {call["id"] for each in kept for call in each.get("tool_calls", ())}
         self._count = 0

@@ -92,8 +92,11 @@ class ModelAccess:
             )
         chosen = {name: value for name, value in (settings or {}).items() if value is not None}
         prepared = prepare_models(self._connections.connect(model), chosen)
-        run_id = self.environment.spec.run_id
-        attempts = Attempts(run_id, prepared, self._connections.counters)
+        environment = self.environment
+        environment.transcript.requests.begin(environment.earlier_runs)
+        attempts = Attempts(
+            environment.spec.run_id, prepared, self._connections.counters, environment.transcript
+        )
         attempts.begin_call()
         return attempts
 

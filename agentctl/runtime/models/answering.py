@@ -98,7 +98,7 @@ async def call_model(
     while True:
         model = attempts.model
         try:
-            return await _attempt_call(model, build_call(model), sink)
+            return await _attempt_call(attempts, build_call(model), sink)
         except ModelFailure as error:
             failure = classify_failure(error, attempts.run_id, model.connection.secret)
             if sink.has_answer_begun:
@@ -110,20 +110,26 @@ async def call_model(
                 raise failure from error
 
 
-async def _attempt_call(model: PreparedModel, call: ModelCall, sink: AttemptSink) -> ModelAnswer:
+async def _attempt_call(attempts: Attempts, call: ModelCall, sink: AttemptSink) -> ModelAnswer:
     """Call a model once.
 
     Raises:
         ModelFailure: the call failed, the answer is not complete, or it is empty because the
             provider cut or filtered it.
     """
+    model = attempts.model
     span = sink.begin_answer(model.id)
+    transcript = attempts.transcript
+    record = {} if transcript is None else transcript.requests.add(attempts, call, span)
     try:
         with enter_span(span):
             answer = await model.connection.answer(call, sink)
     except ModelFailure as failure:
+        record["error"] = failure.code
         sink.fail_answer(failure.code)
         raise
+    if transcript is not None:
+        transcript.requests.end(record, answer, span)
     if answer.finish_reason is None:
         raise ModelFailure("MODEL_UNAVAILABLE", "the stream ended without a finish reason")
     if answer.finish_reason == "error":

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from agentctl.config import settings as config
     from agentctl.runtime.models.calls import Message, ModelConnection, ModelFailure
     from agentctl.runtime.transcript.spans import Span
+    from agentctl.runtime.transcript.transcript import Transcript
 
 _log = logging.getLogger("agentctl.runtime")
 
@@ -157,11 +158,19 @@ class Attempts:
 
     Attributes:
         models: the model of the component and its fallbacks, in order.
+        transcript: that of the run, which records the requests; None for none.
     """
 
-    def __init__(self, run_id: str, models: Sequence[PreparedModel], counters: ModelCounters):
+    def __init__(
+        self,
+        run_id: str,
+        models: Sequence[PreparedModel],
+        counters: ModelCounters,
+        transcript: Transcript | None = None,
+    ) -> None:
         self.run_id = run_id
         self.models = models
+        self.transcript = transcript
         self._counters = counters
         self._index = 0
         self._failed = 0
@@ -171,6 +180,12 @@ class Attempts:
     def model(self) -> PreparedModel:
         """The model of the next attempt."""
         return self.models[self._index]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The number of the next attempt, if it is not the first one, and of the fallback."""
+        numbers = {"attempt": self._failed and self._failed + 1, "fallback": self._index}
+        return {name: number for name, number in numbers.items() if number}
 
     def choose(self, model_id: str) -> None:
         """Go on with a model of an earlier leg of the run, if it is still configured."""

@@ -89,12 +89,16 @@ class ModelAnswer:
         finish_reason: the neutral finish reason, `UNKNOWN_REASON` for another one, None if the
             provider sent none: the answer was cut off.
         native: see `NativeMessage`; None if the neutral form has everything.
+        response_model, response_id: the name of the model and the id of the answer as the provider
+            has reported them; None if it has not.
     """
 
     text: str
     calls: list[dict[str, Any]]
     finish_reason: str | None
     native: NativeMessage | None = None
+    response_model: str | None = None
+    response_id: str | None = None
 
     @property
     def message(self) -> Message:

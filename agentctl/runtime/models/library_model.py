@@ -44,7 +44,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from agentctl.config.providers import PROVIDERS
 from agentctl.records.run_spec import REQUIRED
-from agentctl.records.text import replace_unstorable
+from agentctl.records.text import read_name, replace_unstorable
 from agentctl.runtime.failures import ExecutionError, is_context_exceeded, is_temporary_status
 from agentctl.runtime.models.calls import (
     CALL_OPTIONS,
@@ -215,7 +215,9 @@ class LibraryConnection(ModelConnection):
             part.tool_name, part.tool_call_id = call["name"], call["id"]
             part.args = call["arguments"]
         texts = [part.content for part in response.parts if isinstance(part, TextPart)]
-        return ModelAnswer("".join(texts), calls, reason, NativeMessage(self, response))
+        native = NativeMessage(self, response)
+        names = read_name(response.model_name), read_name(response.provider_response_id)
+        return ModelAnswer("".join(texts), calls, reason, native, *names)
 
 
 def to_model_failure(error: AgentRunError | httpx2.HTTPError) -> ModelFailure:

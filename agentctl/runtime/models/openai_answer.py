@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 import orjson
 
-from agentctl.records.text import replace_unstorable
+from agentctl.records.text import read_name, replace_unstorable
 from agentctl.runtime.models.calls import UNKNOWN_REASON, AnswerSink, ModelFailure, build_usage
 from agentctl.runtime.models.openai_errors import build_stream_failure
 from agentctl.runtime.transcript.transcript import MAXIMUM_TOKENS
@@ -124,10 +124,13 @@ class OpenAIAnswer:
             tags in the text.
         details: thinking that may be signed or encrypted.
         calls: the tool calls in their order.
+        model, id: the name of the model and the id of the answer; None for none so far.
     """
 
     def __init__(self, sink: AnswerSink) -> None:
         self.done = False
+        self.model: str | None = None
+        self.id: str | None = None
         self.finish_reason: str | None = None
         self.texts: list[str] = []
         self.thinking: dict[str, list[str]] = {}
@@ -173,6 +176,8 @@ class OpenAIAnswer:
         """Add the first choice and the usage of a chunk."""
         if chunk.get("error"):
             raise build_stream_failure(chunk["error"])
+        if self.model is None:
+            self.model, self.id = read_name(chunk.get("model")), read_name(chunk.get("id"))
         usage = chunk.get("usage")
         if usage:
             self._sink.set_usage(read_usage(usage))

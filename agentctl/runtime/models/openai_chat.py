@@ -208,7 +208,7 @@ class OpenAIConnection(ModelConnection):
             if source.extra is not None
         }
         message = NativeMessage(self, (native, extras)) if native or extras else None
-        return ModelAnswer(text, calls, answer.finish_reason, message)
+        return ModelAnswer(text, calls, answer.finish_reason, message, answer.model, answer.id)
 
 
 async def _read_response(response: httpx2.Response, answer: OpenAIAnswer) -> None:

@@ -224,9 +224,12 @@ class ModelCalls(BaseCallbackHandler):  # type: ignore[misc]
         self.has_usage = self.has_usage or usage is not None
 
         answered = next(filter(None, map(read_model, messages)), None)
+        known: Mapping[str, Any] = next((message.response_metadata for message in messages), {})
+        names = [known.get(name) for name in ("model_name", "id", "finish_reason")]
 
         def report(run: HostedRun, span: Span) -> None:
             span.name = answered or span.name
+            run.transcript.requests.report(span, *names)
             span.end_call(usage)
             if usage is not None:
                 run.environment.add_usage(usage, span.name)

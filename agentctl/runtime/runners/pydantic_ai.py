@@ -213,6 +213,9 @@ class _Execution:
                     response = stream.response
                     if response.provider_name == PROVIDER:
                         span.name = response.model_name or span.name
+                    answer_id, reason = response.provider_response_id, response.finish_reason
+                    requests = self._run.transcript.requests
+                    requests.report(span, response.model_name, answer_id, reason)
                     self._set_usage(stream.usage)
         except Exception:
             self._in_model = True

@@ -50,4 +50,6 @@ class AnswerInProgress:
             "model": self.model,
             **self.about_call,
         }
+        if self.span is not None and self.span.response_model is not None:
+            message["response_model"] = self.span.response_model
         return {**message, "tool_calls": tool_calls} if tool_calls else message

@@ -26,6 +26,9 @@ SPAN_STATUSES: dict[str, SpanStatus] = {
 }
 """The status of a span for the final status of a run."""
 
+CALL_PREFIX = "model-"
+"""The beginning of the id of a model call; its number in the run follows."""
+
 MAXIMUM_SPANS = 1_000
 """Maximum number of spans of a run; further ones are not stored."""
 
@@ -39,6 +42,8 @@ class Span:
         answer: the message of a model call with its counters; None if there is none, or not in this
             process.
         error_code: the code of the failure of a model call; None if it is not known.
+        response_model, response_id: the names that the provider has reported for the model and for
+            its answer; None if it has not.
         repetition: number of earlier spans of the run with the same id: models repeat theirs.
     """
 
@@ -55,6 +60,8 @@ class Span:
     member_run_id: str | None = None
     answer: Mapping[str, Any] | None = field(default=None, repr=False)
     error_code: str | None = None
+    response_model: str | None = None
+    response_id: str | None = None
     repetition: int = 0
 
     def mark_first_token(self) -> None:
@@ -96,7 +103,7 @@ class Span:
         }
 
 
-_NOT_STORED = ("answer", "error_code", "repetition")
+_NOT_STORED = ("answer", "error_code", "response_model", "response_id", "repetition")
 _FIELDS = tuple(item.name for item in fields(Span) if item.name not in _NOT_STORED)
 
 
@@ -169,7 +176,7 @@ class Spans:
     def start_model_call(self, model: str, at: int | None = None) -> Span:
         """Start the span of a call of a model, with its id in the configuration."""
         self._model_calls += 1
-        return self._start("model", f"model-{self._model_calls}", model, at)
+        return self._start("model", f"{CALL_PREFIX}{self._model_calls}", model, at)
 
     def rename_model_call(self, called: str, answered: str) -> None:
         """Name the latest open call of a model after the fallback that has answered it."""
@@ -177,6 +184,12 @@ class Spans:
             if span.kind == "model" and span.name == called and span.finished_at is None:
                 span.name = answered
                 return
+
+    def find_open_call(self, model: str) -> Span | None:
+        """Return the only open call of a model; None if there is none, or more than one."""
+        wanted = "model", model, None
+        found = [span for span in self._spans if (span.kind, span.name, span.finished_at) == wanted]
+        return found[0] if len(found) == 1 else None
 
     def start_tool_call(self, call_id: str, name: str, at: int | None = None) -> Span:
         """Start the span of a tool call, now or at a time in microseconds UTC."""

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from agentctl.records import times
+from agentctl.records.requests import Requests
 from agentctl.records.sessions import TOKEN_COUNTERS
 from agentctl.runtime.causes import Causes
 from agentctl.runtime.transcript.answer import AnswerInProgress
@@ -40,6 +41,7 @@ class TranscriptMark(NamedTuple):
     reasoning: int = 0
     spans: int = 0
     tools: int = 0
+    requests: tuple[int, int] = (0, 0)
 
 
 class Transcript:
@@ -55,6 +57,7 @@ class Transcript:
             limit of the tool was reached. Their late results are dropped.
         output: the structured result as a JSON value; None for none.
         native_kind, native_history: the kind of runner, and its messages as JSON; None for none.
+        requests: what its models were shown.
         size: the bytes of its texts and results, as far as the run counts them.
         full_window: tokens of the context window that the conversation fills; 0 if it does not.
     """
@@ -68,6 +71,7 @@ class Transcript:
         self.progress_events = 0
         self.spans = Spans()
         self.causes = Causes()
+        self.requests = Requests()
         self.size = 0
         self._messages: list[dict[str, Any]] = []
         self._usage: dict[str, int | None] = dict.fromkeys(TOKEN_COUNTERS, 0)
@@ -149,6 +153,7 @@ class Transcript:
             "progress_events": self.progress_events,
             "spans": self.spans.to_json(),
             "causes": self.causes.to_json(),
+            "requests": self.requests.since(),
         }
 
     @classmethod
@@ -162,6 +167,7 @@ class Transcript:
         transcript.progress_events = stored["progress_events"]
         transcript.spans = Spans.from_json(stored["spans"])
         transcript.causes = Causes(stored.get("causes", ()))
+        transcript.requests = Requests(stored.get("requests"))
         transcript._messages = list(stored["messages"])
         transcript._usage = dict(stored["usage"])
         # A checkpoint of an earlier version has no usage by model.
@@ -187,6 +193,7 @@ class Transcript:
             len(self._reasoning),
             self.spans.count,
             len(self.tools),
+            self.requests.mark(),
         )
 
     def since(self, mark: TranscriptMark, *, results: bool = False) -> dict[str, Any]:
@@ -204,6 +211,7 @@ class Transcript:
             "knows_usage": self._knows_usage,
             "progress_events": self.progress_events,
             "spans": self.spans.since(mark.spans, tools=results),
+            "requests": self.requests.since(mark.requests),
         }
 
     def extend(self, added: Mapping[str, Any]) -> None:
@@ -216,6 +224,7 @@ class Transcript:
         self._usage_of_models = dict(added.get("usage_of_models", {}))
         self.progress_events = added["progress_events"]
         self.spans.extend(added["spans"])
+        self.requests.extend(added.get("requests", {}))
         for message in added["messages"]:
             calls = message.get("tool_calls", ())
             self._unanswered |= {call["id"]: call["name"] for call in calls}
@@ -271,11 +280,7 @@ class Transcript:
                 `tool_name`, `content`, `created_at`); with `member_run_id` those of a member.
         """
         self.end_answer([])
-        self._messages = [
-            entry
-            for entry in self._messages
-            if entry["role"] in ("system", "user") or "origin_run_id" in entry
-        ]
+        self._messages = [entry for entry in self._messages if is_kept(entry)]
         self._unanswered = {}
         for message in messages:
             if message["role"] == "tool":
@@ -337,6 +342,10 @@ class Transcript:
         """Record that a part of the open answer has arrived, such as thinking."""
         if self._answer is not None and self._answer.span is not None:
             self._answer.span.mark_first_token()
+
+    @property
+    def open_answer(self) -> AnswerInProgress | None:
+        return self._answer
 
     def fail_answer(self, code: str) -> None:
         """Record that the model call of the open answer has failed; the answer stays open."""
@@ -455,6 +464,11 @@ class Transcript:
                 entry.update(tool_call_error=True, result=CANCELLED_RESULT)
         for call_id in [*self._unanswered]:
             self.add_result(call_id, CANCELLED_RESULT, times.whole_seconds(now))
+
+
+def is_kept(message: Mapping[str, Any]) -> bool:
+    """Return True for a message that no library replaces: it is no answer of the run."""
+    return message["role"] in ("system", "user") or "origin_run_id" in message
 
 
 def _add(total: int | None, count: int | None) -> int | None:

@@ -78,6 +78,11 @@ _RECENT = Sql(
     " ORDER BY seq"
 )
 
+_MESSAGES = Sql(
+    "SELECT seq, messages FROM runs WHERE session_id = :session_id AND seq >= :first"
+    " AND seq <= :last AND parent_run_id IS NULL AND messages IS NOT NULL ORDER BY seq"
+)
+
 _LOCK_STATE = Sql(f"SELECT {STATE_COLUMNS} FROM runs WHERE run_id = :run_id FOR UPDATE")
 
 _OPEN_IN_SESSION = Sql(
@@ -141,6 +146,8 @@ _LIVE_OR_WAITING = Sql(
 _CHILDREN_USAGE = Sql(
     f"SELECT parent_run_id, run_id, metrics FROM runs WHERE parent_run_id IN ({ID_GROUP})"
 )
+
+_REQUESTS = Sql("SELECT requests FROM runs WHERE run_id = :run_id")
 
 _CAUSES = Sql("SELECT causes FROM runs WHERE run_id = :run_id")
 
@@ -251,6 +258,11 @@ def list_children_usage(run_ids: Sequence[str]) -> Work[list[tuple[str, str, str
     return read_by_ids(_CHILDREN_USAGE, run_ids, as_columns)
 
 
+def get_requests(run_id: str) -> Work[str | None]:
+    """Return what the models of a run were shown as a JSON object; None if it is not known."""
+    return _REQUESTS.value(run_id=run_id)
+
+
 def get_causes(run_id: str) -> Work[str | None]:
     """Return the causes of a run as a JSON array; None for none."""
     return _CAUSES.value(run_id=run_id)
@@ -340,6 +352,12 @@ def list_recent(
         before_seq=before_seq or _ALL_SEQS,
         native_kind=native_kind,
     )
+
+
+def list_messages(session_id: str, first: int, last: int) -> Work[list[tuple[int, str]]]:
+    """Return the numbers and the messages (JSON) of the top-level runs in a range of numbers."""
+    build = lambda seq, messages: (seq, messages)  # noqa: E731
+    return _MESSAGES.rows(build, session_id=session_id, first=first, last=last)
 
 
 def begin_again(recent: Sequence[RecentRun]) -> Sequence[RecentRun]:
