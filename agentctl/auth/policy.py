@@ -146,6 +146,8 @@ POLICY: dict[str, Requirement] = {
     "get_session_run": _READ_SESSION,
     "get_runs": NeedsScope("sessions", "read"),
     "get_run": NeedsScope("sessions", "read"),
+    "get_run_model_calls": NeedsScope("sessions", "read"),
+    "get_run_model_call": NeedsScope("sessions", "read"),
     "get_run_causes": NeedsScope("runs", "debug"),
     "get_approvals": NeedsScope("approvals", "read", filters_list=True),
     "get_memories": NeedsScope("memories", "read"),

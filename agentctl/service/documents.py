@@ -173,12 +173,17 @@ def _cut_entries(stored: str | None, field: str, cut: int | None) -> Any:
     if stored is None or cut is None:
         return embed_stored(stored or "[]")
     entries = orjson.loads(stored)
+    cut_entries(entries, field, cut)
+    return entries
+
+
+def cut_entries(entries: Iterable[Any], field: str, cut: int | None) -> None:
+    """Cut the texts in a field of some objects; None: not at all."""
     for entry in entries:
         text = entry.get(field)
-        if isinstance(text, str) and len(text) > cut:
+        if cut is not None and isinstance(text, str) and len(text) > cut:
             entry[field] = text[:cut]
             entry["truncated"] = {"characters": len(text)}
-    return entries
 
 
 @unit

@@ -82,8 +82,7 @@ def build_slice(noun: str, page: Page) -> Slice:
         ValidationFailed: a number is out of range, or the cursor is not valid for this list and
             order.
     """
-    if not 1 <= page.limit <= MAXIMUM_LIMIT:
-        raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
+    check_limit(page.limit)
     if page.page < 1:
         raise errors.ValidationFailed("page must be a number from 1")
     after, total = _decode_cursor(noun, page)
@@ -153,8 +152,7 @@ def build_number_cursor(noun: str, before: int | None) -> str | None:
 
 def parse_number_cursor(noun: str, limit: int, cursor: str | None) -> int | None:
     """Return the number before which a page begins; None for the newest rows."""
-    if not 1 <= limit <= MAXIMUM_LIMIT:
-        raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
+    check_limit(limit)
 
     def parse(text: str) -> int:
         digits = text.removeprefix(f"{noun}:")
@@ -163,6 +161,16 @@ def parse_number_cursor(noun: str, limit: int, cursor: str | None) -> int | None
         return int(digits)
 
     return None if cursor is None else unpack_cursor(cursor, parse)
+
+
+def check_limit(limit: int) -> None:
+    """Check the maximum number of results.
+
+    Raises:
+        ValidationFailed: it is out of range.
+    """
+    if not 1 <= limit <= MAXIMUM_LIMIT:
+        raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
 
 
 def check_run_view(view: RunView) -> None:

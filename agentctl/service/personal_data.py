@@ -12,7 +12,7 @@ import orjson
 
 from agentctl import errors
 from agentctl.config.databases import is_sqlite_url, sqlite_path
-from agentctl.interface.requests import DELETION_WAIT, MAXIMUM_LIMIT, MAXIMUM_USER_ID_LENGTH
+from agentctl.interface.requests import DELETION_WAIT, MAXIMUM_USER_ID_LENGTH
 from agentctl.interface.requests.personal_data import Erasure, PersonalPart, PersonalRowsFilter
 from agentctl.light_dataclass import dataclass
 from agentctl.records.document import Document, build_document
@@ -30,7 +30,7 @@ from agentctl.records.validation import check_text
 from agentctl.service.audit import build_entry
 from agentctl.service.audit_log import AuditedCall
 from agentctl.service.family import OperationFamily
-from agentctl.service.paging import pack_cursor, unpack_cursor
+from agentctl.service.paging import check_limit, pack_cursor, unpack_cursor
 from agentctl.store.database import Database, Work
 from agentctl.store.repositories import personal_data
 from agentctl.store.repositories.personal_data import PERSONAL_TABLES, Erased
@@ -122,8 +122,7 @@ class PersonalDataOperations(OperationFamily):
     async def get_user_rows(self, filter: PersonalRowsFilter) -> Document[PersonalRowsPage]:
         async with self.audit("get_user_rows") as call:
             self._check_user(call, filter.user_id)
-            if not 1 <= filter.limit <= MAXIMUM_LIMIT:
-                raise errors.ValidationFailed(f"limit must be a number from 1 to {MAXIMUM_LIMIT}")
+            check_limit(filter.limit)
             database = self.lookups.database(filter.db_id)
             read = _READERS[filter.part]
             position = ""

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from agentctl import errors
+from agentctl.interface.operations.model_calls import ModelCallDetail, RunModelCalls
 from agentctl.interface.requests import (
     BEFORE_FIRST_EVENT,
     MAXIMUM_EVENT_NUMBER,
@@ -17,6 +18,7 @@ from agentctl.interface.requests import (
     Page,
     ResumeRequest,
     RunFilter,
+    RunView,
     StreamEvent,
 )
 from agentctl.records.document import Document, build_document
@@ -25,10 +27,11 @@ from agentctl.records.routes import operation_ids
 from agentctl.records.runs import RunCauses, RunRow, ToolCallRecord
 from agentctl.records.times import format_rfc3339, now
 from agentctl.runs.follow.follow import flatten
-from agentctl.service import paging
+from agentctl.service import documents, paging
 from agentctl.service.documents import MAXIMUM_DEPTH
 from agentctl.service.family import OperationFamily
-from agentctl.store.database import Steps, unit
+from agentctl.service.model_calls import read_model_call, read_model_calls
+from agentctl.store.database import Database, Steps, unit
 from agentctl.store.repositories import idempotency, run_lists, run_reads
 from agentctl.store.visibility import Visibility
 
@@ -88,6 +91,45 @@ class RunPartOperations(OperationFamily):
             database = self.lookups.database(db_id)
             work = read_run_causes(run_id, self.lookups.visibility)
             return Document(await database.read(work))
+
+    async def get_run_model_calls(
+        self,
+        run_id: str,
+        *,
+        db_id: str | None = None,
+        after: str | None = None,
+        limit: int = MAXIMUM_LIMIT,
+    ) -> Document[RunModelCalls]:
+        async with self.audit("get_run_model_calls", run_id=run_id):
+            database = self.lookups.database(db_id)
+            paging.check_limit(limit)
+            row = await self._read_ended(database, run_id)
+            calls = (await database.read(read_model_calls(row), size="run")).list_records()
+            ids = [call["id"] for call in calls]
+            if after is not None and after not in ids:
+                raise errors.NotFound("Model call not found")
+            first = 0 if after is None else ids.index(after) + 1
+            page = calls[first : first + limit]
+            return build_document({"run_id": run_id, "model_calls": page, "total": len(calls)})
+
+    async def get_run_model_call(
+        self, run_id: str, call_id: str, *, db_id: str | None = None, cut: int | None = None
+    ) -> Document[ModelCallDetail]:
+        async with self.audit("get_run_model_call", run_id=run_id, call_id=call_id):
+            database = self.lookups.database(db_id)
+            paging.check_run_view(RunView(cut=cut))
+            row = await self._read_ended(database, run_id)
+            call = await database.read(read_model_call(row, call_id), size="large")
+            if call is None:
+                raise errors.NotFound("Model call not found")
+            documents.cut_entries(call["messages"], "content", cut)
+            return build_document(call)
+
+    async def _read_ended(self, database: Database, run_id: str) -> RunRow:
+        row = await database.read(run_reads.get(run_id, self.lookups.visibility), size="run")
+        if row is None:
+            raise errors.NotFound("Run not found")
+        return row
 
     async def find_open_runs(self, prefix: str) -> list[RunRow]:
         """Return the runs without a final status whose ids begin with a text, of all databases.

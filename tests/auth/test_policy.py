@@ -120,6 +120,8 @@ CONTRACT = {
     "get_runs": "sessions:read",
     "get_run": "sessions:read",
     "get_run_causes": "runs:debug",
+    "get_run_model_calls": "sessions:read",
+    "get_run_model_call": "sessions:read",
     "get_approvals": "approvals:read",
     "get_memories": "memories:read",
     "create_memory": "memories:write",

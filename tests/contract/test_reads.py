@@ -142,6 +142,17 @@ def reads(ids: dict[str, str]) -> dict[str, OperationCall]:
         "get_runs at work": lambda operations: operations.get_runs(RunFilter(at_work=True)),
         "get_budgets": lambda operations: operations.get_budgets(),
         "get_run_causes": lambda operations: operations.get_run_causes(ids["e1"]),
+        "get_run_model_calls": lambda operations: operations.get_run_model_calls(ids["a1"]),
+        "get_run_model_calls page": lambda operations: operations.get_run_model_calls(
+            ids["a1"], after="model-1", limit=1
+        ),
+        "get_run_model_calls absent": lambda operations: operations.get_run_model_calls("none"),
+        "get_run_model_call": lambda operations: operations.get_run_model_call(
+            ids["a1"], "model-1", cut=3
+        ),
+        "get_run_model_call absent": lambda operations: operations.get_run_model_call(
+            ids["a1"], "model-9"
+        ),
         "get_usage": lambda operations: operations.get_usage(
             UsageFilter(by=("user", "component", "model"))
         ),

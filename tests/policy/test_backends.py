@@ -370,6 +370,16 @@ def other_rows() -> Iterator[Row]:
         f"GET /runs/{ABSENT_RUN}/causes",
         lambda operations: operations.get_run_causes(ABSENT_RUN),
     )
+    yield Row(
+        "get_run_model_calls",
+        f"GET /runs/{ABSENT_RUN}/model-calls",
+        lambda operations: operations.get_run_model_calls(ABSENT_RUN),
+    )
+    yield Row(
+        "get_run_model_call",
+        f"GET /runs/{ABSENT_RUN}/model-calls/model-1",
+        lambda operations: operations.get_run_model_call(ABSENT_RUN, "model-1"),
+    )
     path, named = "GET /service-accounts?name=one", AccountFilter("one")
     yield Row(
         "list_service_accounts", path, lambda operations: operations.list_service_accounts(named)

@@ -61,11 +61,12 @@ def request_pairs(operation: str, session: str, run: str) -> Iterator[tuple[str,
     method, template = ROUTES[operation]
     for query in queries_of(operation):
         whole = template + query
-        there = COMPONENTS[session] | {"session_id": session, "run_id": run, "tool_call_id": "any"}
+        ids = {"session_id": session, "run_id": run, "tool_call_id": "any", "call_id": "model-1"}
+        there = COMPONENTS[session] | ids
         absent = there | {"session_id": "absent", "run_id": ABSENT_RUN}
         own = [{"session_id": "mine"}] if "{run_id}" in whole and "{session_id}" in whole else []
         for names in ({}, *own):
-            one, other = (whole.format(**ids | names) for ids in (there, absent))
+            one, other = (whole.format(**each | names) for each in (there, absent))
             yield f"{method} {one}", f"{method} {other}"
 
 
@@ -75,7 +76,7 @@ def operations_with_ids() -> Iterator[tuple[str, str]]:
         if not names & {"session_id", "run_id"}:
             continue
         for session, component in COMPONENTS.items():
-            if names - {"session_id", "run_id", "tool_call_id"} <= component.keys():
+            if names - {"session_id", "run_id", "tool_call_id", "call_id"} <= component.keys():
                 yield operation, session
 
 

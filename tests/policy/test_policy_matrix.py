@@ -32,6 +32,7 @@ IDS = {
     "session_id": "nothing",
     "run_id": "nothing",
     "tool_call_id": "nothing",
+    "call_id": "nothing",
     "version": "nothing",
     "folder": "nothing",
     "account_id": "nothing",

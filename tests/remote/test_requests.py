@@ -179,6 +179,14 @@ READS: list[tuple[Call, str]] = [
     (lambda o: o.get_memory_topics(user_id="u"), "/memory_topics?user_id=u"),
     (lambda o: o.get_run_causes("r 1"), "/runs/r%201/causes"),
     (lambda o: o.get_run_causes("r", db_id="d"), "/runs/r/causes?db_id=d"),
+    (
+        lambda o: o.get_run_model_calls("r", after="model-1", limit=7),
+        "/runs/r/model-calls?after=model-1&limit=7",
+    ),
+    (
+        lambda o: o.get_run_model_call("r 1", ODD, db_id="d", cut=9),
+        f"/runs/r%201/model-calls/{ODD_QUOTED}?db_id=d&cut=9",
+    ),
     (lambda o: o.get_budgets(), "/budgets"),
     (lambda o: o.get_budgets(user_id="ann"), "/budgets?user_id=ann"),
     (

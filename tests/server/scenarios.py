@@ -816,6 +816,23 @@ def _budgets_and_causes() -> Iterator[Scenario]:
     yield Scenario(operation, path, "nobody", 401)
 
 
+def _model_calls() -> Iterator[Scenario]:
+    """Yield requests for the model calls of a run."""
+    path = "GET /runs/{agent_run}/model-calls"
+    for operation, place, known in (
+        ("get_run_model_calls", path, '"total":1'),
+        ("get_run_model_call", f"{path}/model-1", '"state":"complete"'),
+    ):
+        yield Scenario(operation, place, "me", 200, ("{agent_run}", known))
+        yield Scenario(operation, f"{place}?db_id=second", "me", 404, NOT_FOUND)
+        yield Scenario(operation, place, "nobody", 401)
+    yield Scenario("get_run_model_calls", "GET /runs/absent/model-calls", "me", 404, NOT_FOUND)
+    yield Scenario("get_run_model_calls", f"{path}?after=model-2", "me", 404, NOT_FOUND)
+    yield Scenario("get_run_model_calls", f"{path}?limit=0", "me", 422, ("limit", *REFUSED))
+    yield Scenario("get_run_model_call", f"{path}/model-2", "me", 404, NOT_FOUND)
+    yield Scenario("get_run_model_call", f"{path}/model-1?cut=0", "me", 422, ("cut", *REFUSED))
+
+
 SCENARIOS = [
     *_system(), *_explanations(), *_families(), *_lists(), *_creations(), *_one_session(),
     *_changes(), *_deletions(), *_runs_of_sessions(), *_lists_by_scope(), *_known_documents(),
@@ -823,5 +840,5 @@ SCENARIOS = [
     *_accounts(), *_memories(), *_summaries(), *_holds(), *_retention(), *_approvals(),
     *_personal_data(),
     *_webhooks(), *_usage(),
-    *_budgets_and_causes(),
+    *_budgets_and_causes(), *_model_calls(),
 ]  # fmt: skip

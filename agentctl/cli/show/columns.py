@@ -57,6 +57,21 @@ def _describe_message(message: Record) -> str:
     return " ".join(filter(None, [f"{result}{' '.join(str(message['content']).split())}", calls]))
 
 
+def _describe_call_end(call: Record) -> str | None:
+    reason = call["error_code"] or call["finish_reason"]
+    return f"{call['status']} ({reason})" if reason else call["status"]
+
+
+def _format_call_tokens(call: Record) -> str | None:
+    if call["input_tokens"] is None:
+        return None
+    return f"{call['input_tokens']:,} in, {call['output_tokens'] or 0:,} out"
+
+
+def _describe_omissions(call: Record) -> str | None:
+    return ", ".join(f"{each['count']} {each['kind']}" for each in call["omissions"]) or None
+
+
 def _describe_wait(run: Record) -> str | None:
     return describe_wait(run.get("approvals") or ()) if run.get("status") == "PAUSED" else None
 
@@ -222,6 +237,48 @@ MESSAGES = Columns(
     table=[
         Column("number", heading="#", right=True),
         Column("role"),
+        Column("content", _describe_message, look="text"),
+    ],
+)
+MODEL_CALLS = Columns(
+    tsv=plain_columns(
+        "id",
+        "model",
+        "provider",
+        "requested_model",
+        "response_model",
+        "response_id",
+        "attempt",
+        "is_fallback",
+        "status",
+        "error_code",
+        "finish_reason",
+        "started_at",
+        "first_token_at",
+        "finished_at",
+        "input_tokens",
+        "output_tokens",
+        "message_count",
+        "characters",
+        "tools",
+    ),
+    table=[
+        Column("id", heading="CALL"),
+        Column("model"),
+        Column("response_model", heading="ANSWERED BY"),
+        Column("status", _describe_call_end, heading="STATUS"),
+        Column("duration", _format_duration, right=True),
+        Column("tokens", _format_call_tokens, right=True),
+        Column("message_count", heading="MESSAGES", right=True),
+        Column("left out", _describe_omissions),
+    ],
+)
+SENT_MESSAGES = Columns(
+    tsv=plain_columns("number", "role", "content", "tool_name", "tool_call_id", "source"),
+    table=[
+        Column("number", heading="#", right=True),
+        Column("role"),
+        Column("source"),
         Column("content", _describe_message, look="text"),
     ],
 )

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from agentctl.interface.declarations import Path, component_operation, dispatch, operation
+from agentctl.interface.declarations import Path, Query, component_operation, dispatch, operation
+from agentctl.interface.operations.model_calls import ModelCallDetail, RunModelCalls
 from agentctl.interface.requests import (
     FULL_VIEW,
+    MAXIMUM_LIMIT,
     CancelRequest,
+    Cut,
     DatabaseId,
+    Limit,
     OfSession,
     ResumeRequest,
     RunFilter,
@@ -168,6 +172,34 @@ class RunDeclarations:
 
         The exceptions of the code of its agent and tools, and of those of the runs below it. They
         are kept for this operation only: no record, event or export has them.
+        """
+
+    @operation("GET", "/runs/{run_id}/model-calls", tag="Runs")
+    async def get_run_model_calls(
+        self,
+        run_id: RunId,
+        *,
+        db_id: DatabaseId = None,
+        after: Annotated[str | None, Query("Only calls after the one with this id")] = None,
+        limit: Limit = MAXIMUM_LIMIT,
+    ) -> Document[RunModelCalls]:
+        """List the model calls of a run.
+
+        Each attempt with the model that answered, once the run has ended or waits for a decision.
+        """
+
+    @operation("GET", "/runs/{run_id}/model-calls/{call_id}", tag="Runs")
+    async def get_run_model_call(
+        self,
+        run_id: RunId,
+        call_id: Annotated[str, Path("Id of the call, which is that of its span")],
+        *,
+        db_id: DatabaseId = None,
+        cut: Cut = None,
+    ) -> Document[ModelCallDetail]:
+        """Get a model call of a run with its messages.
+
+        The messages are those that the model was sent, in their order, with the instructions first.
         """
 
     @component_operation("continue_run", "POST", f"{_RUN}/continue", errors=(409, 413, 415, 429))

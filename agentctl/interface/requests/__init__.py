@@ -149,6 +149,16 @@ class Page:
     sort_order: SortOrder = "desc"
 
 
+Cut = Annotated[
+    int | None,
+    Query(
+        "Characters after which messages and results of tools are cut; by default they are whole",
+        ge=1,
+        le=MAXIMUM_CUT,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class RunView:
     """The form of the runs in a response."""
@@ -157,15 +167,7 @@ class RunView:
         Literal["full", "summary", "phase", "items"],
         Query("`summary`: no content and messages; `phase`: its state, too; `items`: all in order"),
     ] = "full"
-    cut: Annotated[
-        int | None,
-        Query(
-            "Characters after which messages and results of tools are cut; by default they are"
-            " whole",
-            ge=1,
-            le=MAXIMUM_CUT,
-        ),
-    ] = None
+    cut: Cut = None
 
 
 FULL_VIEW, SUMMARY_VIEW = RunView(), RunView("summary")

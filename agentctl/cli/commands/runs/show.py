@@ -48,9 +48,17 @@ from agentctl.transcripts.model import build_drawn_run
 from agentctl.transcripts.runs import CausesReader, read_members
 
 if TYPE_CHECKING:
+    from agentctl.interface.operations.model_calls import ModelCallDetail
     from agentctl.interface.requests import RunView
     from agentctl.records.document import Document
+    from agentctl.records.kinds import Record
     from agentctl.records.runs import RunPage, RunRecord
+
+
+_STATES = {
+    "incomplete": "some of the messages are deleted, or were too large to keep",
+    "unknown": "the messages of this call were not recorded",
+}
 
 
 @with_target(
@@ -83,8 +91,8 @@ async def list_runs(
 
 @with_target(
     order=(
-        "run_id", "session", "full", "members", "timeline", "messages", "raw", "local_time",
-        "no_pager", "db", ...,
+        "run_id", "session", "full", "members", "timeline", "messages", "model_calls", "call",
+        "raw", "local_time", "no_pager", "db", ...,
     ),
 )  # fmt: skip
 async def get_run(
@@ -98,6 +106,10 @@ async def get_run(
     ] = None,
     timeline: bool = flag("--timeline", "Show when models, tools and members worked"),
     messages: bool = flag("--messages", "List its messages with their numbers, for runs fork"),
+    model_calls: bool = flag(
+        "--model-calls", "List its model calls, with the models that answered"
+    ),
+    call: str | None = option("--call", "ID", "List the messages that a model call was sent"),
     db: DbId = None,
 ) -> None:
     """Show one run as a transcript.
@@ -105,6 +117,13 @@ async def get_run(
     The formats json, jsonl and tsv are the record of the run.
     """
     where = SessionLocator(db_id=db)
+    if call is not None:
+        sent = await target.operations.get_run_model_call(run_id, call, db_id=db)
+        _show_sent(out, sent)
+        return
+    if model_calls:
+        out.show_list(await _list_model_calls(target, run_id, db), columns.MODEL_CALLS, "id")
+        return
     if messages:
         whole = await _read_run(target, run_id, session, where, FULL_VIEW)
         rows = [{"number": n, **each} for n, each in enumerate(whole.value["messages"], 1)]
@@ -126,6 +145,27 @@ async def get_run(
         if timeline:
             page.print_timeline(run, children)
         page.print_details(await TraceLinks(target.operations).add_to(run))
+
+
+async def _list_model_calls(target: Target, run_id: str, db: str | None) -> list[Record]:
+    calls: list[Record] = []
+    total = 1
+    while len(calls) < total:
+        after = calls[-1]["id"] if calls else None
+        page = (await target.operations.get_run_model_calls(run_id, db_id=db, after=after)).value
+        calls, total = [*calls, *page["model_calls"]], page["total"]
+    return calls
+
+
+def _show_sent(out: TranscriptOutput, call: Document[ModelCallDetail]) -> None:
+    """Show the messages of a model call; the format json has all of its record."""
+    if out.format == "json" and out.fields is None:
+        out.show_record(call, columns.RUN, "id")
+        return
+    rows = [{"number": at, **each} for at, each in enumerate(call.value["messages"], 1)]
+    out.show_list(rows, columns.SENT_MESSAGES, "number")
+    if call.value["state"] != "complete":
+        note(_STATES[call.value["state"]])
 
 
 async def _read_run(

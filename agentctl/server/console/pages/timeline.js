@@ -10,6 +10,8 @@ import {
 
 const DEPTH = 5;
 const CUT = 20_000;
+const SENT = 100;
+const STATES = { complete: "", incomplete: "(some of it is missing)", unknown: "(not recorded)" };
 const SHORT = 1;
 const IDLE = 0.04;
 const GLYPHS = { model: "◇", tool: "ƒ", member: "→", step: "▸", pause: "‖" };
@@ -224,6 +226,25 @@ function Lane({ row, scale, marks, onChoose }) {
   </button>`;
 }
 
+/** The model that answered, and the messages that it was sent, as text. */
+function Sent({ run, id, db }) {
+  const place = withQuery(path`/runs/${run.run_id}/model-calls/${id}`, { db_id: db, cut: CUT });
+  const resource = useResource(place);
+  return html`<${Loaded} resource=${resource} place=${place}>${(found) => {
+    const left = found.omissions.map((each) => `${each.count} ${each.kind}`).join(", ");
+    const first = Math.max(0, found.messages.length - SENT);
+    return html`<dl class="facts">
+        <dt>answered by</dt><dd>${printable(found.response_model ?? found.requested_model ?? "not known")}</dd>
+        ${left ? html`<dt>left out</dt><dd>${printable(left)}</dd>` : null}
+      </dl>
+      <h3 class="caption">Sent ${STATES[found.state]}</h3>
+      ${first ? html`<p class="dim">${formatNumber(first)} earlier messages are not shown.</p>` : null}
+      ${found.messages.slice(first).map((each, at) => html`<p key=${at} class="caption">${each.role} ${printable(each.tool_name)}</p>
+        <pre class="json" tabindex="0">${printable(each.content ?? "missing")}${each.tool_calls
+          ? printable(JSON.stringify(each.tool_calls, null, 2)).slice(0, CUT) : null}</pre>`)}`;
+  }}<//>`;
+}
+
 function Detail({ row, db, onClose }) {
   const { span } = row;
   const [run, setRun] = useState(row.run);
@@ -243,6 +264,7 @@ function Detail({ row, db, onClose }) {
     ${row.approval ? html`<p><${Decided} approval=${row.approval} /></p>` : null}
     ${tool ? html`<h3 class="caption">Arguments</h3><pre class="json" tabindex="0">${printable(JSON.stringify(tool.tool_args, null, 2)).slice(0, CUT)}</pre>
       <h3 class="caption">Result</h3><pre class="json" tabindex="0">${printable(tool.result ?? "no result")}</pre>` : null}
+    ${row.kind === "model" ? html`<${Sent} run=${run} id=${span.id} db=${db} />` : null}
     ${row.kind === "member" ? html`<h3 class="caption">Answer</h3><pre class="json" tabindex="0">${printable(textOf(run)).slice(0, CUT)}</pre>
       <p><a href=${toHash(["runs", run.run_id, "timeline"], { db })} onClick=${onClose}>Its timeline</a></p>` : null}
     <div class="buttons"><button type="button" onClick=${onClose}>Close</button></div>

@@ -1,0 +1,86 @@
+"""The requests in the log of the model endpoint, compared with those that the records say."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, RunFilter
+from tests.endpoint import ModelEndpoint
+
+
+def describe_sent(model: str, messages: list[dict[str, Any]]) -> str:
+    """Return a request of the log as text."""
+    return json.dumps([model, [_normalize(message) for message in messages]])
+
+
+def _normalize(message: Mapping[str, Any]) -> dict[str, Any]:
+    calls = [
+        [call["id"], call["function"]["name"], json.loads(call["function"]["arguments"])]
+        for call in message.get("tool_calls") or ()
+    ]
+    return _build(message, calls)
+
+
+def _build(message: Mapping[str, Any], calls: list[list[Any]]) -> dict[str, Any]:
+    return {
+        "role": message["role"],
+        "content": message["content"] or "",
+        "tool_calls": calls,
+        "tool_call_id": message.get("tool_call_id"),
+    }
+
+
+def describe_record(call: Mapping[str, Any]) -> str:
+    """Return the request of a record as text."""
+    messages = [
+        _build(
+            message,
+            [
+                [made["id"], made["name"], made["arguments"]]
+                for made in message.get("tool_calls", ())
+            ],
+        )
+        for message in call["messages"]
+    ]
+    return json.dumps([call["requested_model"], messages])
+
+
+async def read_calls(operations: Operations, run_id: str) -> list[dict[str, Any]]:
+    """Return the model calls of a run with their messages."""
+    listed = (await operations.get_run_model_calls(run_id)).value["model_calls"]
+    return [
+        dict((await operations.get_run_model_call(run_id, call["id"])).value) for call in listed
+    ]
+
+
+async def read_runs(operations: Operations) -> list[dict[str, Any]]:
+    """Return all runs, those of members included."""
+    runs, page = list[dict[str, Any]](), Page(MAXIMUM_LIMIT)
+    while True:
+        found = (await operations.get_runs(RunFilter(page=page, form=SUMMARY_VIEW))).value
+        runs += found["data"]
+        if (cursor := found["meta"]["next_cursor"]) is None:
+            return runs
+        page = Page(MAXIMUM_LIMIT, cursor=cursor)
+
+
+async def compare(operations: Operations, endpoint: ModelEndpoint) -> Counter[str]:
+    """Compare all records with the log; return the number of calls by their status.
+
+    Each request of the log is that of one recorded call, word for word, and each call was sent.
+    """
+    statuses, said = Counter[str](), Counter[str]()
+    for run in await read_runs(operations):
+        for call in await read_calls(operations, run["run_id"]):
+            assert call["state"] == "complete", (run["run_id"], call)
+            assert call["message_count"] == len(call["messages"])
+            statuses[call["status"]] += 1
+            said[describe_record(call)] += 1
+    sent = Counter(describe_sent(body["model"], body["messages"]) for body in endpoint.requests())
+    assert said - sent == Counter(), "the records say what was not sent"
+    assert sent - said == Counter(), "the records lack what was sent"
+    return statuses

@@ -1,0 +1,246 @@
+"""Compare the requests in the records with those that the endpoint has received, word for word."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from typing import Any
+
+import pytest
+
+from agentctl import errors
+from agentctl.interface.operations import Operations
+from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
+from agentctl.records.kinds import ComponentKind
+from tests.conditions import wait_for_run
+from tests.durable.agents import DURABLE
+from tests.endpoint import ModelEndpoint
+from tests.gated.shown import compare, read_calls
+from tests.gated.site import Site, answer, call, create_site
+from tests.loops import wait_until
+from tests.process import ServerProcess
+
+STEPS = 3_000 if os.environ.get("AGENTCTL_TEST_LONG") else 50
+
+AGENTS = (
+    DURABLE
+    + """
+[[models]]
+id = "flaky"
+provider = "openai"
+model = "flaky"
+base_url = "{url}"
+retries = 1
+
+[[models]]
+id = "broken"
+provider = "openai"
+model = "http-503"
+base_url = "{url}"
+retries = 0
+fallbacks = ["flaky", "echo"]
+
+[[models]]
+id = "drafts"
+provider = "openai"
+model = "drafts"
+base_url = "{url}"
+
+[[models]]
+id = "twice"
+provider = "openai"
+model = "tools:shaky"
+base_url = "{url}"
+
+[[agents]]
+id = "flaky"
+model = "flaky"
+
+[[agents]]
+id = "spared"
+model = "broken"
+instructions = "Answer."
+
+[[agents]]
+id = "drafter"
+model = "drafts"
+instructions = "Draft."
+
+[[agents]]
+id = "noter"
+model = "plan"
+instructions = "Take notes."
+history_runs = 3
+tools = ["ledger_tools:note", "ledger_tools:shaky"]
+summary = {{ every_runs = 3 }}
+
+[[agents]]
+id = "keeper"
+model = "echo"
+instructions = "Remember."
+memory = {{ mode = "tool" }}
+"""
+)
+
+WORDS = ("Ünï", "plain", "“x”", "a\nb", "\U0001f600")
+
+HANGING = ("hang", "half", "trickle")
+
+NUMBER = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
+
+
+@pytest.fixture
+def site(tmp_path: Any, model_endpoint: ModelEndpoint) -> Site:
+    """A site with agents that retry, fall back, wait, draft, remember and last."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    model_endpoint.forget()
+    extra = AGENTS.replace("{url}", model_endpoint.base_url).replace("{{", "{").replace("}}", "}")
+    return create_site(folder, model_endpoint.base_url, extra=extra)
+
+
+class Conversations:
+    """Random runs in a few sessions: tools, waits, failures, cancels, retries and forks."""
+
+    def __init__(
+        self,
+        site: Site,
+        server: ServerProcess,
+        operations: Operations,
+        endpoint: ModelEndpoint,
+        seed: int,
+    ) -> None:
+        self.site = site
+        self.server = server
+        self.operations = operations
+        self.endpoint = endpoint
+        self.random = random.Random(seed)
+        self.ended: list[dict[str, Any]] = []
+        self.number = 0
+
+    async def take_step(self) -> None:
+        choices = [self.talk, self.talk, self.plan, self.ask, self.draft, self.delegate]
+        choices += [self.cancel, self.repeat, self.repeat]
+        await self.random.choice(choices)()
+
+    async def start(
+        self, component: str, message: str, kind: ComponentKind = "agent", **more: Any
+    ) -> dict[str, Any]:
+        session = f"{kind}-{self.random.randrange(4)}"
+        request = RunRequest(message, session_id=session, **more)
+        run = dict((await self.operations.create_run(kind, component, request)).value)
+        if run["status"] in ("COMPLETED", "ERROR", "CANCELLED"):
+            self.ended.append(run)
+        return run
+
+    def name(self) -> str:
+        self.number += 1
+        return f"{self.number} {self.random.choice(WORDS)}"
+
+    async def talk(self) -> None:
+        agents = ["echo", "history", "flaky", "spared", "keeper", "http-500"]
+        await self.start(self.random.choice(agents), self.name())
+
+    async def plan(self) -> None:
+        turns = []
+        for turn in range(self.random.randrange(1, 4)):
+            tools = [self.random.choice(["note", "shaky", "none"]) for _ in range(turn + 1)]
+            # Some ids come again: models repeat theirs.
+            calls = [
+                call(tool, f"{tool}-{self.random.randrange(3)}-{place}", text=self.name())
+                for place, tool in enumerate(tools)
+            ]
+            turns.append(answer(*calls, text=self.random.choice(["", "thinking"])))
+        turns.append(answer(text=self.name()))
+        await self.start(self.random.choice(["noter", "plain", "lasting"]), json.dumps(turns))
+
+    async def ask(self) -> None:
+        """Let a run wait for decisions of two people."""
+        calls = [call("refund", "r1", amount=1, to=self.name()), call("note", "n1", text="x")]
+        calls.append(call("mail_send", "m1", to=self.name()))
+        plan = [answer(*calls[: self.random.randrange(1, 4)]), answer(text="asked")]
+        run = await self.start("clerk", json.dumps(plan))
+        assert run["status"] == "PAUSED", run
+        paused = await read_calls(self.operations, run["run_id"])
+        assert [each["state"] for each in paused] == ["complete"]
+        for row in await self.site.pending(run["run_id"]):
+            verb: Any = self.random.choice(["approve", "reject", "edit"])
+            fields = {"note": self.name()} if verb == "reject" else {}
+            if verb == "edit" and row.tool_name == "refund":
+                fields = {"arguments": json.loads(row.arguments) | {"to": "b"}}
+            verb = "approve" if verb == "edit" else verb
+            await self.site.decide_rows(self.server, [row], verb, **fields)
+        self.ended.append(await wait_for_run(self.operations, run["run_id"]))
+
+    async def draft(self) -> None:
+        drafts = self.random.choice([['{"n": 1}'], ["", '{"n": 2}'], ["{}", "no"]])
+        await self.start("drafter", json.dumps(drafts), output_schema=NUMBER)
+
+    async def delegate(self) -> None:
+        kind: Any = self.random.choice(["team", "workflow"])
+        teams = ["crew", "desk", "choir", "office"]
+        component = "line" if kind == "workflow" else self.random.choice(teams)
+        task = [answer(call("note", "n", text=self.name())), answer(text="noted")]
+        delegation = call("delegate_task_to_member", "d", member_id="clerk", task=json.dumps(task))
+        text = json.dumps([answer(delegation), answer(text="all")])
+        await self.start(component, text if component == "office" else f"echo {self.name()}", kind)
+
+    async def cancel(self) -> None:
+        agent = self.random.choice(HANGING)
+        run = await self.start(agent, self.name(), background=True)
+        await wait_until(self.endpoint.open_calls)
+        await self.operations.cancel_run(
+            "agent", agent, run["run_id"], CancelRequest(run["session_id"])
+        )
+        self.ended.append(dict((await self.operations.get_run(run["run_id"])).value))
+
+    async def repeat(self) -> None:
+        """Retry or fork a run that has ended."""
+        if not self.ended:
+            return
+        run = self.random.choice(self.ended)
+        kind = next(each for each in ("agent", "team", "workflow") if f"{each}_id" in run)
+        place: Any = kind, run[f"{kind}_id"], run["run_id"]
+        at = self.random.randrange(len(run["messages"]) + 1) if kind == "agent" else 0
+        message, hangs = self.random.choice([None, self.name()]), place[1] in HANGING
+
+        async def send(confirm: str | None) -> Any:
+            if hangs or run["status"] == "COMPLETED" or self.random.random() < 0.3:
+                agent = "history" if hangs else None
+                fork = ForkRequest(at=at, message=message, agent_id=agent, confirm=confirm)
+                return await self.operations.fork_run(*place, fork)
+            return await self.operations.retry_run(*place, RetryRequest(confirm=confirm))
+
+        try:
+            try:
+                repeated = await send(None)
+            except errors.NeedsConfirmation as error:
+                repeated = await send(error.plan["confirm"])
+        except (errors.Conflict, errors.ValidationFailed):
+            return
+        if repeated.value["status"] in ("COMPLETED", "ERROR"):
+            self.ended.append(dict(repeated.value))
+
+
+async def wait_until_idle(operations: Operations) -> None:
+    """Wait for background work, such as summaries."""
+
+    async def is_idle() -> bool:
+        return not (await operations.get_runs(RunFilter(live=True))).value["data"]
+
+    await wait_until(is_idle)
+
+
+async def test_records_say_what_models_were_sent(site: Site, model_endpoint: ModelEndpoint) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    with site.serve() as server:
+        async with site.connect(server) as operations:
+            talks = Conversations(site, server, operations, model_endpoint, seed)
+            for _ in range(STEPS):
+                await talks.take_step()
+            await wait_until_idle(operations)
+            statuses = await compare(operations, model_endpoint)
+    assert {"completed", "failed", "cancelled"} <= statuses.keys()
