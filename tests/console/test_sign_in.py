@@ -54,6 +54,20 @@ def test_sign_out_forgets_the_kept_token(server: ThreadedServer, browser: Browse
         assert shown.page.context.cookies(f"{server.url}{PLACE}") == []
 
 
+def test_sign_out_removes_the_page(server: ThreadedServer, browser: Browser) -> None:
+    start(server, "agents/echo", "left", "A text of this user")
+    with open_console(browser, server.url, "#/sessions/left", token=token(server)) as shown:
+        shown.see("A text of this user")
+        expect(shown.page).to_have_title("A text of this user · World")
+        shown.page.click("text=Sign out")
+        expect(shown.page.locator(FORM)).to_have_count(1)
+        expect(shown.page.locator("#app")).not_to_contain_text("A text of this user")
+        assert shown.page.locator("main").inner_html() == ""
+        expect(shown.page).to_have_title("World")
+        shown.sign_in(token(server))
+        shown.see("A text of this user")
+
+
 def test_reload_does_not_outlive_the_token(server: ThreadedServer, browser: Browser) -> None:
     with open_console(browser, server.url, "#/access") as shown:
         shown.sign_in(server.deployment.token("me", *READS, seconds=12))

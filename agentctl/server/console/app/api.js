@@ -153,7 +153,8 @@ export function writeTab(changes) {
 export const issuer = document.querySelector("meta[name=issuer]").content;
 
 /** The response of the provider, which leaves the URL at once. */
-let returned = new URLSearchParams(location.search).get("state") === null ? null : new URLSearchParams(location.search);
+const search = new URLSearchParams(location.search);
+let returned = search.has("state") ? search : null;
 if (returned) history.replaceState(null, "", location.pathname + location.hash);
 
 const pageUrl = () => new URL("console", document.baseURI).href;
@@ -237,7 +238,7 @@ export async function signIn(given, { again = false } = {}) {
   }
 }
 
-/** Forget the token. The page stays; what it shows is fetched again after the next sign-in. */
+/** Forget the token. With a reason the page stays; the next sign-in fetches it again. */
 export function dropToken(reason = null) {
   token = null;
   forget();

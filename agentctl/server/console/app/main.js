@@ -170,6 +170,8 @@ function App() {
     document.querySelector("main h1")?.focus({ preventScroll: true });
   }, [key]);
   const needsToken = caller.info !== null && caller.info.auth_mode !== "none" && !signedIn;
+  // An expired token keeps what the user has typed, a sign-out nothing.
+  const keepsPage = caller.generation > 0 && caller.signInReason !== null;
   return html`<div class="shell" inert=${needsToken}>
       ${caller.info?.auth_mode === "none"
         ? html`<div class="banner" role="alert">
@@ -180,9 +182,9 @@ function App() {
         <div class="brand">${LOGO} agentctl</div>
         ${PAGES.map(
           ([id, label, , icon]) =>
-            html`<a key=${id} href=${`#/${id}`} aria-current=${isCurrent(place, id) ? "page" : null}
+            html`<a key=${id} href=${`#/${id}`} aria-current=${(place.parts[0] ?? FIRST) === id ? "page" : null}
               ><svg viewBox="0 0 24 24" aria-hidden="true"><path d=${icon} /></svg>
-              <span>${label}</span>${id === "approvals" && waiting?.total_count ? html`<${Count} meta=${waiting} />` : null}</a
+              <span>${label}</span>${id === "approvals" && waiting?.total_count ? html`<b class="count" data-waiting>${formatTotal(waiting)}<span class="hidden"> waiting</span></b>` : null}</a
             >`,
         )}
         <button type="button" class="quiet end" onClick=${() => setHelp(true)}>
@@ -191,7 +193,7 @@ function App() {
       </nav>
       <${Top} caller=${caller} failed=${failed} />
       <main id="main" tabindex="-1">
-        ${signedIn || caller.generation > 0
+        ${signedIn || keepsPage
           ? html`<${Guard} key=${`${name}/${key}`}
               ><${Lazy} name=${name} parts=${place.parts} query=${place.query}
             /><//>`
@@ -199,18 +201,9 @@ function App() {
       </main>
     </div>
     ${needsToken
-      ? html`<${Lazy} name="signin" over=${caller.generation > 0} logo=${LOGO} />`
+      ? html`<${Lazy} name="signin" over=${keepsPage} logo=${LOGO} />`
       : null}
     ${help ? html`<${Help} onClose=${() => setHelp(false)} />` : null}`;
-}
-
-function Count({ meta }) {
-  return html`<b class="count" data-waiting>${formatTotal(meta)}<span class="hidden"> waiting</span></b>`;
-}
-
-function isCurrent(place, id) {
-  const [first = FIRST] = place.parts;
-  return first === id;
 }
 
 function Top({ caller, failed }) {

@@ -507,7 +507,9 @@ export class Guard extends Component {
 /** A page with its heading, which is the title of the document. */
 export function Page({ title, back, aside, children, wide }) {
   useEffect(() => {
-    document.title = `${cut(title, 60)} · ${state.info?.name || "agentctl"}`;
+    const name = state.info?.name || "agentctl";
+    document.title = `${cut(title, 60)} · ${name}`;
+    return () => void (document.title = name);
   }, [title]);
   const head = useRef(null);
   useEffect(() => {
