@@ -21,6 +21,7 @@ import jwt
 
 from agentctl.auth.keys.remote import FetchError, fetch_configuration, is_allowed_url, post_form
 from agentctl.auth.tokens.algorithms import MAXIMUM_TOKEN
+from agentctl.auth.tokens.claims import LAST_SECOND
 from agentctl.errors import BadRequest, TooManyRequests, Unavailable
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ MAXIMUM_REQUESTS = 8
 
 DEVICE_SECONDS = 1_800.0
 """Maximum time for a user to enter a code."""
+
+MAXIMUM_NAME_LENGTH = 200
+"""Characters of the name of a user."""
 
 _SECRET_BYTES = 32
 
@@ -67,7 +71,8 @@ class SignInEnd(NamedTuple):
     """The response of the provider, with the secrets of the caller.
 
     Attributes:
-        issuer: `iss` of the response (RFC 9207); empty without it.
+        issuer: `iss` of the response; empty without it. A provider that announces it must send it
+            (RFC 9207 2.4).
         redirect_uri: the URL of the page, as at the start.
     """
 
@@ -154,8 +159,10 @@ class OidcClient:
             TooManyRequests: too many requests to the provider are under way.
             Unavailable: the provider does not respond.
         """
-        if end.issuer not in ("", self._settings.oidc_issuer):
-            raise BadRequest("The response is of another provider")
+        configuration = await self._read_configuration()
+        is_named = configuration.get("authorization_response_iss_parameter_supported") is True
+        if end.issuer != self._settings.oidc_issuer and (end.issuer or is_named):
+            raise BadRequest("The response is of another provider", hint="sign in again")
         fields = {
             "grant_type": "authorization_code",
             "code": end.code,
@@ -265,6 +272,7 @@ class OidcClient:
             claims = self._check_id_token(identity, nonce)
             names = (claims.get(each) for each in ("name", "preferred_username", "email"))
             name = next((each for each in names if isinstance(each, str) and each), "")
+            name = name[:MAXIMUM_NAME_LENGTH]
         kind = self._settings.oidc_token
         token, refresh_token = answer.get(kind), answer.get("refresh_token", "")
         if not _is_token(token):
@@ -366,7 +374,7 @@ def _find_end(token: str, answer: Mapping[str, Any]) -> float | None:
         end = jwt.decode(token, options={"verify_signature": False}).get("exp")
     except (jwt.PyJWTError, ValueError, RecursionError):
         end = None
-    if isinstance(end, int | float) and 0 < end < 2**40:
+    if isinstance(end, int | float) and 0 < end <= LAST_SECOND:
         return float(end)
     seconds = _read_number(answer.get("expires_in"), 0.0)
     return time.time() + seconds if seconds else None

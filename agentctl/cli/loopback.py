@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from types import TracebackType
 from urllib.parse import parse_qsl, urlsplit
 
@@ -14,7 +15,9 @@ PATH = "/callback"
 MAXIMUM_HEAD_BYTES = 16_384
 HEAD_SECONDS = 5.0
 MAXIMUM_CONNECTIONS = 64
-"""Bounds of the requests: browsers and other programs may connect, too."""
+"""Bounds of the requests and of connections at a time: other programs may connect, too."""
+
+_NOT_EXPECTED = ("404 Not Found", "This is not the response for the sign-in at the terminal.")
 
 _PAGE = """<!doctype html><meta charset="utf-8"><title>agentctl</title><p>{text}</p>"""
 
@@ -32,6 +35,7 @@ class LoopbackListener:
     def __init__(self, port: int) -> None:
         self._port = port
         self._connections = 0
+        self._state = b""
         self._fields: asyncio.Future[dict[str, str]] = asyncio.Future()
         self._outcome: asyncio.Future[str] = asyncio.Future()
 
@@ -62,12 +66,15 @@ class LoopbackListener:
     def redirect_uri(self) -> str:
         return f"http://127.0.0.1:{self._port}{PATH}"
 
-    async def wait(self, seconds: float) -> dict[str, str]:
-        """Return the fields of the first response.
+    async def wait(self, state: str, seconds: float) -> dict[str, str]:
+        """Return the fields of the first response with the `state` of the sign-in.
+
+        Other responses do not end the wait: any page or program may send one to a port.
 
         Raises:
             Unavailable: none arrives in time.
         """
+        self._state = state.encode()
         try:
             async with asyncio.timeout(seconds):
                 return await self._fields
@@ -80,12 +87,12 @@ class LoopbackListener:
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
         with contextlib.suppress(OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            status, text = "404 Not Found", "Not found."
+            status, text = _NOT_EXPECTED
             if self._connections <= MAXIMUM_CONNECTIONS:
                 async with asyncio.timeout(HEAD_SECONDS):
                     head = await reader.readuntil(b"\r\n\r\n")
                 fields = _parse_fields(head)
-                if fields is not None and not self._fields.done():
+                if self._is_expected(fields) and not self._fields.done():
                     self._fields.set_result(fields)
                     status, text = "200 OK", await self._outcome
             body = _PAGE.format(text=text).encode()
@@ -96,15 +103,21 @@ class LoopbackListener:
             )  # fmt: skip
             writer.write("\r\n".join((*lines, "", "")).encode() + body)
             await writer.drain()
+        self._connections -= 1
         writer.close()
 
+    def _is_expected(self, fields: dict[str, str]) -> bool:
+        given = fields.get("state", "").encode()
+        return bool(self._state) and secrets.compare_digest(given, self._state)
 
-def _parse_fields(head: bytes) -> dict[str, str] | None:
-    """Return the parameters of the redirect; None for another request, or one that is ambiguous."""
+
+def _parse_fields(head: bytes) -> dict[str, str]:
+    """Return the parameters of the redirect; none for another request, or one that is ambiguous."""
     method, _, rest = head.decode("latin-1").partition(" ")
-    target = urlsplit(rest.partition(" ")[0])
-    pairs = parse_qsl(target.query, keep_blank_values=True, max_num_fields=50)
+    try:
+        target = urlsplit(rest.partition(" ")[0])
+        pairs = parse_qsl(target.query, keep_blank_values=True, max_num_fields=50)
+    except ValueError:
+        return {}
     fields = dict(pairs)
-    if method != "GET" or target.path != PATH or len(fields) != len(pairs) or "state" not in fields:
-        return None
-    return fields
+    return fields if method == "GET" and target.path == PATH and len(fields) == len(pairs) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import httpx2
 import pytest
 
 from agentctl.cli.commands import login
+from agentctl.cli.loopback import MAXIMUM_CONNECTIONS, LoopbackListener
 from agentctl.errors import Unavailable, UsageError
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
@@ -163,17 +165,19 @@ def test_responses_of_other_pages_are_refused(
     demo: Demo, provider: Provider, environment: dict[str, str], home: Path
 ) -> None:
     provider.answers = {
-        "openid-configuration": [provider.configure()],
+        "openid-configuration": [
+            provider.configure(authorization_response_iss_parameter_supported=True)
+        ],
         "token": [refuse("invalid_grant")],
     }
     words = ("login", "--url", demo.url, "--issuer", provider.url, "--client-id", "cli")
     state = {"state": "STATE"}
     for fields, text in (
-        ({"state": "other", "code": "c"}, "the response in the browser is not for this sign-in"),
         ({**state, "error": "access_denied"}, "denied the request"),
         ({**state, "error": "<b>of its own</b>"}, "the provider gave no reason"),
         ({**state, "code": "c", "iss": "https://other.example"}, "is of another provider"),
-        ({**state, "code": "c"}, "expired, was revoked, or was used already"),
+        ({**state, "code": "c"}, "is of another provider"),
+        ({**state, "code": "c", "iss": provider.url}, "expired, was revoked, or was used already"),
     ):
         with start_agentctl(
             *words, "--no-open", env=environment, cwd=home, stderr=subprocess.PIPE, text=True
@@ -187,6 +191,8 @@ def test_responses_of_other_pages_are_refused(
             twice = f"{callback}?state=a&state=b&code=c"
             assert httpx2.get(twice).status_code == 404
             assert httpx2.post(callback, params=state).status_code == 404
+            for foreign in ({"code": "c"}, {"state": "", "code": "c"}, {"state": "é", "code": "c"}):
+                assert httpx2.get(callback, params=foreign).status_code == 404
             sent = {
                 name: value.replace("STATE", query["state"][0]) for name, value in fields.items()
             }
@@ -199,6 +205,35 @@ def test_responses_of_other_pages_are_refused(
             assert "of its own" not in rest
         with pytest.raises(httpx2.ConnectError):
             httpx2.get(callback)
+
+
+def test_other_requests_do_not_end_the_wait(caplog: pytest.LogCaptureFixture) -> None:
+    asyncio.run(_send_other_requests())
+    assert caplog.messages == []
+
+
+async def _send_other_requests() -> None:
+    async with LoopbackListener(0) as listener:
+        port = urlsplit(listener.redirect_uri).port
+
+        async def ask(target: str) -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"GET {target} HTTP/1.1\r\n\r\n".encode())
+            answer = await reader.read()
+            writer.close()
+            return answer
+
+        assert b"404" in await ask("/callback?state=&code=c")
+        waiting = asyncio.ensure_future(listener.wait("expected", 30))
+        await asyncio.sleep(0)
+        many = "&".join(f"a{number}=" for number in range(100))
+        for target in ("//[", f"/callback?{many}", "/callback?state=x&code=c", "/favicon.ico"):
+            assert b"404" in await asyncio.wait_for(ask(target), 5), target
+        for _ in range(MAXIMUM_CONNECTIONS):
+            assert b"404" in await ask("/")
+        last = asyncio.ensure_future(ask("/callback?state=expected&code=c"))
+        assert await waiting == {"state": "expected", "code": "c"}
+    assert b"You are signed in." in await last
 
 
 def test_browser_that_never_returns_is_a_timeout(

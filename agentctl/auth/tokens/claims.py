@@ -26,7 +26,8 @@ RawClaims = Mapping[str, Any]
 
 
 _MAXIMUM_AUDIENCES = 16
-_LAST_SECOND = 253_402_300_799
+
+LAST_SECOND = 253_402_300_799
 """23:59:59 on the last day of the year 9999, in seconds since the epoch."""
 
 _INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
@@ -163,7 +164,7 @@ def _read_time(members: RawClaims, name: str) -> float | None:
     value = members[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _invalid_claim(name, f"the token's {name} is not a number")
-    if not 0 <= value <= _LAST_SECOND:
+    if not 0 <= value <= LAST_SECOND:
         raise _invalid_claim(name, f"the token's {name} is not a time between 1970 and 9999")
     return value
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from agentctl.cli.options import ContextName, InsecureHttp, Url
 from agentctl.cli.parameters import flag, option
 from agentctl.cli.show.terminal import note
 from agentctl.cli.target import require_server
-from agentctl.errors import BadRequest, NotFound, Unauthenticated, UsageError
+from agentctl.errors import NotFound, Unauthenticated, UsageError
 
 if TYPE_CHECKING:
     from agentctl.auth.oidc import OidcClient, Tokens
@@ -136,9 +135,7 @@ async def _sign_in_with_browser(client: OidcClient, port: int, *, opens: bool) -
         if opens:
             # A browser in the foreground returns when the user closes it.
             threading.Thread(target=webbrowser.open, args=(started.url,), daemon=True).start()
-        fields = await listener.wait(SECONDS)
-        if not secrets.compare_digest(fields["state"].encode(), started.state.encode()):
-            raise BadRequest("The response in the browser is not for this sign-in")
+        fields = await listener.wait(started.state, SECONDS)
         if "code" not in fields:
             raise build_refusal(fields.get("error", ""))
         end = SignInEnd(
