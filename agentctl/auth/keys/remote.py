@@ -115,7 +115,7 @@ async def fetch_key_set(url: str, issuer: str = "") -> dict[str, Any]:
     Raises:
         FetchError: the key set cannot be fetched.
     """
-    async with _open_client() as client:
+    async with _open_client(url or issuer) as client:
         return await _fetch(client, url or await _discover(client, issuer))
 
 
@@ -125,7 +125,7 @@ async def fetch_configuration(issuer: str) -> dict[str, Any]:
     Raises:
         FetchError: it cannot be fetched, or is of another issuer.
     """
-    async with _open_client() as client:
+    async with _open_client(issuer) as client:
         return await _fetch_configuration(client, issuer)
 
 
@@ -139,7 +139,7 @@ async def post_form(
     """
     headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
     async with (
-        _open_client() as client,
+        _open_client(url) as client,
         client.stream("POST", url, data=dict(fields), headers=headers) as response,
     ):
         if response.status_code >= 400:
@@ -149,13 +149,16 @@ async def post_form(
 
 
 @asynccontextmanager
-async def _open_client() -> AsyncIterator[httpx2.AsyncClient]:
+async def _open_client(url: str) -> AsyncIterator[httpx2.AsyncClient]:
     import httpx2
 
+    host = urlsplit(url).netloc
+    # Never use a proxy for this machine: its traffic may be plain http with secrets.
+    mounts = {f"all://{host}": None} if is_loopback_host(urlsplit(url).hostname or "") else {}
     try:
         async with (
             asyncio.timeout(FETCH_SECONDS),
-            httpx2.AsyncClient(timeout=FETCH_SECONDS) as client,
+            httpx2.AsyncClient(timeout=FETCH_SECONDS, mounts=mounts) as client,
         ):
             yield client
     except (TimeoutError, httpx2.TimeoutException):
