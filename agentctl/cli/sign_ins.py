@@ -225,6 +225,10 @@ def changing_sign_in(server: str) -> Iterator[Callable[[SignIn], None]]:
     """
     path = _find_path(server)
     with _locked(path):
+        was_in_keyring = False
+        with suppress(InvalidConfiguration):  # A new sign-in replaces a damaged one.
+            before = describe_sign_in(server)
+            was_in_keyring = before is not None and before.kept_in == "keyring"
         try:
             with replacing_private_file(path) as write:
 
@@ -236,26 +240,32 @@ def changing_sign_in(server: str) -> Iterator[Callable[[SignIn], None]]:
                             lambda keyring: keyring.set_password(_SERVICE, server, secrets)
                         )
                     write(json.dumps(record, indent=2).encode())
+                    if was_in_keyring and sign_in.kept_in != "keyring":
+                        with suppress(Unavailable):  # A locked one is a reason for the change.
+                            _delete_from_keyring(server)
 
                 yield store
         except OSError as failure:
             raise _unusable(path, failure) from None
 
 
-def forget_sign_in(sign_in: SignIn) -> None:
-    """Delete a sign-in here.
+def forget_sign_in(server: str) -> SignIn | None:
+    """Delete the sign-in at a server here; return it with its last tokens, None without one.
 
     Raises:
-        InvalidConfiguration, Unavailable: as of `changing_sign_in`.
+        InvalidConfiguration, Unavailable: as of `find_sign_in` and `changing_sign_in`.
     """
-    path = _find_path(sign_in.server)
+    path = _find_path(server)
     with _locked(path):
+        if (sign_in := find_sign_in(server)) is None:
+            return None
         if sign_in.kept_in == "keyring":
-            _ask_keyring(lambda keyring: keyring.delete_password(_SERVICE, sign_in.server))
+            _delete_from_keyring(server)
         try:
-            path.unlink(missing_ok=True)
+            path.unlink()
         except OSError as failure:
             raise _unusable(path, failure) from None
+    return sign_in
 
 
 def build_client(
@@ -349,11 +359,17 @@ def _locked(path: Path) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise Unavailable("Another command changes the sign-in") from None
+                    raise Unavailable(
+                        "Another command changes the sign-in", hint="try again in a moment"
+                    ) from None
                 time.sleep(0.02)
         yield
     finally:
         os.close(lock)
+
+
+def _delete_from_keyring(server: str) -> None:
+    _ask_keyring(lambda keyring: keyring.delete_password(_SERVICE, server))
 
 
 def _ask_keyring(work: Callable[[Any], T]) -> T:

@@ -6,6 +6,8 @@ import asyncio
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -15,6 +17,7 @@ import pytest
 
 from agentctl.cli.commands import login
 from agentctl.cli.loopback import MAXIMUM_CONNECTIONS, LoopbackListener
+from agentctl.cli.sign_ins import SignIn, changing_sign_in, forget_sign_in
 from agentctl.errors import Unavailable, UsageError
 from tests.cli.conftest import Agentctl
 from tests.cli.demo import Demo
@@ -273,6 +276,24 @@ def test_place_that_cannot_be_written_is_named(
     assert "sign-ins" in ended.stderr
     assert "check who owns the file and its directory" in ended.stderr
     assert "ABCD-EFGH" not in ended.stderr
+
+
+def test_sign_out_waits_for_a_renewal(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
+    server = "http://127.0.0.1:9"
+    sign_in = SignIn(server, server, "cli", "access_token", "ada", "", "file", refresh_token="1")
+    with ThreadPoolExecutor() as threads:
+        with changing_sign_in(server) as store:
+            store(sign_in)
+        with changing_sign_in(server) as store:
+            ended = threads.submit(forget_sign_in, server)
+            with pytest.raises(TimeoutError):
+                ended.result(0.1)
+            store(replace(sign_in, refresh_token="2"))
+        forgotten = ended.result(60)
+    assert forgotten is not None
+    assert forgotten.refresh_token == "2"
+    assert forget_sign_in(server) is None
 
 
 def test_damaged_sign_in_is_named(agentctl: Agentctl, demo: Demo, home: Path) -> None:

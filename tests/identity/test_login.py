@@ -206,7 +206,9 @@ def test_tokens_are_in_the_keyring(
     run("logout")
     assert json.loads((home / "secrets.json").read_text()) == {}
     assert refresh(office, json.loads(secrets)["refresh_token"]) == 400
+    run("login")
     assert b"in the file" in run("login", "--insecure-storage").stderr
+    assert json.loads((home / "secrets.json").read_text()) == {}
 
 
 @pytest.fixture

@@ -15,10 +15,9 @@ async def logout(url: Url = None, context: ContextName = None) -> None:
     from agentctl.cli import sign_ins
 
     server = sign_ins.normalize_url(require_server(url, context))
-    sign_in = sign_ins.find_sign_in(server)
+    sign_in = sign_ins.forget_sign_in(server)
     if sign_in is None:
         raise NotFound(f"no sign-in is kept for {server}")
-    sign_ins.forget_sign_in(sign_in)
     note(f"deleted the tokens of {sign_in.user} for {server} from the {sign_in.kept_in}")
 
     if not sign_in.refresh_token:
