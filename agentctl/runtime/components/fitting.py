@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.models.call_fitting import CallFitter
 from agentctl.runtime.models.calls import ModelCall
 from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.tools.own_tools import OwnAction, build_tool
 from agentctl.runtime.transcript.context_window import (
     BYTES_PER_TOKEN,
     FULL,
@@ -26,7 +27,6 @@ from agentctl.runtime.transcript.events import Compacted
 from agentctl.runtime.transcript.history import complete_history, format_summary
 
 if TYPE_CHECKING:
-    from agentctl.records.components import ToolRecord
     from agentctl.runtime.components.configured import ConfiguredRunner
     from agentctl.runtime.models.attempts import PreparedModel
     from agentctl.runtime.transcript.conversation import Conversation
@@ -34,19 +34,15 @@ if TYPE_CHECKING:
 PAGE_CHARACTERS = 8_000
 """Characters of a result that one call of the reading tool returns."""
 
-_READ_TOOL: ToolRecord = {
-    "name": READ_RESULT,
-    "description": "Read a part of an earlier tool result that is left out of the conversation.",
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "number": {"type": "integer", "description": "Number of the result"},
-            "offset": {"type": "integer", "description": "First character to read, from 0"},
-        },
-        "required": ["number"],
-        "additionalProperties": False,
+_READ_TOOL = build_tool(
+    READ_RESULT,
+    "Read a part of an earlier tool result that is left out of the conversation.",
+    {
+        "number": {"type": "integer", "description": "Number of the result"},
+        "offset": {"type": "integer", "description": "First character to read, from 0"},
     },
-}
+    ["number"],
+)
 
 
 class ContextFitter:
@@ -169,7 +165,7 @@ class ContextFitter:
     def _offer_reading(self) -> None:
         if READ_RESULT not in self._conversation.actions:
             actions = self._conversation.actions
-            self._conversation.actions = {**actions, READ_RESULT: _ReadResult(self)}
+            self._conversation.actions = {**actions, READ_RESULT: _ReadResult(_READ_TOOL, self)}
 
     def _record(self, fitted: FittedMessages, window: int | None) -> None:
         """Let the answer record what its call leaves out, if the call before left out less."""
@@ -183,16 +179,10 @@ class ContextFitter:
 
 
 @dataclass(frozen=True, slots=True)
-class _ReadResult:
+class _ReadResult(OwnAction):
     """Read a part of a result by its number in the messages of the run."""
 
-    has_effects: ClassVar[bool] = False
-    idempotent: ClassVar[bool] = True
-
     fitter: ContextFitter
-
-    def record(self) -> ToolRecord:
-        return _READ_TOOL
 
     async def perform(
         self, arguments: Mapping[str, Any], conversation: Conversation

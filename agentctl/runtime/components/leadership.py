@@ -6,16 +6,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from agentctl.light_dataclass import dataclass
 from agentctl.records.items import DELEGATE, ROUTE
 from agentctl.records.text import replace_unstorable
 from agentctl.runtime.journal import MEMBER_PREFIX, JournaledCall, Parked
 from agentctl.runtime.pauses import CallOutcome, CallPause, Paused
+from agentctl.runtime.tools.own_tools import OwnAction, build_tool
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Team
@@ -33,18 +34,11 @@ MAXIMUM_SHARED_LENGTH = 16_000
 
 SET_SHARED_CONTEXT = "set_shared_context"
 
-_SHARED_CONTEXT_TOOL: ToolRecord = {
-    "name": SET_SHARED_CONTEXT,
-    "description": "Replace the text that every member of the team receives with its task.",
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "state": {"type": "string", "description": "The whole text; it replaces the last one"}
-        },
-        "required": ["state"],
-        "additionalProperties": False,
-    },
-}
+_SHARED_CONTEXT_TOOL = build_tool(
+    SET_SHARED_CONTEXT,
+    "Replace the text that every member of the team receives with its task.",
+    {"state": {"type": "string", "description": "The whole text; it replaces the last one"}},
+)
 
 _DUTIES = {
     "coordinate": "You lead a team. Give tasks to its members where that helps, and answer the "
@@ -78,19 +72,7 @@ def delegation_tools(team: Team) -> list[ToolRecord]:
     else:
         name = ROUTE
         description = "Pass the user's message to the member who answers it for the team."
-    return [
-        {
-            "name": name,
-            "description": description,
-            "parameters": {
-                "type": "object",
-                "properties": properties,
-                "required": list(properties),
-                "additionalProperties": False,
-            },
-        },
-        *shared,
-    ]
+    return [build_tool(name, description, properties), *shared]
 
 
 def build_leader_instructions(
@@ -211,17 +193,8 @@ async def _run_member(
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class _SetSharedContext:
+class _SetSharedContext(OwnAction):
     """Replace the text that every member receives with its task, in this run and in later ones."""
-
-    has_effects: ClassVar[bool] = False
-    idempotent: ClassVar[bool] = True
-
-    tool: ToolRecord
-
-    def record(self) -> ToolRecord:
-        return self.tool
 
     async def perform(
         self, arguments: Mapping[str, Any], conversation: Conversation
@@ -237,17 +210,10 @@ class _SetSharedContext:
 
 
 @dataclass(frozen=True, slots=True)
-class _MemberAction(ABC):
+class _MemberAction(OwnAction):
     """A delegation tool: runs the member that the leader names."""
 
-    has_effects: ClassVar[bool] = False
-    idempotent: ClassVar[bool] = True
-
-    tool: ToolRecord
     members: Mapping[str, Component]
-
-    def record(self) -> ToolRecord:
-        return self.tool
 
     async def perform(
         self, arguments: Mapping[str, Any], conversation: Conversation

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from agentctl.errors import InvalidConfiguration, TooLarge, ValidationFailed
-from agentctl.light_dataclass import dataclass
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.validation import check_json, find_json_problem
 from agentctl.runtime.json_schema import is_usable_schema
 from agentctl.runtime.pauses import CallOutcome
 from agentctl.runtime.schema_checks import check_request_schemas, find_schema_problem
 from agentctl.runtime.tools.functions import TOOL_NAME
+from agentctl.runtime.tools.own_tools import OwnAction
 
 if TYPE_CHECKING:
     from agentctl.records.components import ToolRecord
@@ -44,17 +44,11 @@ _KEYS = ("name", "description", "parameters")
 _HINT = 'write {"name": "open_file", "description": "…", "parameters": {"type": "object", …}}'
 
 
-@dataclass(frozen=True, slots=True)
-class ExternalAction:
+class ExternalAction(OwnAction):
     """An external tool as an action of a model. Its rule keeps this process from performing it."""
 
     has_effects: ClassVar[bool] = True
     idempotent: ClassVar[bool] = False
-
-    tool: ToolRecord
-
-    def record(self) -> ToolRecord:
-        return self.tool
 
     async def perform(
         self, arguments: Mapping[str, Any], conversation: Conversation

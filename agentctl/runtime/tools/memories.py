@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from agentctl.errors import AgentctlError, QuotaExceeded, ValidationFailed
 from agentctl.light_dataclass import dataclass
 from agentctl.runtime.pauses import CallOutcome
+from agentctl.runtime.tools.own_tools import OwnAction, build_tool
 from agentctl.runtime.transcript.conversation import Action
 
 if TYPE_CHECKING:
@@ -45,17 +46,12 @@ _NAMES = {"string": "a text", "array": "a list of texts"}
 
 
 @dataclass(frozen=True, slots=True)
-class _MemoryAction:
+class _MemoryAction(OwnAction):
     """A memory tool. Its arguments are texts, and a list of texts for topics."""
 
     has_effects: ClassVar[bool] = True
-    idempotent: ClassVar[bool] = True
 
-    tool: ToolRecord
     execute: _Call
-
-    def record(self) -> ToolRecord:
-        return self.tool
 
     async def perform(
         self, arguments: Mapping[str, Any], conversation: Conversation
@@ -113,15 +109,15 @@ _TOPICS = {"type": "array", "items": {"type": "string"}, "description": "Topics 
 _QUERY = {"type": "string", "description": "Words to look for"}
 _ID = {"type": "string", "description": "Id of the memory"}
 
-_TOOLS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...], _Call], ...] = (
-    ("remember", "Remember a fact about the user for later conversations.",
-     {"memory": _MEMORY, "topics": _TOPICS}, ("memory",), _remember),
-    ("recall", "Look up facts that were remembered about the user.",
-     {"query": _QUERY}, ("query",), _recall),
-    ("update_memory", "Replace the text of a memory that is no longer right.",
-     {"memory_id": _ID, "memory": _MEMORY}, ("memory_id", "memory"), _update),
-    ("forget", "Delete a memory, for example because the user asks for it.",
-     {"memory_id": _ID}, ("memory_id",), _forget),
+_TOOLS: tuple[tuple[ToolRecord, _Call], ...] = (
+    (build_tool("remember", "Remember a fact about the user for later conversations.",
+                {"memory": _MEMORY, "topics": _TOPICS}, ["memory"]), _remember),
+    (build_tool("recall", "Look up facts that were remembered about the user.",
+                {"query": _QUERY}), _recall),
+    (build_tool("update_memory", "Replace the text of a memory that is no longer right.",
+                {"memory_id": _ID, "memory": _MEMORY}), _update),
+    (build_tool("forget", "Delete a memory, for example because the user asks for it.",
+                {"memory_id": _ID}), _forget),
 )  # fmt: skip
 
 
@@ -129,17 +125,7 @@ def build_memory_actions(memory: config.Memory) -> list[Action]:
     """Return the memory tools of a component, none unless its mode is `tool`."""
     if memory.mode != "tool":
         return []
-    actions: list[Action] = []
-    for name, description, properties, required, call in _TOOLS:
-        parameters = {
-            "type": "object",
-            "properties": properties,
-            "required": list(required),
-            "additionalProperties": False,
-        }
-        tool: ToolRecord = {"name": name, "description": description, "parameters": parameters}
-        actions.append(_MemoryAction(tool, call))
-    return actions
+    return [_MemoryAction(tool, call) for tool, call in _TOOLS]
 
 
 async def add_memories(memory: config.Memory, conversation: Conversation) -> None:
