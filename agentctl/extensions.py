@@ -112,7 +112,7 @@ class Extension(NamedTuple):
             they need is not installed.
         adapt_operations: receives the `server.routing.Operation` list and `settings`, and returns
             the operations to serve; None: the same.
-        build_face: receives `settings`, and returns a `server.faces.Face`; None: there is none.
+        build_face: receives `settings`, and returns a `server.routing.Face`; None: there is none.
         find_route: receives `settings`, a method and a decoded path, and returns the `AddedRoute`
             or the `FaceRoute` of the request; None: it adds no such route.
         adapt_server: receives a `remote.connection.Connection` and the object of its `/info`, and

@@ -19,7 +19,7 @@ from agentctl.server.state import AppState
 
 if TYPE_CHECKING:
     from agentctl.config.settings import Settings
-    from agentctl.server.faces import Face
+    from agentctl.server.routing import Face
 
 
 class _Application(Starlette):

@@ -1,4 +1,4 @@
-"""The route class of every operation, and the dispatcher of requests.
+"""The route class of every operation, the dispatcher of requests, and faces.
 
 The server is a Starlette application with its own router. FastAPI only makes the OpenAPI
 document, in `openapi/document.py`, from the declarations of the operations (docs/decisions/0009).
@@ -7,14 +7,19 @@ A request passes, in this order: the match of its decoded path and method, the p
 matched operation, the parameters, the body, and the operation. So it is refused as 401, 403, 404,
 422, in this order (docs/contract.md "Errors"), and no parameter is read before the caller is
 authorized. There are no redirects, and an unknown path is a 404.
+
+Faces are interfaces of other systems, served inside of the authentication, before the router. A
+face adds no operation and no scope. Each of its requests is one of an operation, with the policy,
+the audit entry and the cancel of that operation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from inspect import Parameter, getdoc
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -23,7 +28,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentctl.auth import policy
 from agentctl.auth.explain.checks import CHECKS
+from agentctl.auth.principal import Principal
 from agentctl.errors import (
+    AgentctlError,
     BadRequest,
     InvalidToken,
     Unauthenticated,
@@ -37,12 +44,12 @@ from agentctl.records.audit import AUTHENTICATE
 from agentctl.records.kinds import KINDS
 from agentctl.records.log_context import add_log_context
 from agentctl.records.routes import Route as Place
-from agentctl.records.routes import RouteTable, has_encoded_slash
+from agentctl.records.routes import RouteMatch, RouteTable, has_encoded_slash
 from agentctl.records.times import now
 from agentctl.server.answers import revalidate
 from agentctl.server.authentication import send_error_response
 from agentctl.server.requests import Adapt, BodyFields, Parameters
-from agentctl.server.state import CALLER_KEY, Call
+from agentctl.server.state import CALLER_KEY, ERROR_RESPONSE_KEY, Call
 from agentctl.service.audit_log import EntryCounter
 from agentctl.store.repositories.audit import AuditRow
 
@@ -297,3 +304,84 @@ def path_below_root(scope: Scope) -> str:
     path, root = cast(str, scope["path"]), cast(str, scope.get("root_path", ""))
     below = path.removeprefix(root)
     return below if below == "" or below.startswith("/") else path
+
+
+class MatchedRoute(NamedTuple):
+    """The route of a request, for the log."""
+
+    operation: str
+
+
+def match_route(call: Call, table: RouteTable) -> tuple[RouteMatch, Principal]:
+    """Return the route of a request, and its caller.
+
+    Raises:
+        AgentctlError: no route serves the request, the caller is not identified, or a parameter of
+            the path is not valid.
+    """
+    caller, path = call.caller, path_below_root(call.scope)
+    match = policy.find_operation(table, call.method, path, caller.failure)
+    call.scope["route"] = MatchedRoute(match.operation)
+    if caller.principal is None:
+        raise caller.failure or Unauthenticated()
+    policy.check_path_params(match.path_params)
+    return match, caller.principal
+
+
+class Face:
+    """The base of faces.
+
+    Attributes:
+        build_error: builds the responses of errors below the paths of the face; None for those of
+            all other paths.
+    """
+
+    build_error: Callable[[AgentctlError], Response] | None = None
+
+    def serves(self, path: str) -> bool:
+        """Return True for a path, decoded and below `root_path`, that the face serves."""
+        raise NotImplementedError
+
+    async def respond(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to a request of an identified or unknown caller, whose errors are sent by others.
+
+        Raises:
+            AgentctlError: the request is refused, or failed.
+        """
+        raise NotImplementedError
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve while the block is active. It can be entered once."""
+        yield
+
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        """Return an application that serves the face, and all other paths with `app`."""
+
+        async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+            if not self._is_request(scope):
+                await app(scope, receive, send)
+                return
+
+            async def execute() -> None:
+                scope[CALLER_KEY].count_request()
+                await self.respond(scope, receive, send)
+
+            await respond(execute, scope, receive, send)
+
+        return dispatch
+
+    def wrap_errors(self, app: ASGIApp) -> ASGIApp:
+        """Return an application around all others whose errors on the face have its form."""
+        if self.build_error is None:
+            return app
+
+        async def set_error_response(scope: Scope, receive: Receive, send: Send) -> None:
+            if self._is_request(scope):
+                scope[ERROR_RESPONSE_KEY] = self.build_error
+            await app(scope, receive, send)
+
+        return set_error_response
+
+    def _is_request(self, scope: Scope) -> bool:
+        return scope["type"] == "http" and self.serves(path_below_root(scope))

@@ -32,8 +32,8 @@ from agentctl.records.log_context import add_log_context
 from agentctl.records.routes import operation_ids
 from agentctl.runs.states import CLIENT_DISCONNECTED
 from agentctl.server.answers import EventStreamResponse, wait_for_first_events
-from agentctl.server.faces import Face, match_route
 from agentctl.server.requests import read_json_body
+from agentctl.server.routing import Face, match_route
 from agentctl.server.state import Call
 from agentctl.work.tasks import read_after_change
 

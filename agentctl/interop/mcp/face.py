@@ -29,8 +29,7 @@ from agentctl.interop.mcp.tools import RunTool, build_tools, check_arguments, is
 from agentctl.records.log_context import add_log_context
 from agentctl.runtime.mcp.library import IS_FIRST
 from agentctl.server.answers import json_response
-from agentctl.server.faces import Face, MatchedRoute
-from agentctl.server.routing import path_below_root
+from agentctl.server.routing import Face, MatchedRoute, path_below_root
 from agentctl.server.state import ERROR_RESPONSE_KEY, Call
 
 

@@ -31,8 +31,8 @@ from agentctl.interop.openai.turns import SESSION_HEADER, Requested, Turn, conti
 from agentctl.records.ids import is_component_id, is_session_id
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
-from agentctl.server.faces import Face, match_route
 from agentctl.server.requests import read_json_body
+from agentctl.server.routing import Face, match_route
 from agentctl.server.state import Call
 
 PREFIX = "/v1"
