@@ -232,7 +232,7 @@ class PersonalDataOperations(OperationFamily):
                 db_id=entry.id, engine="postgres", bytes=None, vacuumed=False, log_emptied=False,
                 seconds=0.0,
             )  # fmt: skip
-        from agentctl.store.sqlite.rewrite import VACUUM_BYTES, rewrite_file
+        from agentctl.store.sqlite.thread import VACUUM_BYTES, rewrite_file
 
         maximum = {"auto": VACUUM_BYTES, "always": None, "never": -1}[erasure.vacuum]
         done = await rewrite_file(sqlite_path(entry.url), maximum)

@@ -49,8 +49,7 @@ USES: dict[str, tuple[str, ...]] = {
     "calls of apsw and asyncpg, on the connections of the parts": (
         "store.copying.postgres", "store.copying.sqlite",
         "store.postgres.inspect", "store.sqlite.backup_folder", "store.sqlite.file",
-        "store.sqlite.inspect", "store.sqlite.restore", "store.sqlite.rewrite",
-        "store.sqlite.schema",
+        "store.sqlite.inspect", "store.sqlite.restore", "store.sqlite.schema",
     ),
     "classes of exceptions, and the errors that follow": (
         "remote.failures", "store.postgres.failures",
@@ -64,7 +63,7 @@ USES: dict[str, tuple[str, ...]] = {
         "work.child_processes", "work.event_loop", "work.origins", "work.started_work",
         "work.unstopped",
     ),
-    "signals of a program": ("cli.request_options", "store.sqlite.backup_process"),
+    "signals of a program": ("cli.request_options", "store.sqlite.backup"),
     "a lock of a file by one call of flock": (
         "auth.keys.files", "cli.contexts", "cli.sign_ins", "runs.workers.process",
     ),

@@ -23,8 +23,7 @@ from agentctl.config.settings import Database
 from agentctl.store.database import Steps, unit
 from agentctl.store.databases import open_sqlite
 from agentctl.store.repositories import runs, sessions
-from agentctl.store.sqlite.backup import back_up
-from agentctl.store.sqlite.backup_process import back_up_in_child
+from agentctl.store.sqlite.backup import back_up, back_up_in_child
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import EVERYONE
 from tests.store.rows import a_run, a_session, an_end

@@ -16,9 +16,8 @@ from agentctl.config.databases import sqlite_path
 from agentctl.config.settings import Database, Settings
 from agentctl.config.upkeep import Backup as BackupTable
 from agentctl.records.times import format_span
-from agentctl.store.sqlite.backup import read_creation_time
+from agentctl.store.sqlite.backup import back_up_in_child, read_creation_time
 from agentctl.store.sqlite.backup_folder import BackupFolder, StoredBackup
-from agentctl.store.sqlite.backup_process import back_up_in_child
 from agentctl.store.sqlite.file import get_file_size, get_wal_path
 from agentctl.store.threads import call_in_thread
 

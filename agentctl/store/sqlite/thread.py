@@ -1,17 +1,19 @@
-"""Long work on a SQLite file, on a thread with a separate connection."""
+"""Long work on a SQLite file, such as its rewrite, on a thread with a separate connection."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import apsw
 
 from agentctl.store.sqlite.connection import connect_reader, connect_writer, to_public_error
-from agentctl.store.sqlite.file import add_path
+from agentctl.store.sqlite.file import add_path, get_file_size
 from agentctl.store.threads import call_in_thread
 from agentctl.work.event_loop import retrieve_exception
 
@@ -22,6 +24,12 @@ ShouldStop = Callable[[], bool]
 
 STEPS = 10_000
 """SQLite instructions between two checks of `ShouldStop`: far less than a millisecond."""
+
+VACUUM_BYTES = 100_000_000
+"""The largest file that is rewritten without a request: writers wait for about a second."""
+
+LOG_SECONDS = 5.0
+"""Maximum time until no reader needs the write-ahead log."""
 
 
 async def run_on_thread(
@@ -60,3 +68,41 @@ async def run_on_thread(
         raise add_path(to_public_error(error, str(path)), path) from None
     except apsw.Error as error:
         raise to_public_error(error, str(path)) from None
+
+
+class Rewrite(NamedTuple):
+    """The end of a rewrite: the size of the file, the steps that were done, and its duration."""
+
+    bytes: int
+    vacuumed: bool
+    log_emptied: bool
+    seconds: float
+
+
+async def rewrite_file(path: Path, maximum: int | None) -> Rewrite:
+    """Rewrite a file and empty its write-ahead log. Readers continue, writers wait.
+
+    The unused parts of pages may have deleted text: `secure_delete` overwrites deleted rows, but
+    not the copies that earlier updates and splits of pages have left. VACUUM writes every page
+    again, and an emptied write-ahead log has none of the old ones (docs/decisions/0120).
+
+    Args:
+        maximum: only empty the log of a file with more bytes than that; None for any file.
+
+    Raises:
+        Unavailable: the disk is full, or another process holds the lock.
+    """
+
+    def work(connection: apsw.Connection, should_stop: ShouldStop) -> Rewrite:
+        began = time.monotonic()
+        vacuumed = maximum is None or get_file_size(path) <= maximum
+        if vacuumed:
+            connection.execute("VACUUM")
+        log_emptied, end = False, time.monotonic() + LOG_SECONDS
+        while not log_emptied and time.monotonic() < end and not should_stop():
+            with contextlib.suppress(apsw.BusyError):
+                connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                log_emptied = True
+        return Rewrite(get_file_size(path), vacuumed, log_emptied, time.monotonic() - began)
+
+    return await run_on_thread(path, work, writes=True)
