@@ -1,21 +1,28 @@
-"""The routes below `/v1`, whose requests become runs of agents and teams (docs/decisions/0062)."""
+"""The routes below `/v1`, whose requests become runs of agents and teams (docs/decisions/0062).
+
+An id of a component is the id of its model. Agents and teams share no id (`config.checks`).
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
+import orjson
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from agentctl.auth.policy import authorize, required_scopes
 from agentctl.auth.principal import Principal
+from agentctl.config.settings import Settings
+from agentctl.errors import Forbidden
 from agentctl.interface.requests import RunRequest
 from agentctl.interop.openai.calls import CallNotFound
 from agentctl.interop.openai.chat import ChatCompletion
-from agentctl.interop.openai.failures import RefusedParameter, build_error_response
+from agentctl.interop.openai.failures import ModelNotFound, RefusedParameter, build_error_response
 from agentctl.interop.openai.messages import NAME
-from agentctl.interop.openai.models import find_model, get_model, list_models
 from agentctl.interop.openai.parameters import OpenAIParameters
 from agentctl.interop.openai.responses import ModelResponse
 from agentctl.interop.openai.settings import TABLE, OpenAI
@@ -31,6 +38,7 @@ from agentctl.interop.openai.turns import SESSION_HEADER, Requested, Turn, conti
 from agentctl.records.ids import is_component_id, is_session_id
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
+from agentctl.server.answers import BytesResponse
 from agentctl.server.requests import read_json_body
 from agentctl.server.routing import Face, match_route
 from agentctl.server.state import Call
@@ -44,6 +52,8 @@ conversation, which becomes that of the session."""
 IGNORED_HEADER = "X-Ignored-Parameters"
 
 Interface = type[ChatCompletion] | type[ModelResponse]
+
+_KINDS: tuple[ComponentKind, ...] = ("agent", "team")
 
 
 class OpenAIFace(Face):
@@ -149,6 +159,69 @@ def _get_header(call: Call, name: str) -> str | None:
     if len(values) > 1:
         raise RefusedParameter(f"The header field {name} is given more than once", None)
     return values[0] if values else None
+
+
+async def list_models(call: Call, principal: Principal) -> Response:
+    """Respond with the models that a caller may run, agents first, in the configured order."""
+    settings = call.caller.app_state.settings
+    models = [
+        _format_model(settings, model)
+        for kind, model in _iter_models(settings)
+        if _may_run(principal, kind, model)
+    ]
+    return BytesResponse(orjson.dumps({"object": "list", "data": models}))
+
+
+async def get_model(call: Call, principal: Principal, model: str) -> Response:
+    """Respond with one model; errors as those of `find_model`."""
+    settings = call.caller.app_state.settings
+    find_model(settings, principal, model)
+    return BytesResponse(orjson.dumps(_format_model(settings, model)))
+
+
+def find_model(settings: Settings, principal: Principal, model: str) -> ComponentKind:
+    """Return the kind of the component that a caller wants to run.
+
+    Raises:
+        Forbidden: the caller may not run a component with this id, whether it exists or not.
+        ModelNotFound: there is no such agent and no such team.
+    """
+    kind = next((kind for kind, known in _iter_models(settings) if known == model), None)
+    possible = _KINDS if kind is None else (kind,)
+    if not any(_may_run(principal, one, model) for one in possible):
+        scopes = [
+            scope
+            for one in _KINDS
+            for scope in required_scopes(
+                operation_ids(one).create_run, {KINDS[one].id_field: model}
+            )
+        ]
+        raise Forbidden(
+            f"Insufficient scopes for this model: one of {', '.join(scopes)} is required"
+            + principal.unread_note,
+            required_scopes=tuple(scopes),
+        )
+    if kind is None:
+        raise ModelNotFound
+    return kind
+
+
+def _iter_models(settings: Settings) -> Iterator[tuple[ComponentKind, str]]:
+    yield from (("agent", agent.id) for agent in settings.agents)
+    yield from (("team", team.id) for team in settings.teams)
+
+
+def _may_run(principal: Principal, kind: ComponentKind, model: str) -> bool:
+    try:
+        authorize(principal, operation_ids(kind).create_run, {KINDS[kind].id_field: model})
+    except Forbidden:
+        return False
+    return True
+
+
+def _format_model(settings: Settings, model: str) -> dict[str, Any]:
+    # The configuration has no time at which a component was created.
+    return {"id": model, "object": "model", "created": 0, "owned_by": settings.server.id}
 
 
 _ENDPOINTS: dict[str, Callable[..., Awaitable[Response]]] = {
