@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
-from agentctl.interop.mcp.discovery import build_challenge, build_metadata, list_scopes
+from agentctl.interop.mcp.face import build_challenge, build_metadata, list_scopes
 from agentctl.runtime.mcp.library import IS_FIRST
 from agentctl.server import create_app
 from tests.deployment import Deploy

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON
-from agentctl.interop.mcp.progress import INTERVAL_SECONDS
+from agentctl.interop.mcp.client import INTERVAL_SECONDS
 from agentctl.runs.life.engine import CLIENT_DISCONNECTED
 from agentctl.runtime.mcp.library import IS_FIRST, ProtocolError
 from tests.conditions import wait_for

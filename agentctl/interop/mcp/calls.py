@@ -14,8 +14,7 @@ import orjson
 from agentctl.errors import AgentctlError, TooManyRequests, ValidationFailed
 from agentctl.interface.requests import CancelRequest, ResumeRequest, RunRequest, StreamEvent
 from agentctl.interface.requests.approvals import ContinueRequest
-from agentctl.interop.mcp.client import Client, Result, build_result
-from agentctl.interop.mcp.progress import CallProgress
+from agentctl.interop.mcp.client import CallProgress, Client, Result, build_result
 from agentctl.interop.mcp.questions import PausedRun, read_answer, reject
 from agentctl.interop.mcp.tools import Arguments, RunTool
 from agentctl.records.events import LAST_NAMES, EventKind, find_event_kind

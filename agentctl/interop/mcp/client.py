@@ -1,20 +1,31 @@
-"""The interface between the servers for versions of the protocol and the calls of tools."""
+"""The client of a call, as the servers for both protocols describe it, and its progress."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from typing import Any
 
-from agentctl.interop.mcp.progress import Report
+from agentctl.interface.requests import StreamEvent
 from agentctl.interop.mcp.questions import Question
 from agentctl.light_dataclass import dataclass
+from agentctl.records.events import TEXT_KINDS, EventKind, parse_event
 from agentctl.server.state import Call
 
 Result = dict[str, Any]
 """The result of a call as JSON of the protocol."""
+
+INTERVAL_SECONDS = 1.0
+"""Least number of seconds between two notifications of a call."""
+
+IDLE_SECONDS = 5.0
+"""Seconds without an event after which the last message is sent again."""
+
+Report = Callable[[int, str], Awaitable[None]]
+"""Sends a notification: its number, from 1, and its message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +78,66 @@ def build_result(
     if ids is not None:
         result["structuredContent"] = {"content": text, **ids}
     return result
+
+
+class CallProgress:
+    """The progress of the run of one call: at most one notification a second, each with a message.
+
+    `report` is None if the client wants none.
+    """
+
+    def __init__(self, report: Report | None) -> None:
+        self._report = report
+        self._text = "started"
+        self._changed = asyncio.Event()
+        self._characters = 0
+
+    def read(self, event: StreamEvent, run_id: str) -> None:
+        """Note an event of the run, or of a member."""
+        if self._report is None:
+            return
+        read = parse_event(event.name, event.data)
+        own = read.run_id == run_id
+        match read.kind:
+            case EventKind.TOOL_CALL_STARTED:
+                self.note(f"calls {read.tool.get('tool_name')}")
+            case EventKind.STARTED if not own:
+                self.note(f"{read.component_name} started")
+            case EventKind.COMPLETED if not own:
+                self.note(f"{read.component_name} completed")
+            case EventKind.STEP_STARTED | EventKind.PROGRESS:
+                self.note(read.describe() or "")
+            case EventKind.CONTINUED:
+                self.note("continued")
+            case kind if kind in TEXT_KINDS:
+                self._characters += len(read.text)
+                self.note(f"{self._characters} characters")
+
+    def note(self, text: str) -> None:
+        """Set the message of the next notification."""
+        self._text = text
+        self._changed.set()
+
+    @contextlib.asynccontextmanager
+    async def reporting(self) -> AsyncIterator[None]:
+        """Send notifications while the block is active."""
+        if self._report is None:
+            yield
+            return
+        task = asyncio.create_task(self._send_all(self._report), name="mcp progress")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _send_all(self, report: Report) -> None:
+        number = 0
+        self._changed.set()
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), IDLE_SECONDS)
+            self._changed.clear()
+            number += 1
+            await report(number, self._text)
+            await asyncio.sleep(INTERVAL_SECONDS)

@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import orjson
 from starlette.responses import Response
@@ -21,19 +21,10 @@ from starlette.types import Send
 
 import agentctl
 from agentctl.config.settings import Settings
-from agentctl.errors import AgentctlError, NotFound, ValidationFailed
+from agentctl.errors import AgentctlError, BadRequest, NotFound, ValidationFailed
 from agentctl.interface.requests.approvals import ContinueRequest
 from agentctl.interop.mcp.calls import CANCEL_REASON, SESSION_REASON, cancel_runs
 from agentctl.interop.mcp.client import CallTool, Client, ListTools, NoSuchTool
-from agentctl.interop.mcp.messages import (
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
-    JsonObject,
-    Message,
-    build_error,
-    build_response,
-    read_message,
-)
 from agentctl.interop.mcp.questions import Question, read_answer, reject
 from agentctl.interop.mcp.tools import INSTRUCTIONS
 from agentctl.light_dataclass import dataclass
@@ -50,7 +41,6 @@ _PREFIX_LENGTH = 24
 
 _FORM = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-)([aq])([0-9a-f]{32})")
 
-
 VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """The versions of the protocol, oldest first."""
 
@@ -62,6 +52,13 @@ _STREAM_HEADERS = [
     (b"cache-control", b"no-store, no-transform"),
     (b"x-accel-buffering", b"no"),
 ]
+
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+SERVER_ERROR = -32000
+
+JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,3 +324,57 @@ async def _take_answer(call: Call, question_id: str, result: JsonObject | None) 
             await continue_run(ContinueRequest((decision,)))
     except AgentctlError:
         raise NotFound("The question is not open") from None
+
+
+class Message(NamedTuple):
+    """A message of a client.
+
+    Attributes:
+        id: None for a notification.
+        method: empty for the answer to a question.
+        result: the result of an answer; None if the client could not answer.
+    """
+
+    id: int | str | None
+    method: str
+    params: JsonObject
+    result: JsonObject | None = None
+
+
+def read_message(body: object) -> Message:
+    """Return the message in a body; BadRequest if it is not one message of JSON-RPC 2.0."""
+    if isinstance(body, dict) and body.get("jsonrpc") == "2.0":
+        found, method = body.get("id"), body.get("method", "")
+        params, result = body.get("params", {}), body.get("result")
+        has_id = isinstance(found, int | str) and not isinstance(found, bool)
+        if isinstance(method, str) and isinstance(params, dict):
+            if method and (has_id or "id" not in body):
+                return Message(found, method, params)
+            if has_id and not method and ("error" in body or isinstance(result, dict)):
+                return Message(found, "", {}, result)
+    raise BadRequest("The body must be one JSON-RPC message")
+
+
+def build_response(request_id: int | str, result: JsonObject) -> JsonObject:
+    """Return the response to a request."""
+    return {"jsonrpc": "2.0", "id": request_id, "result": result}
+
+
+def build_error(request_id: int | str | None, code: int, text: str) -> JsonObject:
+    """Return the error of a request; without an id that of a body."""
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": text}}
+
+
+def build_error_response(discovery: str, error: AgentctlError) -> Response:
+    """Return the HTTP response of an error on the endpoint.
+
+    `discovery` has parameters of challenges; empty without an identity provider.
+    """
+    code = INVALID_REQUEST if isinstance(error, BadRequest) else SERVER_ERROR
+    body = build_error(None, code, error.detail)
+    body["error"]["data"] = error.body()
+    headers = error.headers()
+    challenge = headers.get("WWW-Authenticate")
+    if challenge is not None:
+        headers["WWW-Authenticate"] = f"{challenge}{discovery}"
+    return json_response(body, error.status, headers)
