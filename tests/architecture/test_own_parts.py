@@ -41,7 +41,7 @@ USES: dict[str, tuple[str, ...]] = {
     ),
     "parts of URLs and of query strings, by urllib": (
         "auth.explain.suggestions", "cli.commands.api", "config.checks", "config.databases",
-        "config.extras", "interop.agentos.database.file", "interop.agentos.server.operation",
+        "config.extras", "interop.agentos.database.source", "interop.agentos.server.operation",
         "remote.address", "remote.connection", "runtime.models.provider", "service.audit_log",
         "service.authorization", "admin.doctor.components", "admin.doctor.databases",
         "store.repositories.personal_data",
@@ -75,7 +75,7 @@ USES: dict[str, tuple[str, ...]] = {
     ),
     "the names and texts of a standard in messages, explanations and fields": (
         "auth.explain.checks", "config.settings", "errors", "interop.agui.events",
-        "interop.mcp.discovery", "runtime.json_schema", "server.authentication",
+        "interop.mcp.face", "runtime.json_schema", "server.authentication",
         "store.repositories.events",
     ),
     "own formats, which no library reads": (

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import orjson
 
-from agentctl.interop.agentos.server.bodies import MAXIMUM_BYTES, MAXIMUM_ENTRY_BYTES, BuiltBodies
+from agentctl.interop.agentos.server.operation import (
+    MAXIMUM_BYTES,
+    MAXIMUM_ENTRY_BYTES,
+    BuiltBodies,
+)
 
 
 def test_body_of_a_known_document_is_built_once() -> None:

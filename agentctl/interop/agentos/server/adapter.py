@@ -12,9 +12,8 @@ from agentctl.interface.operations import OPERATIONS
 from agentctl.interop.agentos.routes import AGENTOS_ROUTES
 from agentctl.interop.agentos.server import system_endpoints
 from agentctl.interop.agentos.server.approval_endpoints import ApprovalEndpoints
-from agentctl.interop.agentos.server.bodies import BuiltBodies
 from agentctl.interop.agentos.server.directory import Directory
-from agentctl.interop.agentos.server.operation import AdaptedOperation
+from agentctl.interop.agentos.server.operation import AdaptedOperation, BuiltBodies
 from agentctl.interop.agentos.server.run_endpoints import RunEndpoints
 from agentctl.interop.agentos.server.session_endpoints import SessionEndpoints
 from agentctl.records.kinds import KINDS

@@ -12,8 +12,7 @@ from agentctl.errors import Conflict, ValidationFailed
 from agentctl.interface.declarations import Path, Query
 from agentctl.interface.requests import Page, PageNumber, UserId
 from agentctl.interface.requests.approvals import ApprovalFilter
-from agentctl.interop.agentos.server.bodies import Endpoints
-from agentctl.interop.agentos.server.operation import build_page, list_rows
+from agentctl.interop.agentos.server.operation import Endpoints, build_page, list_rows
 from agentctl.interop.agentos.server.pauses import (
     read_ruling,
     write_approval_type,

@@ -27,8 +27,13 @@ from agentctl.interface.requests import (
     SessionRunsQuery,
     SortOrder,
 )
-from agentctl.interop.agentos.server.bodies import Endpoints
-from agentctl.interop.agentos.server.operation import Seconds, build_page, list_rows, read_repeated
+from agentctl.interop.agentos.server.operation import (
+    Endpoints,
+    Seconds,
+    build_page,
+    list_rows,
+    read_repeated,
+)
 from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
 from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
 from agentctl.interop.agentos.values import write_counters
