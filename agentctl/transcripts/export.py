@@ -1,15 +1,166 @@
-"""The export of a session with all its runs, in parts: memory has a page of runs at a time."""
+"""The export of a session with all its runs: JSON, or a transcript as Markdown.
+
+The parts are built one at a time: memory has a page of runs. The content of Markdown, which
+`-o markdown` prints as well, is that of the drawn transcript, with whole ids and answers as the
+component wrote them.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+import re
+from collections.abc import AsyncGenerator, Iterable, Iterator
 
 from agentctl.interface.requests import SessionLocator, SessionRunsQuery
+from agentctl.records.items import Item
+from agentctl.records.kinds import Record
+from agentctl.records.phase import describe_run
 from agentctl.records.sessions import ExportFormat
-from agentctl.transcripts.markdown import format_run, format_session
+from agentctl.records.times import format_elapsed
+from agentctl.transcripts.model import (
+    DrawnCall,
+    DrawnMember,
+    DrawnRun,
+    clean_line,
+    clean_text,
+    count_characters,
+    parse_time,
+)
 from agentctl.transcripts.runs import SessionReads, SessionRuns
-from agentctl.transcripts.texts import Look
+from agentctl.transcripts.texts import (
+    SESSION_OBJECTS,
+    TRACE_URL,
+    Look,
+    count_session_tokens,
+    cut_text,
+    describe_causes,
+    describe_objects,
+    describe_origin,
+    describe_session,
+    format_day,
+    format_length,
+    format_time,
+    format_tokens,
+    get_look,
+)
+
+_EMPTY_LINES = re.compile("\n{3,}")
+_BACKTICKS = re.compile("`+")
+
+
+def format_session(session: Record, shown: str) -> str:
+    """Return the head of a session as Markdown; `shown` describes the runs that follow."""
+    name, facts = describe_session(session)
+    lines = [f"# {name}", "", " · ".join([*facts, shown, *count_session_tokens(session)]), ""]
+    lines += [f"- {label}: {value}" for label, value in describe_objects(session, SESSION_OBJECTS)]
+    return "\n".join(lines).rstrip() + "\n\n"
+
+
+def format_run(run: DrawnRun, look: Look, number: int | None = None) -> str:
+    """Return a top-level run as Markdown, with an empty line at its end."""
+    record = run.record
+    moment = parse_time(record.get("created_at"))
+    when = f", {format_day(moment, look)} {format_time(moment, look)}" if moment else ""
+    prefix = "" if number is None else f"{number}. "
+    user = clean_line(record.get("user_id") or "user")
+    origin = describe_origin(record)
+    repeats = f", {origin.kind} of {origin.run_id} {origin.place}" if origin is not None else ""
+    named = f"Run `{clean_line(record.get('run_id'))}`{repeats}"
+    lines = [f"## {prefix}{user}{when}", "", named, ""]
+    lines += [f"> {line}".rstrip() for line in cut_text(run.input, look.full).splitlines()]
+    lines += ["", f"**{run.component}** {' · '.join(_facts(run))}", ""]
+    lines += _format_items(run.items, look, 0)
+    lines += _format_end(run)
+    text = "\n".join(lines).rstrip() + "\n\n"
+    return _EMPTY_LINES.sub("\n\n", text)
+
+
+def _facts(run: DrawnRun) -> Iterator[str]:
+    phase = describe_run(run.record)
+    yield f"{get_look(phase).glyph} {clean_line(phase['words'])}"
+    error = run.record.get("error") or {}
+    if error.get("code"):
+        yield clean_line(error["code"])
+    if phase["warning"]:
+        yield f"! {phase['warning']}"
+    if (seconds := run.seconds) is not None:
+        yield format_elapsed(seconds)
+    if tokens := format_tokens(run, split=True):
+        yield tokens
+
+
+def _format_items(items: Iterable[Item | DrawnMember], look: Look, level: int) -> Iterator[str]:
+    space = "  " * level
+    for item in items:
+        if isinstance(item, DrawnMember):
+            yield from _format_member(item, look, level)
+        elif item["type"] == "text":
+            text = cut_text(clean_text(item["text"]), look.full, count_characters(item))
+            yield from _indent(["", *text.rstrip().splitlines(), ""], space)
+        elif item["type"] == "tool_call":
+            yield from _indent(_format_tool(DrawnCall.of(item), look), space)
+        elif item["type"] in ("compacted", "notice"):
+            yield from _indent(["", f"*{clean_line(item['text'])}*", ""], space)
+        elif look.full and item["type"] in ("thinking", "prompt"):
+            title = clean_line(item.get("role") or "Thinking")
+            text = clean_text(item["text"])
+            yield from _indent(["", f"{title}:", "", *_fence(text), ""], space)
+
+
+def _format_tool(call: DrawnCall, look: Look) -> Iterator[str]:
+    duration = "" if call.seconds is None else f" · {format_elapsed(call.seconds)}"
+    duration = "" if call.outcome == "waiting" else duration
+    decision = f" · {call.decision}" if call.decision else ""
+    head = f"- {_code(f'{call.name}({call.arguments})')} {call.outcome}{duration}{decision}"
+    result = call.result
+    if look.full:
+        yield head
+        yield from _indent(["", *_fence(result), ""] if result else [], "  ")
+    elif not look.shows(result):
+        yield f"{head} · {format_length(result, call.characters)}"
+    else:
+        yield f"{head}: {_code(clean_line(result))}" if result else head
+
+
+def _format_member(member: DrawnMember, look: Look, level: int) -> Iterator[str]:
+    run = member.run
+    label = f"{member.label} · " if member.label else ""
+    task = f": {member.task}" if member.task else ""
+    space = "  " * level
+    yield f"{space}- {label}**{run.component}**{task} ({' · '.join(_facts(run))})"
+    if look.opens(run):
+        yield from _format_items(run.items, look, level + 1)
+        yield from _indent(_format_end(run), space + "  ")
+
+
+def _format_end(run: DrawnRun) -> Iterator[str]:
+    error = run.record.get("error") or {}
+    if error:
+        yield from ("", f"Error: {clean_line(error.get('detail') or '')}")
+        for cause, place in describe_causes(run):
+            yield from ("", f"Cause: {_code(cause)} at {_code(place)}")
+    if run.record.get(TRACE_URL):
+        yield from ("", f"Trace: <{clean_line(run.record[TRACE_URL])}>")
+    phase = describe_run({**run.record, "error": None})
+    if phase["sentence"]:
+        reason = run.record.get("cancel_reason")
+        said = f' Reason: "{clean_line(reason)}"' if reason else ""
+        yield from ("", f"*{clean_line(phase['sentence'])}.{said}*")
+
+
+def _code(text: str) -> str:
+    delimiter = "`" * (1 + max(map(len, _BACKTICKS.findall(text)), default=0))
+    space = " " if "`" in text else ""
+    return f"{delimiter}{space}{text}{space}{delimiter}"
+
+
+def _fence(text: str) -> list[str]:
+    delimiter = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(text)), default=0))
+    return [delimiter, *text.splitlines(), delimiter]
+
+
+def _indent(lines: Iterable[str], space: str) -> Iterator[str]:
+    return (f"{space}{line}".rstrip() for line in lines)
 
 
 def export_session(

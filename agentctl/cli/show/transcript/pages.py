@@ -18,7 +18,7 @@ from agentctl.cli.show.terminal import note
 from agentctl.errors import AgentctlError, UsageError
 from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import Record
-from agentctl.transcripts import markdown
+from agentctl.transcripts.export import format_run, format_session
 from agentctl.transcripts.model import DrawnRun
 from agentctl.transcripts.runs import CausesReader, SessionRuns
 from agentctl.transcripts.texts import TRACE_URL, Look, describe_details
@@ -157,10 +157,10 @@ class MarkdownPage:
         self._write = write
 
     def print_session(self, session: Record, shown: str) -> None:
-        self._write(markdown.format_session(session, shown))
+        self._write(format_session(session, shown))
 
     def print_run(self, run: DrawnRun, number: int | None = None) -> None:
-        self._write(markdown.format_run(run, self._look, number))
+        self._write(format_run(run, self._look, number))
 
     def print_details(self, run: Record) -> None:
         lines = [f"- {label}: {value}\n" for label, value in describe_details(run)]
