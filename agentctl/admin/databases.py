@@ -1,4 +1,4 @@
-"""The work of `agentctl db`: status, migration, integrity check and backup of a database.
+"""The work of `agentctl db`: status, migration, upgrade, integrity check and backup of a database.
 
 Only the local command line uses this module: it works on files and servers directly and asks no
 policy. Checks read snapshots, so they change nothing and block no writer.
@@ -13,16 +13,20 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from agentctl import errors
 from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.config.databases import display_url, is_sqlite_url, sqlite_path
-from agentctl.config.settings import Database
+from agentctl.config.settings import Database, Settings
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.light_dataclass import dataclass
+from agentctl.runs.workers.liveness import WorkerMonitor
+from agentctl.store.databases import Databases
 from agentctl.store.migrating import get_engine, read_sizes, read_unbounded, read_version
-from agentctl.store.repositories import integrity
+from agentctl.store.repositories import integrity, workers
 from agentctl.store.schema import (
     MIGRATE_COMMAND,
     SCHEMA_VERSION,
+    TEXT_ROWS_SINCE,
     Migration,
     StoredVersion,
     check_newer,
@@ -34,6 +38,7 @@ from agentctl.store.schema import (
 )
 from agentctl.store.sqlite.backup import ReportCopyProgress
 from agentctl.store.sqlite.backup import back_up as copy
+from agentctl.store.versions import exclude_earlier_programs
 
 DatabaseState = Literal[
     "ok", "missing", "old", "ahead", "new", "moved", "incomplete", "unavailable"
@@ -267,3 +272,42 @@ def format_restore_command(entry: Database, file: Path) -> str:
     """Return the `pg_restore` command that restores a copy into an empty database."""
     words = ["pg_restore", "--exit-on-error", "--single-transaction", "--no-owner"]
     return shlex.join([*words, f"--dbname={entry.url}", str(file)])
+
+
+async def check_servers(settings: Settings) -> None:
+    """Check that no server of an earlier release is at work.
+
+    Raises:
+        Conflict: there is one.
+        Unavailable, SchemaMismatch: the system database cannot be used.
+    """
+    databases = Databases(settings, create=False)
+    try:
+        deaths = await WorkerMonitor(databases).check_all()
+        rows = await databases.system.read(workers.list_workers())
+    finally:
+        await databases.close()
+    old = [
+        f"pid {row.pid} on {row.host}"
+        for row in rows
+        if (row.schema_version or 0) < TEXT_ROWS_SINCE and deaths.get(row.worker_id) is None
+    ]
+    if old:
+        raise errors.Conflict(
+            "Servers of an earlier version work with the database",
+            cause=", ".join(old),
+            hint="replace them by servers of this version, then repeat the command",
+        )
+
+
+async def finish_upgrade(settings: Settings, database_id: str) -> None:
+    """Exclude programs of earlier releases from a migrated database; see `check_servers`.
+
+    From then on rows may have forms that only the programs of this schema read, see
+    `schema.FINISH_UPGRADE` (docs/decisions/0125).
+    """
+    databases = Databases(settings, create=False)
+    try:
+        await databases[database_id].write(exclude_earlier_programs())
+    finally:
+        await databases.close()

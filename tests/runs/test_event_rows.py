@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentctl import errors
-from agentctl.admin.finish_upgrade import check_servers, finish_upgrade
+from agentctl.admin.databases import check_servers, finish_upgrade
 from agentctl.interface.requests import StreamEvent
 from agentctl.records.events import EVENT_NAMES, EventKind
 from agentctl.records.kinds import KINDS

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentctl import errors
-from agentctl.admin.doctor.backups import check_backups
+from agentctl.admin.doctor.databases import check_backups
 from agentctl.config.settings import Database, Settings
 from agentctl.config.upkeep import Backup
 from agentctl.runs.jobs.backups import BackupSchedule

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agentctl import errors
-from agentctl.admin.doctor.budgets import check_budgets
+from agentctl.admin.doctor.runs import check_budgets
 from agentctl.auth.principal import Principal
 from agentctl.config import load_settings
 from agentctl.config.upkeep import Budget

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from agentctl.admin.runs_doctor.tool_calls import UnreadableMessages, close_calls, find_open_calls
+from agentctl.admin.runs_doctor.find import UnreadableMessages, close_calls, find_open_calls
 from agentctl.runtime.models.conversion import to_model_messages
 from agentctl.store.repositories.integrity import StoredMessages
 

@@ -7,16 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from agentctl.admin.doctor import (
-    budgets,
-    components,
-    configuration,
-    databases,
-    keys,
-    runs,
-    webhooks,
-)
-from agentctl.admin.doctor.backups import check_backups
+from agentctl.admin.doctor import components, configuration, databases, keys, runs, webhooks
 from agentctl.admin.doctor.finding import Finding, from_failure, wrong
 from agentctl.admin.doctor.production import check_production
 from agentctl.admin.search_index import check_index
@@ -75,10 +66,10 @@ def list_steps(
             yield DoctorStep(f"search in {entry.id}", indexed)
     if settings.backup.every:
         scheduled = settings
-        yield _sync_step("backups", lambda: check_backups(scheduled))
+        yield _sync_step("backups", lambda: databases.check_backups(scheduled))
     yield DoctorStep("runs", partial(_check_runs, settings))
     if settings.budgets:
-        yield DoctorStep("budgets", partial(budgets.check_budgets, settings))
+        yield DoctorStep("budgets", partial(runs.check_budgets, settings))
     if settings.webhooks:
         yield DoctorStep("webhooks", partial(_check_webhooks, settings))
     if production:

@@ -134,7 +134,7 @@ def _check_backups(settings: Settings, backups: Path | None) -> Iterator[Finding
     folder = BACKUPS if backups is None else backups
     for entry in settings.databases:
         if settings.backup.includes(entry.id):
-            continue  # `backups.check_backups` checks them
+            continue  # `databases.check_backups` checks them
         if not is_sqlite_url(entry.url):
             text = f"backups of {entry.id} are those of its PostgreSQL, which are not checked here"
             yield note(_CHECK, text, f"agentctl db backup --db {entry.id} FILE prints a command")

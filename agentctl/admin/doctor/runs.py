@@ -1,26 +1,31 @@
-"""Check runs, workers and jobs.
+"""Check runs, workers, jobs and budgets.
 
 Runs and workers: the number of problems of each kind that `runs doctor` finds. Jobs: no database
 has the times at which they ran. The lease shows a sweep of the last seconds, and work that is left
 although it was due shows a job that is late. Backups and webhooks have own checks.
+
+Budgets: prices that are not known.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
-from agentctl.config.settings import Settings
+from agentctl.config.settings import Agent, Settings, Team
+from agentctl.config.upkeep import Budget
 from agentctl.errors import AgentctlError
 from agentctl.records.times import DAY, now
+from agentctl.runs.life.prices import Prices
 
 if TYPE_CHECKING:
     from agentctl.admin.runs_doctor.find import ProblemKind
     from agentctl.service.hosting import Hosting
 
-_CHECK = "runs"
+_CHECK, _BUDGETS = "runs", "budgets"
 
 LATE_SECONDS = 300
 """Time after which work that was due is late. Rows may be deleted a day later, because a process
@@ -92,3 +97,32 @@ async def check_jobs(hosting: Hosting) -> Finding:
     find = wrong if sweeper else note
     remedy = "the log of a server names the reason: agentctl.runs" if sweeper else "agentctl serve"
     return find("jobs", f"{what}, but {', '.join(late)}", remedy)
+
+
+async def check_budgets(settings: Settings) -> list[Finding]:
+    """Check the budgets of the configuration."""
+    prices, findings = Prices(settings), list[Finding]()
+    for budget in settings.budgets:
+        if budget.cost is None:
+            continue
+        for model in dict.fromkeys(_list_models(settings, budget)):
+            if await prices.is_known(model):
+                continue
+            if budget.unknown == "refuse":
+                text = f"{budget.id} refuses runs of the model {model}, whose price is not known"
+                findings.append(wrong(_BUDGETS, text, f"set price of the model {model}"))
+            else:
+                text = f"{budget.id} does not count the model {model}, whose price is not known"
+                findings.append(note(_BUDGETS, text, f"set price of the model {model}"))
+    count = len(settings.budgets)
+    return findings or [ok(_BUDGETS, "1 budget" if count == 1 else f"{count} budgets")]
+
+
+def _list_models(settings: Settings, budget: Budget) -> Iterator[str]:
+    """Yield the models of the components that count for a budget."""
+    fallbacks = {model.id: model.fallbacks for model in settings.models}
+    components: tuple[Agent | Team, ...] = (*settings.agents, *settings.teams)
+    for component in components:
+        if component.model and budget.component in ("", component.id):
+            yield component.model
+            yield from fallbacks[component.model]

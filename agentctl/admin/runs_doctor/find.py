@@ -3,24 +3,29 @@
 Only the local command line uses this module: it reads the databases directly and asks no policy,
 because access to the files is the authority (docs/contract.md "Local mode"). The scan of the runs
 comes before the check of the workers: a worker has its row before its first run has one.
+
+Model providers reject a history with a tool call without a result. A run that stops closes its
+calls; `close_calls` closes those of rows that another program wrote.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+
+import orjson
 
 from agentctl import errors
-from agentctl.admin.runs_doctor.tool_calls import UnreadableMessages, find_open_calls
 from agentctl.light_dataclass import dataclass
 from agentctl.records.times import now
 from agentctl.runs.states import is_final
 from agentctl.runs.workers.liveness import DEAD_AFTER_SECONDS, WorkerDeath
+from agentctl.runtime.transcript.history import CANCELLED_RESULT
 from agentctl.service.hosting import Hosting
 from agentctl.store.database import Database
 from agentctl.store.repositories import integrity, queue, run_reads, workers
-from agentctl.store.repositories.integrity import ScannedRun
+from agentctl.store.repositories.integrity import ScannedRun, StoredMessages
 from agentctl.store.repositories.workers import WorkerRow
 
 PAGE_SIZE = 500
@@ -313,3 +318,86 @@ def _build_problem(
     kind: ProblemKind, db_id: str, run: ScannedRun, text: str, remedy: str | None
 ) -> Problem:
     return Problem(kind, db_id, run.run_id, run.session_id, run.owner, text, remedy)
+
+
+class UnreadableMessages(Exception):
+    """The text is not a JSON array of messages."""
+
+
+class OpenCall(NamedTuple):
+    """A call without a result: the index after the results of its message, its id and tool."""
+
+    at: int
+    id: str
+    name: str
+
+
+def find_open_calls(messages: str) -> list[OpenCall]:
+    """Return the calls in a JSON array of messages without a result in a later message.
+
+    Raises:
+        UnreadableMessages: the text is not a JSON array of messages.
+    """
+    return _find_open(_parse(messages))
+
+
+def close_calls(stored: StoredMessages, now: int) -> StoredMessages:
+    """Return the messages with the result "cancelled" for every open call.
+
+    Args:
+        now: seconds since the epoch.
+    """
+    entries = _parse(stored.messages or "[]")
+    open_now = _find_open(entries)
+    for call in reversed(open_now):
+        entry = {
+            "role": "tool",
+            "content": CANCELLED_RESULT,
+            "created_at": now,
+            "tool_call_id": call.id,
+            "tool_name": call.name,
+        }
+        entries.insert(call.at, entry)
+    messages, ids = orjson.dumps(entries).decode(), {call.id for call in open_now}
+    if stored.tools is None:
+        return StoredMessages(messages, None)
+    tools = _parse(stored.tools)
+    for entry in tools:
+        if entry.get("tool_call_id") in ids and entry.get("tool_call_error") is None:
+            entry.update(tool_call_error=True, result=CANCELLED_RESULT)
+    return StoredMessages(messages, orjson.dumps(tools).decode())
+
+
+def _find_open(entries: list[dict[str, Any]]) -> list[OpenCall]:
+    pending: dict[str, OpenCall] = {}
+    never_answered: list[OpenCall] = []
+    for index, entry in enumerate(entries):
+        if entry.get("role") == "tool":
+            pending.pop(str(entry.get("tool_call_id")), None)
+        at = index + 1
+        while at < len(entries) and entries[at].get("role") == "tool":
+            at += 1
+        for call in entry.get("tool_calls") or ():
+            opened = OpenCall(at, str(call["id"]), str(call.get("name")))
+            # The model creates the ids; a repeated id is a new call.
+            earlier = pending.get(opened.id)
+            if earlier is not None and earlier.at != at:
+                never_answered.append(earlier)
+            pending[opened.id] = opened
+    return sorted([*never_answered, *pending.values()], key=lambda call: call.at)
+
+
+def _parse(text: str) -> list[dict[str, Any]]:
+    try:
+        entries = orjson.loads(text)
+    except ValueError:
+        raise UnreadableMessages from None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UnreadableMessages
+    for entry in entries:
+        calls = entry.get("tool_calls") or []
+        if not isinstance(calls, list) or not all(
+            isinstance(call, dict) and "id" in call for call in calls
+        ):
+            raise UnreadableMessages
+    return entries

@@ -12,8 +12,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 
 from agentctl import errors
-from agentctl.admin.runs_doctor.find import Problem
-from agentctl.admin.runs_doctor.tool_calls import UnreadableMessages, close_calls, find_open_calls
+from agentctl.admin.runs_doctor.find import (
+    Problem,
+    UnreadableMessages,
+    close_calls,
+    find_open_calls,
+)
 from agentctl.records.runs import RunState
 from agentctl.records.times import now, whole_seconds
 from agentctl.runs.states import is_final

@@ -145,7 +145,7 @@ async def _migrate(
 
 
 async def _finish(settings: Settings, entries: Sequence[Database]) -> None:
-    from agentctl.admin.finish_upgrade import check_servers, finish_upgrade
+    from agentctl.admin.databases import check_servers, finish_upgrade
     from agentctl.store.schema import TEXT_ROWS_SINCE
 
     await check_servers(settings)
