@@ -1,47 +1,334 @@
 """The endpoints of the HTTP interface (docs/contract.md "Routes").
 
 The endpoint of an operation follows from its declaration in `agentctl.interface.operations`, unless
-`_ENDPOINTS` has another one: for event streams, headers and other statuses.
+`_ENDPOINTS` has another one: for event streams, headers, defaults and other statuses. The first
+argument of those of runs is the kind of component.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from agentctl.interface.declarations import Declaration
-from agentctl.interface.operations import OPERATIONS
-from agentctl.records.kinds import KINDS
-from agentctl.server.answers import document_response, no_content_response
+from agentctl.errors import BadRequest, TooLarge, UnsupportedMediaType, ValidationFailed
+from agentctl.interface.declarations import Declaration, Header, Query
+from agentctl.interface.operations import OPERATIONS, Form, SessionId
+from agentctl.interface.operations.runs import ComponentId, RunId
+from agentctl.interface.requests import (
+    BEFORE_FIRST_EVENT,
+    DEFAULT_LOCATOR,
+    MAXIMUM_EVENT_NUMBER,
+    ExplainRequest,
+    OfSession,
+    ResumeRequest,
+    RunRequest,
+    SessionLocator,
+    StreamEvent,
+)
+from agentctl.interface.requests.approvals import IdempotencyKey
+from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
+from agentctl.records.document import Document, build_document
+from agentctl.records.ids import IDEMPOTENCY_KEY
+from agentctl.records.kinds import KINDS, ComponentKind
+from agentctl.records.runs import RunRecord
+from agentctl.records.sessions import ExportFormat
+from agentctl.runs.follow.follow import stream_items
+from agentctl.server.answers import (
+    BytesResponse,
+    EventStreamResponse,
+    KnownTags,
+    cancel_on_disconnect,
+    document_response,
+    no_content_response,
+    versioned_response,
+    wait_for_first_events,
+)
 from agentctl.server.openapi.responses import (
     CONTINUE_RESPONSES,
     EVENT_STREAM_RESPONSES,
     EXPORT_RESPONSES,
+    EXPORT_TYPES,
     NOT_READY_RESPONSES,
     REPEAT_RESPONSES,
     RUN_RESPONSES,
 )
-from agentctl.server.requests import ADAPTERS, BODIES
-from agentctl.server.routes import console, documents, runs
+from agentctl.server.requests import ADAPTERS, BODIES, build_continue_request, build_run_request
+from agentctl.server.routes import console
 from agentctl.server.routing import Endpoint, Operation, Responses
 from agentctl.server.state import Call
 
+T = TypeVar("T")
+
+LastEventIndex = Annotated[
+    int | None,
+    Query(
+        "Number of the last received event; without it the stream starts at the first event",
+        ge=BEFORE_FIRST_EVENT,
+        le=MAXIMUM_EVENT_NUMBER,
+    ),
+]
+LastEventId = Annotated[
+    int | None,
+    Header(
+        "The same as `last_event_index`, as browsers send it",
+        alias="Last-Event-ID",
+        ge=BEFORE_FIRST_EVENT,
+        le=MAXIMUM_EVENT_NUMBER,
+    ),
+]
+EventsView = Annotated[
+    Literal["events", "items"],
+    Query("`items` has, instead of the events, the changes of the items that they cause"),
+]
+StartKey = Annotated[
+    str | None,
+    Header(
+        "A unique name of this request; a repeated request with the same key returns the same run",
+        alias="Idempotency-Key",
+        pattern=IDEMPOTENCY_KEY,
+    ),
+]
+
+
+async def create_run(
+    kind: ComponentKind, call: Call, component_id: ComponentId, idempotency_key: StartKey = None
+) -> Response:
+    """Handle `POST /agents/{agent_id}/runs` and the same of the other kinds."""
+    operations = call.operations
+    operations.require_component(kind, component_id)
+    body = await BODIES["create_run"].read(call)
+    request = build_run_request(RunRequest, body, idempotency_key)
+    return await _respond_to_start(
+        call,
+        body,
+        lambda: operations.stream_run_portions(kind, component_id, request),
+        lambda: operations.create_run(kind, component_id, request),
+    )
+
+
+async def _respond_to_start(
+    call: Call,
+    body: Mapping[str, Any],
+    stream: Callable[[], AsyncGenerator[list[StreamEvent]]],
+    start: Callable[[], Coroutine[Any, Any, Document[RunRecord]]],
+) -> Response:
+    """Start a run, and return its events or its record."""
+    if body.get("stream", True):
+        events = stream()
+        return EventStreamResponse(await wait_for_first_events(call.receive, events), events)
+    run = await cancel_on_disconnect(call.receive, start())
+    goes_on = body.get("background", False) or run.value["status"] in ("PENDING", "RUNNING")
+    return document_response(run, 202 if goes_on else 200)
+
+
+async def continue_run(
+    kind: ComponentKind,
+    call: Call,
+    component_id: ComponentId,
+    run_id: RunId,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/continue` and the same of the other kinds."""
+    operations = call.operations
+    body = await _read_body("continue_run", call, kind, component_id, run_id)
+    request = build_continue_request(body, idempotency_key)
+    goes_on = await operations.begin_continuation(kind, component_id, run_id, request)
+    if goes_on is not None and body.get("stream", True):
+        return EventStreamResponse(None, operations.follow_continuation(goes_on))
+    run = await operations.read_continuation(kind, component_id, run_id, request, goes_on)
+    return document_response(run, 202 if goes_on is not None and request.background else 200)
+
+
+async def retry_run(
+    kind: ComponentKind,
+    call: Call,
+    component_id: ComponentId,
+    run_id: RunId,
+    idempotency_key: StartKey = None,
+) -> Response:
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/retry` and the same of the other kinds."""
+    operations = call.operations
+    body = await _read_body("retry_run", call, kind, component_id, run_id)
+    request = build_run_request(RetryRequest, body, idempotency_key)
+    return await _respond_to_start(
+        call,
+        body,
+        lambda: operations.stream_retry_portions(kind, component_id, run_id, request),
+        lambda: operations.retry_run(kind, component_id, run_id, request),
+    )
+
+
+async def fork_run(
+    kind: ComponentKind,
+    call: Call,
+    component_id: ComponentId,
+    run_id: RunId,
+    idempotency_key: StartKey = None,
+) -> Response:
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/fork` and the same of the other kinds."""
+    operations = call.operations
+    body = await _read_body("fork_run", call, kind, component_id, run_id)
+    request = build_run_request(ForkRequest, body, idempotency_key)
+    return await _respond_to_start(
+        call,
+        body,
+        lambda: operations.stream_fork_portions(kind, component_id, run_id, request),
+        lambda: operations.fork_run(kind, component_id, run_id, request),
+    )
+
+
+async def resume_run(
+    kind: ComponentKind,
+    call: Call,
+    component_id: ComponentId,
+    run_id: RunId,
+    last_event_index: LastEventIndex = None,
+    session_id: Annotated[
+        str | None, Query("Session of the run; required unless the caller is an administrator")
+    ] = None,
+    last_event_id: LastEventId = None,
+    view: EventsView = "events",
+) -> Response:
+    """Handle `POST /agents/{agent_id}/runs/{run_id}/resume` and the same of the other kinds."""
+    operations = call.operations
+    body = await _read_body("resume_run", call, kind, component_id, run_id, session_id)
+    indexes = {last_event_index, last_event_id, body.get("last_event_index")}
+    sessions = {session_id, body.get("session_id")}
+    after = _single_value("last_event_index", indexes)
+    request = _build_resume(_single_value("session_id", sessions), after, view)
+    events = await operations.open_resumed_stream(kind, component_id, run_id, request)
+    return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
+
+
+async def follow_run(
+    kind: ComponentKind,
+    call: Call,
+    component_id: ComponentId,
+    run_id: RunId,
+    last_event_index: LastEventIndex = None,
+    session_id: OfSession = None,
+    last_event_id: LastEventId = None,
+    view: EventsView = "events",
+) -> Response:
+    """Handle `GET /agents/{agent_id}/runs/{run_id}/events` and the same of the other kinds."""
+    after = _single_value("last_event_index", {last_event_index, last_event_id})
+    request = _build_resume(session_id, after, view)
+    events = await call.operations.open_followed_stream(kind, component_id, run_id, request)
+    return EventStreamResponse(None, events if view == "events" else stream_items(events, after))
+
+
+def _build_resume(session_id: str | None, after: int | None, view: str) -> ResumeRequest:
+    if after is None or view == "items":  # items are built from all events of a run
+        after = BEFORE_FIRST_EVENT
+    return ResumeRequest(session_id, after)
+
+
+async def _read_body(
+    name: str,
+    call: Call,
+    kind: ComponentKind,
+    component_id: str,
+    run_id: str,
+    session_id: str | None = None,
+) -> dict[str, Any]:
+    """Return the body of a request about a run. A run that is not found is a 404 before a 422."""
+    try:
+        return await BODIES[name].read(call)
+    except (BadRequest, TooLarge, UnsupportedMediaType):
+        await call.operations.require_run(kind, component_id, run_id, session_id)
+        raise
+
+
+def _single_value(name: str, values: set[T | None]) -> T | None:
+    """Return the only value that is not None."""
+    first, *others = values - {None} or {None}
+    if others:
+        raise ValidationFailed(f"{name} is given with different values")
+    return first
+
+
+async def get_api(call: Call) -> Response:
+    """Name the service; redirect browsers to the console."""
+    if console.is_console_enabled(call) and console.prefers_html(call):
+        return console.redirect_to_console()
+    return document_response(await call.operations.get_api())
+
+
+async def get_readiness(call: Call) -> Response:
+    """Return the readiness, with the state of the keys; 503 if the instance is not ready."""
+    readiness = await call.operations.get_readiness()
+    verifier = call.caller.app_state.verifier
+    if verifier is not None and verifier.problem is not None:
+        checks = {**readiness.value["checks"], "keys": "stale"}
+        readiness = build_document({**readiness.value, "checks": checks})
+    if readiness.value["status"] == "ready":
+        return document_response(readiness)
+    return BytesResponse(readiness.raw, 503, headers={"Retry-After": "1"})
+
+
+async def explain_auth(call: Call, request: ExplainRequest) -> Response:
+    """Explain an access decision, by default about the token of the request itself."""
+    if request.token is None:
+        token = call.headers.get("authorization", "").partition(" ")[2] or None
+        request = replace(request, token=token)
+    return document_response(await call.operations.explain_auth(request))
+
+
+async def get_session_by_id(
+    call: Call,
+    session_id: SessionId,
+    where: SessionLocator = DEFAULT_LOCATOR,
+    *,
+    view: Form = "full",
+) -> Response:
+    """Return a session with its version as the entity tag; read its history only if it changed."""
+    if view == "summary":
+        return document_response(
+            await call.operations.get_session_by_id(session_id, where, view=view)
+        )
+    known = KnownTags(call.scope["headers"])
+    version, document = await call.operations.get_changed_session(session_id, where, known)
+    response = BytesResponse(b"") if document is None else document_response(document)
+    return versioned_response(response, version)
+
+
+async def export_session(
+    call: Call,
+    session_id: SessionId,
+    where: SessionLocator = DEFAULT_LOCATOR,
+    *,
+    format: Annotated[ExportFormat, Query("Format of the file")] = "jsonl",
+) -> Response:
+    """Send a session in parts, as fast as the client reads them."""
+    parts = call.operations.export_session(session_id, where, format=format)
+    first = await anext(parts)  # an error of the operation is a status
+
+    async def send_all() -> AsyncIterator[bytes]:
+        yield first
+        async for part in parts:
+            yield part
+
+    return StreamingResponse(send_all(), media_type=EXPORT_TYPES[format])
+
+
 _ENDPOINTS: dict[str, Endpoint] = {
-    "get_api": documents.get_api,
-    "get_readiness": documents.get_readiness,
-    "explain_auth": documents.explain_auth,
-    "create_run": runs.create_run,
-    "continue_run": runs.continue_run,
-    "retry_run": runs.retry_run,
-    "fork_run": runs.fork_run,
-    "resume_run": runs.resume_run,
-    "follow_run": runs.follow_run,
-    "get_session_by_id": documents.get_session_by_id,
-    "export_session": documents.export_session,
+    "get_api": get_api,
+    "get_readiness": get_readiness,
+    "explain_auth": explain_auth,
+    "create_run": create_run,
+    "continue_run": continue_run,
+    "retry_run": retry_run,
+    "fork_run": fork_run,
+    "resume_run": resume_run,
+    "follow_run": follow_run,
+    "get_session_by_id": get_session_by_id,
+    "export_session": export_session,
 }
-"""Endpoints by the name of the method of `Operations`. Those of runs begin with the kind."""
+"""Endpoints by the name of the method of `Operations`."""
 
 _RESPONSES: dict[str, Responses] = {
     "get_readiness": NOT_READY_RESPONSES,
