@@ -32,7 +32,7 @@ from agentctl.service.documents import MAXIMUM_DEPTH
 from agentctl.service.family import OperationFamily
 from agentctl.service.model_calls import read_model_call, read_model_calls
 from agentctl.store.database import Database, Steps, unit
-from agentctl.store.repositories import idempotency, run_lists, run_reads
+from agentctl.store.repositories import idempotency, lists, run_reads
 from agentctl.store.visibility import Visibility
 
 MAXIMUM_CAUSES = 100
@@ -141,7 +141,7 @@ class RunPartOperations(OperationFamily):
             for status in _OPEN_STATUSES:
                 wanted = RunFilter(status=status, id_prefix=prefix, form=SUMMARY_VIEW)
                 part = paging.build_slice("runs", Page(MAXIMUM_LIMIT))
-                work = run_lists.list_page(wanted, self.lookups.visibility, part, database.totals)
+                work = lists.list_runs(wanted, self.lookups.visibility, part, database.totals)
                 found += (await database.read(work)).rows
         return found
 

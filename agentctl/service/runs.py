@@ -45,7 +45,7 @@ from agentctl.service.run_input import build_neutral_messages, dump_request_tool
 from agentctl.service.run_parts import check_event_number
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import Slice
-from agentctl.store.repositories import run_lists, run_reads
+from agentctl.store.repositories import lists, run_reads
 from agentctl.store.totals import ListTotals
 from agentctl.work.tasks import read_after_change, retry_while_unavailable
 
@@ -390,7 +390,7 @@ class RunOperations(OperationFamily):
 
     @unit
     def _read_page(self, filter: RunFilter, part: Slice, totals: ListTotals) -> Steps[bytes]:
-        page = yield from run_lists.list_page(filter, self.lookups.visibility, part, totals)
+        page = yield from lists.list_runs(filter, self.lookups.visibility, part, totals)
         engine = self.hosting.engine
         items = yield from documents.read_run_documents(
             page.rows, filter.form, engine.find_spans, engine.find_metrics

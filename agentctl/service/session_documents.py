@@ -23,8 +23,8 @@ from agentctl.service.json_texts import (
 )
 from agentctl.store.database import Steps, unit
 from agentctl.store.repositories import run_reads
+from agentctl.store.repositories.lists import ListedSession
 from agentctl.store.repositories.search_pages import MatchedSession
-from agentctl.store.repositories.session_lists import ListedSession
 from agentctl.store.search import SearchWords
 
 _NO_COMPONENT: dict[str, str | None] = {names.id_field: None for names in KINDS.values()}

@@ -51,7 +51,7 @@ from agentctl.service.family import OperationFamily
 from agentctl.service.session_histories import JOIN_BYTES
 from agentctl.store.database import Database, Steps, unit
 from agentctl.store.listing import RowPage, Slice
-from agentctl.store.repositories import run_reads, search_pages, session_lists, sessions
+from agentctl.store.repositories import lists, run_reads, search_pages, sessions
 from agentctl.store.repositories import search as search_texts
 from agentctl.store.repositories.quotas import check_added
 from agentctl.store.repositories.search_pages import MatchedSession
@@ -76,7 +76,7 @@ class SessionOperations(OperationFamily):
             part = paging.build_slice("sessions", filter.page)
             if filter.search is not None:
                 return await self._search(database, filter, filter.search, part)
-            work = session_lists.list_page(filter, self.lookups.visibility, part, database.totals)
+            work = lists.list_sessions(filter, self.lookups.visibility, part, database.totals)
             page = await database.read(work, size="unknown")
             items = session_documents.build_session_summaries(map(self._show_hold, page.rows))
             return Document(documents.build_page_document("sessions", items, filter.page, page))
@@ -108,7 +108,7 @@ class SessionOperations(OperationFamily):
         page = yield from search_pages.list_page(
             search,
             visibility if user_id is None else Visibility(everyone=False, user_id=user_id),
-            session_lists.build_conditions(filter, visibility),
+            lists.match_sessions(filter, visibility),
             part,
             is_sqlite=kind == "sqlite",
         )

@@ -212,8 +212,8 @@ CASES: dict[str, Case] = {
         get(f"/sessions?limit=100&{FILTERS}"),
         OK,
         (
-            "store.repositories.text_filters.MAXIMUM_COMPARED_METADATA",
-            "store.repositories.text_filters.MAXIMUM_METADATA",
+            "store.repositories.lists.MAXIMUM_COMPARED_METADATA",
+            "store.repositories.lists.MAXIMUM_METADATA",
             "interface.requests.list_filters.MAXIMUM_PAIRS",
             "interface.requests.list_filters.MAXIMUM_TAGS",
             "interface.requests.list_filters.MAXIMUM_KEY_LENGTH",

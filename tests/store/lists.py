@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from agentctl.interface.requests import RunFilter, SessionFilter, SessionLocator
 from agentctl.store.database import Statement, Work
 from agentctl.store.listing import MAXIMUM_TOTAL, Slice
-from agentctl.store.repositories import run_lists, session_lists
-from agentctl.store.repositories.run_lists import RunRowPage
-from agentctl.store.repositories.session_lists import SessionRowPage
+from agentctl.store.repositories import lists
+from agentctl.store.repositories.lists import RunRowPage, SessionRowPage
 from agentctl.store.totals import ListTotals
 from agentctl.store.visibility import EVERYONE, Visibility
 
@@ -34,7 +33,7 @@ def list_sessions(
     """Return the unit for the fields of `SessionFilter`, `SessionLocator` and `Slice`."""
     part = Slice(**{name: given.pop(name) for name in _PART & given.keys()})
     locator = SessionLocator(type=given.pop("type", None), user_id=given.pop("user_id", None))
-    return session_lists.list_page(SessionFilter(locator, **given), visibility, part, totals)
+    return lists.list_sessions(SessionFilter(locator, **given), visibility, part, totals)
 
 
 def list_runs(
@@ -42,7 +41,7 @@ def list_runs(
 ) -> Work[RunRowPage]:
     """Return the unit for the fields of `RunFilter` and `Slice`."""
     part = Slice(**{name: given.pop(name) for name in _PART & given.keys()})
-    return run_lists.list_page(RunFilter(**given), visibility, part, totals)
+    return lists.list_runs(RunFilter(**given), visibility, part, totals)
 
 
 def statements_of(

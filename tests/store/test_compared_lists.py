@@ -11,7 +11,7 @@ from agentctl.records.runs import RunRow
 from agentctl.records.sessions import SummaryRow
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.listing import RowPage
-from agentctl.store.repositories import run_lists, runs, session_lists, sessions
+from agentctl.store.repositories import lists, runs, sessions
 from agentctl.store.sqlite.database import SqliteDatabase
 from agentctl.store.visibility import Visibility
 from tests.store.conftest import Store
@@ -27,8 +27,7 @@ ANN = Visibility(everyone=False, user_id="ann")
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (session_lists, run_lists):
-        monkeypatch.setattr(module, "MAXIMUM_COMPARED_METADATA", MAXIMUM)
+    monkeypatch.setattr(lists, "MAXIMUM_COMPARED_METADATA", MAXIMUM)
 
 
 @unit

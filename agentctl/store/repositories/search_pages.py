@@ -22,8 +22,8 @@ from agentctl.store.listing import (
     prefix_end,
     read_by_ids,
 )
+from agentctl.store.repositories.lists import SESSIONS
 from agentctl.store.repositories.search import FARTHEST, LATEST, SHARE
-from agentctl.store.repositories.session_lists import LISTING
 from agentctl.store.search import MAXIMUM_TERMS, SearchWords, Word, build_owner_key
 from agentctl.store.visibility import Visibility
 
@@ -363,7 +363,7 @@ def _read_rows(shown: Sequence[Found], visibility: Visibility) -> Steps[list[Mat
     for place, session_id, run_id, text in texts:
         matches[place, session_id] = Match(run_id, text)
     where = " AND ".join((f"session_id IN ({ID_GROUP})", *seen.texts))
-    rows_sql = Sql(f"SELECT {LISTING.columns} FROM sessions WHERE {where}")
+    rows_sql = Sql(f"SELECT {SESSIONS.columns} FROM sessions WHERE {where}")
     ids = [found.session_id for found in shown]
     found_rows = yield from read_by_ids(rows_sql, ids, SummaryRow, **seen.values)
     rows = {row.session_id: row for row in found_rows}

@@ -33,7 +33,7 @@ from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import open_database
 from agentctl.store.listing import RowPage, Slice
-from agentctl.store.repositories import search_pages, session_lists, sessions
+from agentctl.store.repositories import lists, search_pages, sessions
 from agentctl.store.repositories.search import add_session
 from agentctl.store.search import build_owner_key, parse_search
 from agentctl.store.visibility import EVERYONE, Visibility
@@ -142,7 +142,7 @@ class Meter:
 
 async def list_processes(database: Database, url: str) -> list[int]:
     """Return the processes of PostgreSQL for connections of a database."""
-    work = session_lists.list_page(SessionFilter(), EVERYONE, Slice())
+    work = lists.list_sessions(SessionFilter(), EVERYONE, Slice())
     await asyncio.gather(*(database.read(work, size="large") for _ in range(4)))
     connection = await asyncpg.connect(url)
     own = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
@@ -173,7 +173,7 @@ async def print_figures(engine: str, database: Database, url: str) -> None:
             "list of a name": SessionFilter(session_name="s0000"),
             "list of a tag": RARE_TAG,
         }.items():
-            work = session_lists.list_page(chosen, seen, Slice())
+            work = lists.list_sessions(chosen, seen, Slice())
             is_first = chosen.component_id is not None
             await meter.measure(f"{who}: {name}", work, baseline=is_first)
         for text in SEARCHES:
@@ -190,7 +190,7 @@ def build_search(
     engine: str, text: str, seen: Visibility, filter: SessionFilter | None = None
 ) -> Work[RowPage[Any]]:
     """Build the read of the first page of a search."""
-    conditions = session_lists.build_conditions(filter or SessionFilter(), seen)
+    conditions = lists.match_sessions(filter or SessionFilter(), seen)
     search, is_sqlite = parse_search(text, "words"), engine == "sqlite"
     return search_pages.list_page(search, seen, conditions, Slice(), is_sqlite=is_sqlite)
 
