@@ -92,7 +92,7 @@ class StoredCalls:
             "response_model": call.get("model"),
             "response_id": call.get("id"),
             "attempt": call.get("attempt", 1),
-            "is_fallback": call.get("fallback", False),
+            "is_fallback": "fallback" in call,
             "error_code": call.get("error"),
             "finish_reason": call.get("end"),
             "status": span.get("status"),

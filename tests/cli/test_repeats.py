@@ -74,6 +74,16 @@ def test_a_fork_goes_on_from_a_numbered_message(
     assert [line.split()[:2] for line in numbers.lines[1:]] == [
         ["1", "system"], ["2", "user"], ["3", "assistant"], ["4", "tool"], ["5", "assistant"],
     ]  # fmt: skip
+    calls = agentctl("runs", "get", run["run_id"], "--model-calls", "-o", "table", *door)
+    assert [line.split()[:4] for line in calls.lines[1:]] == [
+        ["model-1", "plan", "plan", "completed"], ["model-2", "plan", "plan", "completed"],
+    ]  # fmt: skip
+    sent = agentctl("runs", "get", run["run_id"], "--call", "model-2", "-o", "table", *door)
+    assert [line.split()[:3] for line in sent.lines[1:]] == [
+        ["1", "system", "run"], ["2", "user", "run"], ["3", "assistant", "run"],
+        ["4", "tool", "run"],
+    ]  # fmt: skip
+    assert agentctl("runs", "get", run["run_id"], "--call", "model-3", *door).code == 5
     missing = agentctl("runs", "fork", run["run_id"], *door)
     assert missing.code == 2
     assert f"runs get {run['run_id']} --messages" in missing.stderr

@@ -202,7 +202,9 @@ def test_administrator_sees_every_page(server: ThreadedServer, browser: Browser)
         shown.go(f"#/runs/{run['run_id']}/timeline")
         shown.see("Crew · timeline", "member Echo", "model delegate", "model ")
         shown.page.click("[data-span=model] >> nth=0")
-        shown.see("first token")
+        shown.see(
+            "first token", "answered by", "delegate", "Sent", "Delegate.", "Look up the price"
+        )
         shown.page.keyboard.press("Escape")
         shown.go("#/agents")
         shown.see("A leader and two members", "Workflows")

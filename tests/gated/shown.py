@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+import httpx2
+
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import MAXIMUM_LIMIT, SUMMARY_VIEW, Page, RunFilter
 from tests.endpoint import ModelEndpoint
@@ -68,6 +70,24 @@ async def read_runs(operations: Operations) -> list[dict[str, Any]]:
         page = Page(MAXIMUM_LIMIT, cursor=cursor)
 
 
+def compare_over_http(
+    client: httpx2.Client, run_id: str, endpoint: ModelEndpoint
+) -> tuple[Counter[str], Counter[str]]:
+    """Return the requests in the records of a run and of those below it, and those of the log."""
+    said, runs = Counter[str](), [run_id]
+    for each in runs:
+        for call in client.get(f"/runs/{each}/model-calls").json()["model_calls"]:
+            found = client.get(f"/runs/{each}/model-calls/{call['id']}").json()
+            assert found["state"] == "complete", found
+            said[describe_record(found)] += 1
+        runs += client.get(f"/runs/{each}").json()["member_runs"]
+    return said, count_sent(endpoint)
+
+
+def count_sent(endpoint: ModelEndpoint) -> Counter[str]:
+    return Counter(describe_sent(body["model"], body["messages"]) for body in endpoint.requests())
+
+
 async def compare(operations: Operations, endpoint: ModelEndpoint) -> Counter[str]:
     """Compare all records with the log; return the number of calls by their status.
 
@@ -80,7 +100,7 @@ async def compare(operations: Operations, endpoint: ModelEndpoint) -> Counter[st
             assert call["message_count"] == len(call["messages"])
             statuses[call["status"]] += 1
             said[describe_record(call)] += 1
-    sent = Counter(describe_sent(body["model"], body["messages"]) for body in endpoint.requests())
+    sent = count_sent(endpoint)
     assert said - sent == Counter(), "the records say what was not sent"
     assert sent - said == Counter(), "the records lack what was sent"
     return statuses

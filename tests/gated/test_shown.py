@@ -14,11 +14,12 @@ from agentctl.interface.operations import Operations
 from agentctl.interface.requests import CancelRequest, RunFilter, RunRequest
 from agentctl.interface.requests.repeats import ForkRequest, RetryRequest
 from agentctl.records.kinds import ComponentKind
+from agentctl.store.database import Sql
 from tests.conditions import wait_for_run
 from tests.durable.agents import DURABLE
 from tests.endpoint import ModelEndpoint
 from tests.gated.shown import compare, read_calls
-from tests.gated.site import Site, answer, call, create_site
+from tests.gated.site import Site, answer, call, create_site, kill
 from tests.loops import wait_until
 from tests.process import ServerProcess
 
@@ -76,6 +77,19 @@ history_runs = 3
 tools = ["ledger_tools:note", "ledger_tools:shaky"]
 summary = {{ every_runs = 3 }}
 
+[[models]]
+id = "small"
+provider = "openai"
+model = "plan"
+base_url = "{url}"
+context_tokens = 1_200
+
+[[agents]]
+id = "packer"
+model = "small"
+instructions = "Pack."
+tools = ["ledger_tools:note"]
+
 [[agents]]
 id = "keeper"
 model = "echo"
@@ -122,7 +136,7 @@ class Conversations:
 
     async def take_step(self) -> None:
         choices = [self.talk, self.talk, self.plan, self.ask, self.draft, self.delegate]
-        choices += [self.cancel, self.repeat, self.repeat]
+        choices += [self.cancel, self.repeat, self.repeat, self.pack]
         await self.random.choice(choices)()
 
     async def start(
@@ -173,6 +187,14 @@ class Conversations:
             verb = "approve" if verb == "edit" else verb
             await self.site.decide_rows(self.server, [row], verb, **fields)
         self.ended.append(await wait_for_run(self.operations, run["run_id"]))
+
+    async def pack(self) -> None:
+        """Fill the context window of a model, so that results and runs are left out."""
+        turns = [
+            answer(call("note", f"n{turn}", text=f"{turn} " * self.random.randrange(50, 700)))
+            for turn in range(self.random.randrange(1, 6))
+        ]
+        await self.start("packer", json.dumps([*turns, answer(text=self.name())]))
 
     async def draft(self) -> None:
         drafts = self.random.choice([['{"n": 1}'], ["", '{"n": 2}'], ["{}", "no"]])
@@ -244,3 +266,64 @@ async def test_records_say_what_models_were_sent(site: Site, model_endpoint: Mod
             await wait_until_idle(operations)
             statuses = await compare(operations, model_endpoint)
     assert {"completed", "failed", "cancelled"} <= statuses.keys()
+
+
+async def test_durable_run_knows_its_requests_after_a_kill(
+    site: Site, model_endpoint: ModelEndpoint
+) -> None:
+    notes = [answer(call("note", f"note-{at}", text=f"step {at}")) for at in range(3)]
+    plan = [*notes, answer(call("visit", place="inn")), answer(text="done")]
+    hold = site.deployment.folder / "hold"
+    hold.touch()
+    with site.serve("first") as server:
+        async with site.connect(server) as operations:
+            await operations.create_run("agent", "echo", RunRequest("before", session_id="s1"))
+            request = RunRequest(json.dumps(plan), session_id="s1", background=True)
+            run = dict((await operations.create_run("agent", "lasting", request)).value)
+        await wait_until(lambda: "visit" in site.tools_called(run))
+        kill(server)
+    hold.unlink()
+    with site.serve("second") as server:
+        ended = await site.wait_for_end(server, run["run_id"])
+        assert (ended["status"], ended["content"]) == ("COMPLETED", "done")
+        async with site.connect(server) as operations:
+            statuses = await compare(operations, model_endpoint)
+    assert statuses == {"completed": 6}
+
+
+async def test_changed_and_deleted_references_are_noticed(
+    site: Site, model_endpoint: ModelEndpoint
+) -> None:
+    async def read(operations: Operations, run: dict[str, Any], name: str) -> dict[str, Any]:
+        return dict((await operations.get_run_model_call(run["run_id"], name)).value)
+
+    with site.serve() as server:
+        async with site.connect(server) as operations:
+            runs = [
+                (await operations.create_run("agent", "echo", RunRequest(text, session_id="s1")))
+                for text in ("the first message", "the second", "the third")
+            ]
+            first, _, last = (dict(run.value) for run in runs)
+            whole = await read(operations, last, "model-1")
+            assert [each["source"] for each in whole["messages"]] == [
+                "run",
+                *["history"] * 4,
+                "run",
+            ]
+            await compare(operations, model_endpoint)
+
+            async with site.open_database() as database:
+                changed = Sql(
+                    "UPDATE runs SET requests = replace(requests, '0,0,4', '0,1,4')"
+                    " WHERE run_id = :run_id RETURNING requests"
+                )
+                assert await database.write(changed.column(run_id=last["run_id"]))
+            with pytest.raises(AssertionError, match="incomplete"):
+                await compare(operations, model_endpoint)
+
+            async with site.open_database() as database:
+                gone = Sql("UPDATE runs SET messages = NULL WHERE run_id = :run_id RETURNING 1")
+                assert await database.write(gone.column(run_id=first["run_id"]))
+            left = await read(operations, last, "model-1")
+            assert left["state"] == "incomplete"
+            assert {each.get("missing") for each in left["messages"][1:-1]} == {"deleted"}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import httpx2
 import pytest
 
 from tests.endpoint import ModelEndpoint, vendor_endpoint
+from tests.gated.shown import compare_over_http
 from tests.server.agents_in_code import run_agent, serve_agents
 
 __all__ = ["vendor_endpoint"]
@@ -128,6 +130,8 @@ def test_call_of_a_function_counts_once(
     assert list_calls(record) == [("fast", "completed")]
     assert record["metrics"]["input_tokens"] == count_input(model_endpoint.requests("echo"))
     assert record["metrics"]["output_tokens"] == 3
+    said, sent = compare_over_http(client, record["run_id"], model_endpoint)
+    assert said == sent
 
 
 @pytest.mark.parametrize(("agent", "tool"), ASKING)
@@ -143,6 +147,10 @@ def test_call_of_a_tool_counts_with_those_of_its_agent(
     assert [body["model"] for body in sent] == ["plan", "echo", "plan"]
     assert record["metrics"]["input_tokens"] == count_input(sent)
     assert list_calls(record).count(("plan", "completed")) == 2
+    said, received = compare_over_http(client, record["run_id"], model_endpoint)
+    assert said - received == Counter()
+    if (agent, tool) != ("asking_pydantic_ai", "ask_pydantic_ai"):
+        assert said == received  # The library does not report the call of an agent by a tool.
 
 
 def test_call_in_another_loop_leaves_the_connections_usable(client: httpx2.Client) -> None:
