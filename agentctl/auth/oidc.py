@@ -46,14 +46,19 @@ _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 _SLOW_DOWN_SECONDS = 5.0
 """Additional time between two questions after `slow_down` and failures (RFC 8628 3.5)."""
 
-_CAUSES = {
-    "access_denied": "the user, or the provider, denied the request",
-    "expired_token": "the code was not entered in time",
+_CLIENT_CAUSES = {
     "invalid_client": "the provider does not accept the client ID",
-    "invalid_grant": "the sign-in has expired, was revoked, or was used already",
+    "invalid_request": "the provider does not accept the request of this client",
     "invalid_scope": "the provider does not grant these scopes",
     "unauthorized_client": "the provider does not allow this kind of sign-in to the client",
     "unsupported_grant_type": "the provider does not have this kind of sign-in",
+}
+
+_CAUSES = {
+    **_CLIENT_CAUSES,
+    "access_denied": "the user, or the provider, denied the request",
+    "expired_token": "the code was not entered in time",
+    "invalid_grant": "the sign-in has expired, was revoked, or was used already",
 }
 """The causes of errors of providers (RFC 6749 4.1.2.1 and 5.2, RFC 8628 3.5)."""
 
@@ -343,7 +348,9 @@ class OidcClient:
 def build_refusal(error: str) -> BadRequest:
     """Build the error of a sign-in that the provider refuses with an error code of OAuth."""
     cause = _CAUSES.get(error, "the provider gave no reason")
-    return BadRequest("The provider refused the sign-in", cause=cause, hint="sign in again")
+    is_of_client = error in _CLIENT_CAUSES
+    hint = "check the client and its scopes at the provider" if is_of_client else "sign in again"
+    return BadRequest("The provider refused the sign-in", cause=cause, hint=hint)
 
 
 def _refused_sign_in(failure: FetchError) -> BadRequest | Unavailable:
@@ -354,7 +361,11 @@ def _refused_sign_in(failure: FetchError) -> BadRequest | Unavailable:
 
 
 def _unavailable(failure: FetchError) -> Unavailable:
-    return Unavailable("The provider of the sign-in is not available", cause=failure.detail)
+    return Unavailable(
+        "The provider of the sign-in is not available",
+        cause=failure.detail,
+        hint="check the issuer, or try again in a moment",
+    )
 
 
 def _is_token(value: object) -> bool:

@@ -189,13 +189,13 @@ def describe_sign_in(url: str) -> SignIn | None:
     server = normalize_url(url)
     path = _find_path(server)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
     except FileNotFoundError:
         return None
     except OSError as failure:
         raise _unusable(path, failure) from None
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor is no path
-        status = os.fstat(descriptor)
+    with file:
+        status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise InvalidConfiguration(
                 f"the sign-in in {path} is not used",

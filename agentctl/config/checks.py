@@ -120,7 +120,7 @@ def _check_authorization(settings: Settings, places: Places) -> None:
     address = urlsplit(table.jwks_url or table.issuer)
     if not address.hostname:
         place.refuse("needs the issuer, a URL", hint='set issuer = "https://id.example.org"')
-    _check_transport(address.geturl(), place)
+    _check_transport(address.geturl(), place if table.jwks_url else places["authorization.issuer"])
 
 
 def _check_roles(settings: Settings, places: Places) -> None:

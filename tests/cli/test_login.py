@@ -93,7 +93,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no endpoint": ({"device_authorization_endpoint": None}, "no device_authorization_endpoint"),
     "endpoint": ({"token_endpoint": "http://id.example/token"}, "no token_endpoint with https"),
     "issuer": ({"issuer": "https://other.example"}, "is of another issuer"),
-    "client": ({"device_authorization": refuse("invalid_client", 401)}, "not accept the client ID"),
+    "client": ({"device_authorization": refuse("invalid_client", 401)}, "at the provider"),
     "grant": ({"device_authorization": refuse("unauthorized_client")}, "not allow this kind"),
     "scope": ({"device_authorization": refuse("invalid_scope")}, "does not grant these scopes"),
     "page": (
@@ -303,6 +303,7 @@ def test_damaged_sign_in_is_named(agentctl: Agentctl, demo: Demo, home: Path) ->
         patch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
         path = _find_path(demo.url)
     path.parent.mkdir(parents=True)
+    agentctl("context", "add", "damaged", "--url", demo.url, "--use")
     for text in ("", "[", "[]", "{}", '{"server": 1}', "\xff", "[" * 100_000):
         path.write_text(text)
         path.chmod(0o600)
@@ -310,9 +311,18 @@ def test_damaged_sign_in_is_named(agentctl: Agentctl, demo: Demo, home: Path) ->
         assert ended.code == UsageError.exit_code
         assert "is damaged" in ended.stderr
         assert "agentctl login --url" in ended.stderr
+        listed = agentctl("context", "list")
+        assert listed.code == 0, listed.stderr
+        assert "damaged" in listed.stdout
+        assert "remove the file, then sign in again" in listed.stderr
     path.unlink()
     path.symlink_to(home / "elsewhere")
     assert "cannot be used" in agentctl("agents", "list", "--url", demo.url).stderr
+    path.unlink()
+    path.mkdir()
+    assert f"the sign-in in {path} cannot be used" in agentctl("agents", "list").stderr
+    path.rmdir()
+    path.symlink_to(home / "elsewhere")
     # A token that is given takes precedence, and the file is not read.
     given = agentctl("agents", "list", "--url", demo.url, env={"AGENTCTL_TOKEN": demo.token})
     assert given.code == 0, given.stderr

@@ -15,7 +15,7 @@ from agentctl.cli.parameters import argument, complete_values, flag, option
 from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_line
 from agentctl.cli.show.table import Column
 from agentctl.cli.show.terminal import confirm, note
-from agentctl.errors import Conflict, NotFound, UsageError
+from agentctl.errors import Conflict, InvalidConfiguration, NotFound, UsageError
 
 app = CommandApp(
     help="Manage named servers and select the current one.",
@@ -143,7 +143,11 @@ def _find_current() -> contexts.Context:
 def _build_record(context: contexts.Context, stored: contexts.Contexts) -> dict[str, Any]:
     from agentctl.cli.sign_ins import describe_sign_in
 
-    sign_in = describe_sign_in(context.url)
+    sign_in = None
+    try:
+        sign_in = describe_sign_in(context.url)
+    except InvalidConfiguration as failure:  # One of them must not hide the other contexts.
+        note(f"{failure.detail}: {failure.hint}")
     return {
         "name": context.name,
         "current": context.name == (os.environ.get("AGENTCTL_CONTEXT") or stored.current),
