@@ -8,9 +8,9 @@ import {
 import { follow } from "./stream.js";
 import { DecidedLine, Waits } from "./waits.js";
 import {
-  Copy, cut, Dialog, formatClock, formatDuration, formatNumber, formatSize, Fragment, html, phaseOf,
-  printable, shortId, Status, Still, toHash, tookMilliseconds, useCaller, useEffect, useNow, useRef,
-  useResource, useState,
+  Component, Copy, cut, Dialog, ErrorText, formatClock, formatDuration, formatNumber, Fragment,
+  html, phaseOf, printable, shortId, Status, toHash, tookMilliseconds, useAction, useCaller,
+  useEffect, useNow, useRef, useResource, useState,
 } from "./ui.js";
 
 const FLUSH = 250;
@@ -219,26 +219,20 @@ export function Facts({ run }) {
   </div>`;
 }
 
-/** Cancel one run, with a question in place. */
 export function CancelButton({ run, setRun }) {
   const [asking, setAsking] = useState(false);
-  const [failure, setFailure] = useState(null);
   const [reason, setReason] = useState("");
   const keep = useRef(null);
   const allowed = can(`${kindOf(run)}s`, "run", componentOf(run));
   useEffect(() => asking && keep.current?.focus(), [asking]);
+  const [cancel, failure] = useAction(async () => {
+    const answer = await cancelRun(run, { reason: reason.trim() || undefined });
+    setAsking(false);
+    const fields = ["status", "cancel_requested_at", "cancel_requested_by", "finished_at", "stopped_at", "holding", "phase"];
+    const given = fields.filter((field) => field in answer).map((field) => [field, answer[field]]);
+    setRun((old) => ({ ...old, ...Object.fromEntries(given), cancel_reason: answer.reason }));
+  });
   if (run.cancel_requested_at != null) return null;
-  const cancel = async () => {
-    try {
-      const answer = await cancelRun(run, { reason: reason.trim() || undefined });
-      setAsking(false);
-      const fields = ["status", "cancel_requested_at", "cancel_requested_by", "finished_at", "stopped_at", "holding", "phase"];
-      const given = fields.filter((field) => field in answer).map((field) => [field, answer[field]]);
-      setRun((old) => ({ ...old, ...Object.fromEntries(given), cancel_reason: answer.reason }));
-    } catch (error) {
-      setFailure(error);
-    }
-  };
   return html`<button type="button" data-cancel disabled=${!allowed}
       title=${allowed ? null : `needs ${kindOf(run)}s:${componentOf(run)}:run`}
       onClick=${() => setAsking(true)}>Cancel</button>
@@ -249,7 +243,7 @@ export function CancelButton({ run, setRun }) {
           <label class="field">Reason
             <input maxlength="500" value=${reason} onInput=${(event) => setReason(event.target.value)} />
           </label>
-          ${failure ? html`<p class="error" role="alert">${printable(failure.message)}</p>` : null}
+          <${ErrorText} error=${failure} />
           <div class="buttons">
             <button type="button" ref=${keep} onClick=${() => setAsking(false)}>Keep running</button>
             <button type="button" class="danger" onClick=${cancel}>Cancel run</button>
@@ -421,7 +415,6 @@ function MemberLine({ item, run: parent, runs, names, db, now, opened, approvals
   </div>`;
 }
 
-/** A record as JSON, to read and to copy. */
 export function JsonDialog({ title, value, load, onClose }) {
   const [shown, setShown] = useState(value);
   useEffect(() => {
@@ -435,4 +428,21 @@ export function JsonDialog({ title, value, load, onClose }) {
       <button type="button" onClick=${onClose}>Close</button>
     </div>
   <//>`;
+}
+
+function formatSize(characters) {
+  if (characters < 1024) return `${characters} B`;
+  const kilobytes = characters / 1024;
+  return kilobytes < 1024 ? `${Math.round(kilobytes)} KB` : `${(kilobytes / 1024).toFixed(1)} MB`;
+}
+
+/** Children that are rendered again only if a property has changed. */
+export class Still extends Component {
+  shouldComponentUpdate(next) {
+    return Object.keys({ ...this.props, ...next }).some((name) => this.props[name] !== next[name]);
+  }
+
+  render({ view: View, ...props }) {
+    return html`<${View} ...${props} />`;
+  }
 }

@@ -2,7 +2,7 @@
 
 import { call, can, componentOf, kindOf, path, postOnce, withQuery } from "./api.js";
 import {
-  cut, Dialog, html, printable, shortId, toHash, useComponents, useEffect, useRef, useState,
+  cut, Dialog, ErrorText, html, shortId, toHash, useComponents, useEffect, useRef, useState,
 } from "./ui.js";
 
 const STATES = { done: "done", failed: "failed", unknown: "outcome not known" };
@@ -33,7 +33,7 @@ function Messages({ run, db, at, onChange }) {
       onChange(found.messages.length);
     }, setFailure);
   }, []);
-  if (failure) return html`<p class="error" role="alert">${printable(failure.message)}</p>`;
+  if (failure) return html`<${ErrorText} error=${failure} />`;
   const describe = ({ role, content, tool_calls: calls = [] }) =>
     [role, content, ...calls.map((each) => `ƒ ${each.name}`)].filter(Boolean).join(" ");
   return html`<label class="field">After message
@@ -93,7 +93,7 @@ export function RepeatDialog({ verb, run, db, onClose }) {
               </select></label>
             <label><input type="checkbox" checked=${here} onChange=${(event) => change(setHere)(event.target.checked)} /> in this session</label>`}
       ${plan ? html`<${Plan} plan=${plan} part=${part} />` : null}
-      ${failure ? html`<p class="error" role="alert">${printable(failure.message)}</p>` : null}
+      <${ErrorText} error=${failure} />
       <div class="buttons">
         <button type="button" ref=${first} onClick=${onClose}>Close</button>
         <button type="submit" class=${plan ? "danger" : "primary"} disabled=${busy}>${plan ? `${title}, and repeat this` : title}</button>

@@ -2,7 +2,10 @@
 
 import { call, can, path, send, state, withQuery } from "./api.js";
 import { CUT, JsonDialog } from "./conversation.js";
-import { Dialog, formatNumber, html, phaseOf, printable, saveFile, useCallback, useState } from "./ui.js";
+import {
+  Dialog, ErrorText, formatNumber, html, phaseOf, printable, saveFile, useAction, useCallback,
+  useState,
+} from "./ui.js";
 
 const FORMATS = [["jsonl", "JSON Lines", "jsonl"], ["json", "JSON", "json"], ["markdown", "Markdown", "md"]];
 const FIRST = 10;
@@ -118,48 +121,33 @@ function HoldButton({ reload, ...about }) {
 
 /** The export of a session, in the formats of `agentctl sessions export`. */
 function ExportMenu({ id, db }) {
-  const [busy, setBusy] = useState(false);
-  const [failure, setFailure] = useState(null);
-  const save = async (event) => {
+  const [save, failure, busy] = useAction(async (event) => {
     const [format, , suffix] = FORMATS.find(([name]) => name === event.target.value);
     event.target.value = "";
-    setBusy(true);
-    setFailure(null);
-    try {
-      const place = withQuery(path`/sessions/${id}/export`, { format, db_id: db });
-      const response = await send("GET", place, { accept: "*/*" });
-      saveFile(`${id.replace(/[^\w.@-]/g, "_")}.${suffix}`, await response.blob());
-    } catch (error) {
-      setFailure(error);
-    }
-    setBusy(false);
-  };
+    const place = withQuery(path`/sessions/${id}/export`, { format, db_id: db });
+    const response = await send("GET", place, { accept: "*/*" });
+    saveFile(`${id.replace(/[^\w.@-]/g, "_")}.${suffix}`, await response.blob());
+  });
   return html`<select aria-label="Export the session" disabled=${busy} onChange=${save}>
       <option value="">${busy ? "Exporting…" : "Export…"}</option>
       ${FORMATS.map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}
     </select>
-    ${failure ? html`<span class="error" role="alert">${printable(failure.message)}</span>` : null}`;
+    <${ErrorText} error=${failure} />`;
 }
 
 function Rename({ session, id, db, onClose }) {
   const [name, setName] = useState(session.session_name);
-  const [failure, setFailure] = useState(null);
-  const save = async (event) => {
-    event.preventDefault();
-    try {
-      const place = withQuery(path`/sessions/${id}/rename`, { db_id: db });
-      await call("POST", place, { body: { session_name: name } });
-      onClose();
-    } catch (error) {
-      setFailure(error);
-    }
-  };
+  const [save, failure] = useAction(async () => {
+    const place = withQuery(path`/sessions/${id}/rename`, { db_id: db });
+    await call("POST", place, { body: { session_name: name } });
+    onClose();
+  });
   return html`<${Dialog} title="Rename the session" onClose=${onClose}>
     <form onSubmit=${save}>
       <label class="field">Name
         <input dir="auto" value=${name} maxlength="255" onInput=${(event) => setName(event.target.value)} />
       </label>
-      ${failure ? html`<p class="error" role="alert">${printable(failure.message)}</p>` : null}
+      <${ErrorText} error=${failure} />
       <div class="buttons">
         <button type="button" onClick=${onClose}>Close</button>
         <button type="submit" class="primary">Rename</button>

@@ -93,12 +93,6 @@ export function formatAge(time, now = Date.now()) {
 /** Return the hold of a session: `held since 2026-11-23 by ann: case 17`. */
 export const describeHold = ({ held_at: since, held_by: by, reason }) => printable(`held since ${since.slice(0, 10)} by ${by}: ${reason}`);
 
-export function formatSize(characters) {
-  if (characters < 1024) return `${characters} B`;
-  const kilobytes = characters / 1024;
-  return kilobytes < 1024 ? `${Math.round(kilobytes)} KB` : `${(kilobytes / 1024).toFixed(1)} MB`;
-}
-
 /** Return the time that a run took, or has been working, in milliseconds. */
 export function tookMilliseconds(run, now = Date.now()) {
   const end = run.finished_at ? Date.parse(run.finished_at) : now;
@@ -204,12 +198,11 @@ export function useResource(place, { every = 0, parse = JSON.parse } = {}) {
     // Nothing is fetched while the page is hidden; what is overdue follows when it appears.
     const appear = () => document.hidden || Date.now() < due || load();
     reload.current = load;
-    document.addEventListener("visibilitychange", appear);
+    document.addEventListener("visibilitychange", appear, control);
     load();
     return () => {
       control.abort();
       clearTimeout(timer);
-      document.removeEventListener("visibilitychange", appear);
     };
   }, [place, every, generation, ready]);
   const shown = result.place === place ? result : { data: undefined, error: null, retryAt: 0 };
@@ -284,21 +277,9 @@ export function LoadMore({ more }) {
   }, [ready, more.cursor]);
   if (!more.available) return null;
   return html`<div class="more row" ref=${end}>
-    ${more.error ? html`<span class="error" role="alert">${printable(more.error.message)}</span>` : null}
+    <${ErrorText} error=${more.error} />
     <button type="button" disabled=${more.busy} onClick=${more.load}>Load ${PAGE_ROWS} more</button>
   </div>`;
-}
-
-/** Children that are rendered again only if a property has changed. */
-export class Still extends Component {
-  shouldComponentUpdate(next) {
-    const names = Object.keys({ ...this.props, ...next });
-    return names.some((name) => this.props[name] !== next[name]);
-  }
-
-  render({ view: View, ...props }) {
-    return html`<${View} ...${props} />`;
-  }
 }
 
 /** Return the components that the caller can read, with their names by `kind:id`. */
@@ -390,7 +371,6 @@ export function Empty({ children }) {
   return html`<div class="empty">${children}</div>`;
 }
 
-/** A button that copies a text. */
 export function Copy({ text, label = "Copy", small = true }) {
   const [done, set] = useState(false);
   const copy = async () => {
@@ -412,7 +392,6 @@ export function FollowButton({ on, onClick }) {
   return html`<button type="button" aria-pressed=${on} onClick=${onClick}>Follow <span aria-hidden="true">${on ? "●" : "○"}</span></button>`;
 }
 
-/** Save a blob as a file of the user. */
 export function saveFile(name, blob) {
   const url = URL.createObjectURL(blob);
   const link = document.createElement("a");
@@ -422,10 +401,23 @@ export function saveFile(name, blob) {
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
-/** A command line to copy. */
 export function Command({ text }) {
   return html`<div class="command"><code>${text}</code><${Copy} text=${text} /></div>`;
 }
+
+/** Return `[start, failure, busy]` of an action of the user. */
+export function useAction(work) {
+  const [{ failure, busy }, set] = useState({});
+  const start = async (event) => {
+    event?.preventDefault();
+    if (busy) return;
+    set({ busy: true });
+    set({ failure: await work(event).then(() => null, (error) => error) });
+  };
+  return [start, failure, busy];
+}
+
+export const ErrorText = ({ error }) => (error ? html`<span class="error" role="alert">${printable(error.message)}</span>` : null);
 
 /** A failed request: what is missing, and the way on. */
 export function Problem({ error, place = "", reload }) {

@@ -2,7 +2,8 @@
 
 import { call, can, state } from "../app/api.js";
 import {
-  Command, Copy, cut, formatSpan, html, Page, printable, Problem, useCaller, useEffect, useNow, useState,
+  Command, Copy, cut, formatSpan, html, Page, printable, Problem, useAction, useCaller, useEffect,
+  useNow, useState,
 } from "../app/ui.js";
 
 const RESOURCES = [
@@ -67,20 +68,12 @@ function Explain({ query, admin }) {
   const [place, setPlace] = useState(query.path || "/sessions");
   const [pasted, setPasted] = useState(null);
   const [answer, setAnswer] = useState(null);
-  const [failure, setFailure] = useState(null);
   const command = `agentctl auth explain ${method} ${place.startsWith("/") ? place.replace(SECRET, "…") : ""}`;
-  const submit = async (event) => {
-    event?.preventDefault();
-    setFailure(null);
-    try {
-      const body = { method, path: place };
-      if (pasted !== null) body.token = pasted.trim();
-      setAnswer(await call("POST", "/auth/explain", { body }));
-    } catch (error) {
-      setAnswer(null);
-      setFailure(error);
-    }
-  };
+  const [submit, failure] = useAction(async () => {
+    const body = { method, path: place };
+    if (pasted !== null) body.token = pasted.trim();
+    setAnswer(await call("POST", "/auth/explain", { body }));
+  });
   useEffect(() => {
     if (query.path && admin) submit();
   }, []);
@@ -99,7 +92,7 @@ function Explain({ query, admin }) {
     ${admin ? null : html`<p class="dim">Explaining here needs the admin scope. On the machine of the server this works without it:</p>`}
     <${Command} text=${command} />
     ${failure ? html`<${Problem} error=${failure} />` : null}
-    ${answer ? html`<${Answer} answer=${answer} />` : null}
+    ${answer && !failure ? html`<${Answer} answer=${answer} />` : null}
   </section>`;
 }
 

@@ -1,10 +1,10 @@
 // One agent, team or workflow: what it is, a box to start a run, and its last runs.
 
-import { can, path, startRun, withQuery } from "../app/api.js";
+import { can, path, postOnce, withQuery } from "../app/api.js";
 import { Turn } from "../app/conversation.js";
 import {
-  Command, Copy, cut, Empty, formatTotal, html, Loaded, Page, printable, Problem, shortId,
-  toHash, useCaller, useComponents, useNames, useResource, useState,
+  Command, Copy, cut, Empty, formatTotal, html, Loaded, Page, printable, Problem, shortId, toHash,
+  useAction, useCaller, useComponents, useNames, useResource, useState,
 } from "../app/ui.js";
 import { RunTable } from "./runs.js";
 
@@ -91,30 +91,20 @@ function Start({ kind, plural, id, onStarted }) {
   const [session, setSession] = useState("");
   const [own, setOwn] = useState(false);
   const [apart, setApart] = useState(false);
-  const [busy, setBusy] = useState(false);
-  const [failure, setFailure] = useState(null);
   const [run, setRun] = useState(null);
   const allowed = can(plural, "run", id);
-  const submit = async (event) => {
-    event.preventDefault();
-    if (!text.trim() || busy) return;
-    setBusy(true);
-    setFailure(null);
-    try {
-      const body = { message: text, session_id: own && session.trim() ? session.trim() : undefined };
-      const started = await startRun(kind, id, body);
-      if (!apart && can("sessions", "read", started.session_id)) {
-        location.hash = toHash(["sessions", started.session_id]);
-      } else {
-        setRun({ ...started, apart });
-        setText("");
-        onStarted();
-      }
-    } catch (error) {
-      setFailure(error);
+  const [submit, failure, busy] = useAction(async () => {
+    if (!text.trim()) return;
+    const body = { message: text, session_id: own && session.trim() ? session.trim() : undefined };
+    const started = await postOnce(path`/${kind}s/${id}/runs`, body);
+    if (!apart && can("sessions", "read", started.session_id)) {
+      location.hash = toHash(["sessions", started.session_id]);
+    } else {
+      setRun({ ...started, apart });
+      setText("");
+      onStarted();
     }
-    setBusy(false);
-  };
+  });
   const keys = (event) => event.key === "Enter" && (event.metaKey || event.ctrlKey) && submit(event);
   const message = text.trim() || "hello";
   return html`<div class="panel">

@@ -2,9 +2,9 @@
 
 import { call, can, componentOf, kindOf, withQuery } from "../app/api.js";
 import {
-  cut, describeHold, Dialog, Empty, Filter, formatAge, formatNumber, formatTotal, html, Loaded, LoadMore,
-  Page, printable, Search, setQuery, Space, Status, STATUSES, toHash, useComponents, useEffect, useNow, usePages, useRef,
-  useReturn, useState, useWindow,
+  cut, describeHold, Dialog, Empty, Filter, formatAge, formatNumber, formatTotal, html, Loaded,
+  LoadMore, Page, printable, Search, setQuery, Space, Status, STATUSES, toHash, useAction,
+  useComponents, useEffect, useNow, usePages, useRef, useReturn, useState, useWindow,
 } from "../app/ui.js";
 
 const EVERY = 5000;
@@ -153,20 +153,15 @@ function Snippet({ match }) {
 }
 
 function DeleteDialog({ sessions, db, onDone, onClose }) {
-  const [failure, setFailure] = useState(null);
   const keep = useRef(null);
   useEffect(() => keep.current.focus(), []);
-  const remove = async () => {
-    try {
-      for (let at = 0; at < sessions.length; at += 100) {
-        const ids = sessions.slice(at, at + 100).map((each) => each.session_id);
-        await call("DELETE", withQuery("/sessions", { db_id: db }), { body: { session_ids: ids } });
-      }
-      onDone();
-    } catch (error) {
-      setFailure(error);
+  const [remove, failure] = useAction(async () => {
+    for (let at = 0; at < sessions.length; at += 100) {
+      const ids = sessions.slice(at, at + 100).map((each) => each.session_id);
+      await call("DELETE", withQuery("/sessions", { db_id: db }), { body: { session_ids: ids } });
     }
-  };
+    onDone();
+  });
   const count = `${sessions.length} ${sessions.length === 1 ? "session" : "sessions"}`;
   return html`<${Dialog} title=${`Delete ${count}?`} onClose=${onClose}>
     <ul>

@@ -1,12 +1,12 @@
 // The transcript of a session: its runs from old to new, live ones as they work, and a message box.
 
-import { can, componentOf, kindOf, path, startRun, tokensOf, withQuery } from "../app/api.js";
-import { Turn } from "../app/conversation.js";
+import { can, componentOf, kindOf, path, postOnce, tokensOf, withQuery } from "../app/api.js";
+import { Still, Turn } from "../app/conversation.js";
 import { countPhases, describeCounts, SessionActions, useRuns } from "../app/session.js";
 import {
-  cut, describeHold, Empty, FollowButton, formatClock, formatNumber, Guard, html, Loaded, LOOKS, Page, phaseOf,
-  printable, setQuery, Still, useCallback, useCaller, useEffect, useKeys, useLayoutEffect, useNames, useRef,
-  useResource, useState,
+  cut, describeHold, Empty, ErrorText, FollowButton, formatClock, formatNumber, Guard, html, Loaded,
+  LOOKS, Page, phaseOf, printable, setQuery, useAction, useCallback, useCaller, useEffect, useKeys,
+  useLayoutEffect, useNames, useRef, useResource, useState,
 } from "../app/ui.js";
 
 const EVERY = 2000;
@@ -118,7 +118,7 @@ function Conversation({ session, id, query, following, setFollowing, onCounts })
 
 function More({ label, runs, onClick }) {
   return html`<div class="more row"><button type="button" disabled=${runs.busy} onClick=${onClick}>${label}</button>
-    ${runs.error ? html`<span class="error" role="alert">${printable(runs.error.message)}</span>` : null}</div>`;
+    <${ErrorText} error=${runs.error} /></div>`;
 }
 
 /** Return true or false if the reader has opened or closed the tools of a run, else undefined. */
@@ -188,24 +188,14 @@ function Entry({ run, number, current, onSelect }) {
 
 function Compose({ session, id, onStarted }) {
   const [text, setText] = useState("");
-  const [busy, setBusy] = useState(false);
-  const [failure, setFailure] = useState(null);
   const kind = kindOf(session);
   const component = componentOf(session);
   const allowed = component && can(`${kind}s`, "run", component);
-  const submit = async (event) => {
-    event.preventDefault();
-    if (!text.trim() || busy) return;
-    setBusy(true);
-    setFailure(null);
-    try {
-      onStarted(await startRun(kind, component, { message: text, session_id: id }));
-      setText("");
-    } catch (error) {
-      setFailure(error);
-    }
-    setBusy(false);
-  };
+  const [submit, failure, busy] = useAction(async () => {
+    if (!text.trim()) return;
+    onStarted(await postOnce(path`/${kind}s/${component}/runs`, { message: text, session_id: id }));
+    setText("");
+  });
   const key = (event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && submit(event);
   return html`<form class="compose" onSubmit=${submit}>
     ${failure ? html`<p class="bar red" role="alert">${printable(failure.message)}</p>` : null}
