@@ -39,6 +39,9 @@ DEVICE_SECONDS = 1_800.0
 MAXIMUM_NAME_LENGTH = 200
 """Characters of the name of a user."""
 
+EARLY_SECONDS = 60.0
+"""Time before the end of a token in which it is renewed; a quarter of its lifetime at most."""
+
 _SECRET_BYTES = 32
 
 _DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
@@ -111,13 +114,15 @@ class Tokens(NamedTuple):
     Attributes:
         token: the token for the server, which is not verified.
         refresh_token: renews the token; empty if the provider gave none.
-        expires_at: end of the token, seconds since the epoch; None if it is not known.
+        expires_at: end of the token, seconds since the epoch; 0 if it is not known.
+        renew_at: time from which the token is renewed before it is sent; 0 if that is not known.
         name: name of the user in the ID token; empty without one.
     """
 
     token: str
     refresh_token: str
-    expires_at: float | None
+    expires_at: float
+    renew_at: float
     name: str
 
 
@@ -284,7 +289,9 @@ class OidcClient:
             raise BadRequest(f"The provider returned no {kind}", hint="sign in again")
         if not _is_token(refresh_token):
             refresh_token = ""
-        return Tokens(str(token), refresh_token, _find_end(str(token), answer), name)
+        end, now = _find_end(str(token), answer), time.time()
+        renew_at = end and end - min(EARLY_SECONDS, max(end - now, 0.0) / 4)
+        return Tokens(str(token), refresh_token, end, renew_at, name)
 
     def _check_id_token(self, token: object, nonce: str | None) -> dict[str, Any]:
         """Check that the ID token is for this client and this sign-in; return its claims.
@@ -379,7 +386,7 @@ def _read_number(value: object, default: float) -> float:
     return float(value) if isinstance(value, int | float) and 0 <= value < 2**31 else default
 
 
-def _find_end(token: str, answer: Mapping[str, Any]) -> float | None:
+def _find_end(token: str, answer: Mapping[str, Any]) -> float:
     """Return the end of a token: its own claim, else `expires_in` (RFC 6749 5.1)."""
     try:
         end = jwt.decode(token, options={"verify_signature": False}).get("exp")
@@ -388,4 +395,4 @@ def _find_end(token: str, answer: Mapping[str, Any]) -> float | None:
     if isinstance(end, int | float) and 0 < end <= LAST_SECOND:
         return float(end)
     seconds = _read_number(answer.get("expires_in"), 0.0)
-    return time.time() + seconds if seconds else None
+    return time.time() + seconds if seconds else 0.0

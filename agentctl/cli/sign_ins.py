@@ -38,9 +38,6 @@ KEYRING_SECONDS = 60.0
 RETRY_SECONDS = 10.0
 """Time between two attempts to renew a token that is still valid."""
 
-EARLY_SECONDS = 60.0
-"""Time before the end of a token in which it is renewed; a quarter of its lifetime at most."""
-
 _MAXIMUM_BYTES = 1 << 18
 _SERVICE = "agentctl"
 _SECRETS = ("token", "refresh_token")
@@ -84,11 +81,10 @@ class SignIn:
 
     def with_tokens(self, tokens: Tokens) -> SignIn:
         """Return the sign-in with other tokens."""
-        end, now = tokens.expires_at or 0.0, time.time()
         return replace(
             self,
-            expires_at=end,
-            renew_at=end and end - min(EARLY_SECONDS, max(end - now, 0.0) / 4),
+            expires_at=tokens.expires_at,
+            renew_at=tokens.renew_at,
             token=tokens.token,
             refresh_token=tokens.refresh_token,
             name=tokens.name or self.name,

@@ -18,6 +18,7 @@ from tests.console.browser import (
     open_console,
 )
 from tests.console.provider import AUDIENCE, run_provider
+from tests.console.test_sign_in import new_key
 from tests.server.threaded_server import ThreadedServer, serve_in_thread
 
 pytestmark = needs_browser
@@ -116,14 +117,17 @@ def test_code_is_bound_to_the_page_and_used_once(
         body = request.value.post_data_json
         _forget_provider(shown, provided)
     client = provided.server.client
-    again = client.post("/console/sign-in/finish", json=body)
+    key = {"Agentctl-Console-Key": new_key()}
+    again = client.post("/console/sign-in/finish", json=body, headers=key)
     assert (again.status_code, again.json()["detail"]) == (
         400, "The provider refused the sign-in",
     )  # fmt: skip
-    other = client.post("/console/sign-in/finish", json={**body, "issuer": "https://other.example"})
+    other = client.post(
+        "/console/sign-in/finish", json={**body, "issuer": "https://other.example"}, headers=key
+    )
     assert other.json()["detail"] == "The response is of another provider"
     elsewhere = client.post(
-        "/console/sign-in/finish", json=body, headers={"Sec-Fetch-Site": "cross-site"}
+        "/console/sign-in/finish", json=body, headers={**key, "Sec-Fetch-Site": "cross-site"}
     )
     assert elsewhere.status_code == 400
 
@@ -134,7 +138,8 @@ def test_fields_of_the_sign_in_are_bounded(provided: SignedInServer) -> None:
         answer = client.post("/console/sign-in/start", json={"redirect_uri": url})
         assert answer.status_code == 422
     body = {"code": "c" * 5_000, "code_verifier": "v", "nonce": "n", "redirect_uri": page}
-    assert client.post("/console/sign-in/finish", json=body).status_code == 422
+    key = {"Agentctl-Console-Key": new_key()}
+    assert client.post("/console/sign-in/finish", json=body, headers=key).status_code == 422
 
 
 def test_provider_that_is_gone_is_named(server: ThreadedServer) -> None:

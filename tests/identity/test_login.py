@@ -143,6 +143,24 @@ def test_refused_token_is_renewed_and_the_request_sent_again(
     assert read_stored(home)["token"] != stored["token"]
 
 
+def test_long_command_renews_its_token(
+    office: Office, run: Run, environment: dict[str, str], home: Path
+) -> None:
+    run("login")
+    tokens = {read_stored(home)["token"]}
+    words = ("sessions", "list", "--watch", "-o", "jsonl", "--url", office.url)
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with start_agentctl(*words, env=environment, cwd=home, **pipes) as process:
+
+        def is_renewed_twice() -> bool:
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            tokens.add(read_stored(home)["token"])
+            return len(tokens) == 3
+
+        wait_for(is_renewed_twice)
+        process.terminate()
+
+
 def test_ended_sign_in_names_the_command(office: Office, run: Run, home: Path) -> None:
     run("login")
     stored = wait_for_end(home)

@@ -7,6 +7,7 @@ import inspect
 import json
 import pkgutil
 import re
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields
 from importlib import import_module
@@ -446,7 +447,9 @@ def keep_token(servers: Servers, tab: int, *scopes: str) -> httpx2.Response:
 
 
 def keep_long_token(servers: Servers) -> str:
-    kept = keep_token(servers, 0, *(f"agents:a{number:09}:run" for number in range(120)))
+    # Random names: a cookie has compressed bytes.
+    names = (secrets.token_urlsafe(24) for _ in range(110))
+    kept = keep_token(servers, 0, *(f"agents:{name}:run" for name in names))
     return "" if "set-cookie" in kept.headers else "not"
 
 

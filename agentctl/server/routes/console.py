@@ -9,7 +9,8 @@ The token of a page is kept over a reload, encrypted in a cookie, and the key is
 one tab (docs/decisions/0057). So neither a script nor the cookie has the token alone: not another
 page of the host, not a server on another port, to which browsers send the same cookies. The cookie
 authorizes no request. It only returns the token to a page that has the key, and that page sends it
-as any other client does.
+as any other client does. The refresh token of a provider is in this cookie only, which no script
+reads.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ import functools
 import gzip
 import hashlib
 import logging
+import math
 import os
 import re
+import time
+import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from html import escape
 from importlib.resources import files
 from typing import NamedTuple, NotRequired
@@ -31,9 +36,17 @@ from urllib.parse import urlsplit
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from agentctl.auth.oidc import OidcClient, SignInEnd
+from agentctl.auth.oidc import OidcClient, SignInEnd, Tokens
+from agentctl.auth.tokens.algorithms import MAXIMUM_TOKEN
 from agentctl.auth.verifier import parse_bearer
-from agentctl.errors import BadRequest, InvalidToken, NotFound, ValidationFailed
+from agentctl.errors import (
+    AgentctlError,
+    BadRequest,
+    InvalidToken,
+    NotFound,
+    Unauthenticated,
+    ValidationFailed,
+)
 from agentctl.records.rate_limited_log import RateLimitedLog
 from agentctl.server.answers import BytesResponse, json_response
 from agentctl.server.openapi.pages import content_security_policy
@@ -63,13 +76,17 @@ _ASSET_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
+RETRY_SECONDS = 1
+"""Minimum time between two renewals by a page."""
+
 KEY_HEADER = "agentctl-console-key"
 """Header with the key of the tab: 32 bytes in base64url. Pages of other origins cannot send it."""
 
 COOKIE_PREFIX = "agentctl-console-"
 
 MAXIMUM_TOKEN_BYTES = 2_800
-"""A longer token is not kept: browsers store 4,096 bytes of a cookie."""
+"""Compressed bytes of the kept tokens: browsers store 4,096 bytes of a cookie. A longer token is
+not kept; without its refresh token it may fit."""
 
 MAXIMUM_TABS = 4
 """Cookies at a time, so that they fit into the header of a request."""
@@ -84,6 +101,19 @@ MAXIMUM_FIELD_LENGTH = 4_096
 """Characters of each field of a body."""
 
 _PAGE_URL = re.compile(r"https?://[^\s?#@]+")
+
+
+class _Kept(NamedTuple):
+    """The content of a cookie, texts without spaces.
+
+    Attributes:
+        refresh_token: empty for a token that is not renewed.
+        renew_at: seconds since the epoch; 0 if it is not known.
+    """
+
+    token: str
+    refresh_token: str = ""
+    renew_at: str = "0"
 
 
 class _Asset(NamedTuple):
@@ -181,36 +211,40 @@ def _load_console() -> _Console:
 async def keep_console_token(call: Call) -> Response:
     """Keep the token of the caller for its tab."""
     key = _read_key(call)
-    token = parse_bearer(call.headers.get("authorization")).encode("ascii")
-    # Fields are given one by one: a mapping has one Set-Cookie only.
     response = BytesResponse(b"", 204, None)
-    if len(token) > MAXIMUM_TOKEN_BYTES:
-        return response
-    name = _cookie_name(key)
-    others = [other for other in _read_cookies(call) if other != name]
-    for other in others[: max(0, len(others) - MAXIMUM_TABS + 1)]:
-        _set_cookie(call, response, f"{other}=; Max-Age=0")
-    _set_cookie(call, response, f"{name}={_encrypt(token, key)}")
+    _keep(call, response, key, _Kept(parse_bearer(call.headers.get("authorization"))))
     return response
 
 
 async def restore_console_token(call: Call) -> Response:
-    """Return the token that is kept for a tab.
+    """Return the token that is kept for a tab, renewed by the provider if it is about to expire.
 
     Raises:
         NotFound: there is none, or the key is another one.
+        Unauthenticated: the provider, or this server, does not accept the sign-in any more.
+        TooManyRequests, Unavailable: the provider cannot be asked now.
     """
-    key = _read_key(call)
-    token = _decrypt(_read_cookies(call).get(_cookie_name(key), ""), key)
-    if token is None:
-        raise NotFound("No token is kept for this page")
-    return json_response({"token": token.decode("ascii")})
+    key, client = _read_key(call), call.caller.app_state.oidc_client
+    kept = _read_kept(call, key)
+    if client is None or not kept.refresh_token or time.time() < float(kept.renew_at):
+        return _build_response(kept)
+    try:
+        tokens = await client.refresh(kept.refresh_token)
+        await _check_token(call, tokens.token)
+    except BadRequest as failure:
+        reason = failure.cause or failure.detail
+        raise Unauthenticated(f"Your sign-in has ended: {reason}") from None
+    return _keep_tokens(call, key, tokens)
 
 
 async def forget_console_token(call: Call) -> Response:
-    """Forget the token that is kept for a tab."""
+    """Forget the token that is kept for a tab, and revoke its refresh token at the provider."""
+    key, client = _read_key(call), call.caller.app_state.oidc_client
     response = BytesResponse(b"", 204, None)
-    _set_cookie(call, response, f"{_cookie_name(_read_key(call))}=; Max-Age=0")
+    _set_cookie(call, response, f"{_cookie_name(key)}=; Max-Age=0")
+    with suppress(AgentctlError):  # The page has signed out, also without the provider.
+        if client is not None and (refresh_token := _read_kept(call, key).refresh_token):
+            await client.revoke(refresh_token)
     return response
 
 
@@ -238,12 +272,54 @@ def _read_key(call: Call) -> bytes:
     return key
 
 
+def _read_kept(call: Call, key: bytes) -> _Kept:
+    """Return the kept tokens of a tab; NotFound: there are none, or the key is another one."""
+    content = _decrypt(_read_cookies(call).get(_cookie_name(key), ""), key)
+    fields = [] if content is None else content.decode("ascii", "replace").split(" ")
+    if len(fields) != len(_Kept._fields) or not fields[-1].isdecimal():
+        raise NotFound("No token is kept for this page")
+    return _Kept(*fields)
+
+
+def _keep_tokens(call: Call, key: bytes, tokens: Tokens) -> Response:
+    """Keep the tokens of a provider for a tab; return the response with the one for this server."""
+    kept = _Kept(tokens.token, tokens.refresh_token, str(int(tokens.renew_at)))
+    # A token without an end needs no renewal.
+    if not tokens.renew_at or len(_compress(kept)) > MAXIMUM_TOKEN_BYTES:
+        kept = _Kept(tokens.token)
+    response = _build_response(kept)
+    _keep(call, response, key, kept)
+    return response
+
+
+def _build_response(kept: _Kept) -> BytesResponse:
+    """Return the response with a token, and the seconds until it can be renewed, 0 for never."""
+    seconds = max(RETRY_SECONDS, math.ceil(int(kept.renew_at) - time.time()))
+    return json_response({"token": kept.token, "renew_in": seconds if kept.refresh_token else 0})
+
+
+def _keep(call: Call, response: Response, key: bytes, kept: _Kept) -> None:
+    """Add the cookie of a tab to a response, unless it is too large."""
+    content, name = _compress(kept), _cookie_name(key)
+    if len(content) > MAXIMUM_TOKEN_BYTES:
+        return
+    others = [other for other in _read_cookies(call) if other != name]
+    for other in others[: max(0, len(others) - MAXIMUM_TABS + 1)]:
+        _set_cookie(call, response, f"{other}=; Max-Age=0")
+    _set_cookie(call, response, f"{name}={_encrypt(content, key)}")
+
+
+def _compress(kept: _Kept) -> bytes:
+    return zlib.compress(" ".join(kept).encode("ascii"), 9)
+
+
 def _read_cookies(call: Call) -> dict[str, str]:
     return {name: value for name, value in call.cookies.items() if name.startswith(COOKIE_PREFIX)}
 
 
 def _set_cookie(call: Call, response: Response, cookie: str) -> None:
-    # Without a path it is that of the request, under any prefix of a proxy.
+    # Without a path it is that of the request, under any prefix of a proxy. Fields are given one
+    # by one: a mapping has one Set-Cookie only.
     secure = call.url.scheme == "https" or call.headers.get("origin", "").startswith("https:")
     field = f"{cookie}; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
     response.raw_headers.append((b"set-cookie", field.encode("ascii")))
@@ -266,8 +342,10 @@ def _decrypt(value: str, key: bytes) -> bytes | None:
 
     try:
         sealed = base64.b64decode(value, b"-_", validate=True)
-        return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _PURPOSE)
-    except (InvalidTag, ValueError):
+        content = AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _PURPOSE)
+        # A caller can encrypt anything with its own key: a few bytes could become many.
+        return zlib.decompressobj().decompress(content, 3 * MAXIMUM_TOKEN)
+    except (InvalidTag, ValueError, zlib.error):
         return None
 
 
@@ -298,27 +376,32 @@ async def start_console_sign_in(call: Call, redirect_uri: str) -> Response:
 async def finish_console_sign_in(
     call: Call, code: str, code_verifier: str, nonce: str, redirect_uri: str, issuer: str = ""
 ) -> Response:
-    """Return the token of the user, if this server accepts it.
+    """Return the token of the user, if this server accepts it, and keep it for its tab.
 
     Raises:
         BadRequest: the provider, or this server, does not accept the sign-in.
     """
-    client = _require_client(call)
+    client, key = _require_client(call), _read_key(call)
     _check_fields(redirect_uri, code, code_verifier, nonce, issuer)
     end = SignInEnd(code, code_verifier, nonce, redirect_uri, issuer)
-    token = (await client.finish(end)).token
-    state = call.caller.app_state
-    assert state.verifier is not None
+    tokens = await client.finish(end)
+    await _check_token(call, tokens.token)
+    return _keep_tokens(call, key, tokens)
+
+
+async def _check_token(call: Call, token: str) -> None:
+    """Check that this server accepts a token of the provider."""
+    verifier = call.caller.app_state.verifier
+    assert verifier is not None
     try:
         parse_bearer(f"Bearer {token}")
-        await state.verifier.identify(f"Bearer {token}")
+        await verifier.identify(f"Bearer {token}")
     except InvalidToken as failure:
         _log.log("a token of the sign-in provider is not valid here: %s", failure.reason)
         raise BadRequest(
             "The provider has signed you in, but this server does not accept its token",
             hint="ask the operator: the log of the server has the reason",
         ) from None
-    return json_response({"token": token})
 
 
 def _check_fields(redirect_uri: str, *others: str) -> None:

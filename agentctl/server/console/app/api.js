@@ -1,12 +1,14 @@
 // Requests to the server. The token is a variable of this module. It is not part of a URL, and it is
 // dropped after a 401, a sign-out and 30 minutes in the background. For a reload the server keeps it
-// in a cookie that no script can read, encrypted with a key that only this tab has.
+// in a cookie that no script can read, encrypted with a key that only this tab has. A refresh token is
+// in this cookie only.
 
 const BASE = new URL(".", document.baseURI);
 const HIDDEN_LIMIT = 30 * 60 * 1000;
 const KEPT = "/console/sign-in/token";
 
 let token = null;
+let renewAt = 0;
 let hiddenSince = null;
 const listeners = new Set();
 
@@ -62,7 +64,8 @@ export function withQuery(place, query) {
 }
 
 /** Send a request; return the response. A body that is a text is JSON. Raises ApiError. */
-export async function send(method, place, { body, headers = {}, signal, accept, credentials = "omit" } = {}) {
+export async function send(method, place, options = {}) {
+  const { body, headers, signal, accept, credentials = "omit", again } = options;
   const sent = token;
   const fields = {
     Accept: accept || "application/json",
@@ -96,8 +99,9 @@ export async function send(method, place, { body, headers = {}, signal, accept, 
     await response.json().catch(() => ({})),
     response.headers,
   );
-  if (failure.status === 401 && sent === token && state.me !== null) {
-    dropToken("The server did not accept the token any more: it has expired or was revoked.");
+  if (failure.status === 401 && state.me !== null) {
+    if (!again && (sent !== token || (await renew()))) return send(method, place, { ...options, again: true });
+    if (sent === token) dropToken("The server did not accept the token any more: it has expired or was revoked.");
   }
   throw failure;
 }
@@ -140,7 +144,7 @@ function readTab() {
 }
 
 /** Store something for this tab; without a storage a reload asks for the token. */
-export function writeTab(changes) {
+function writeTab(changes) {
   try {
     if (changes) sessionStorage.setItem("console", JSON.stringify({ ...readTab(), ...changes }));
     else sessionStorage.removeItem("console");
@@ -178,25 +182,49 @@ async function finishSignIn() {
     history.replaceState(null, "", location.pathname + sent.place);
     dispatchEvent(new HashChangeEvent("hashchange"));
     const body = { code: given.get("code"), issuer: given.get("iss") || "", redirect_uri: pageUrl(), nonce: sent.nonce, code_verifier: sent.code_verifier };
-    await signIn((await call("POST", "/console/sign-in/finish", { body })).token);
+    await signIn(await keep("/console/sign-in/finish", body), true);
   } catch (error) {
     update({ signInReason: error.message });
   }
 }
 
 /** Send a request about the kept token. */
-const kept = (method, key) =>
-  call(method, KEPT, { headers: { "Agentctl-Console-Key": key }, credentials: "same-origin" });
+const kept = (method, key, place = KEPT, body) =>
+  call(method, place, { body, headers: { "Agentctl-Console-Key": key }, credentials: "same-origin", again: true });
+
+/** Return true if the server has renewed the token. Tabs with one key take turns. */
+async function renew() {
+  if (!renewAt) return false;
+  const before = token;
+  renewAt = Date.now() + 5000;
+  try {
+    const found = await navigator.locks.request("console-token", () => kept("GET", readTab().key));
+    if (token === before) use(found);
+    update({ claims: readClaims(token) });
+  } catch (error) {
+    if (error.temporary) throw error;
+  }
+  return token && token !== before;
+}
+
+function use(found) {
+  ({ token } = found);
+  // Without encryption a page has no locks, and renews nothing.
+  renewAt = navigator.locks && found.renew_in ? Date.now() + 1000 * found.renew_in : 0;
+}
+
+/** Renew or drop a token that expires. */
+export function checkToken(left) {
+  if (renewAt) Date.now() < renewAt || renew().catch(() => null);
+  else if (left !== null && left <= 0) dropToken("The token has expired.");
+}
 
 /** Keep the token for a reload, with a new key. */
-async function keep() {
-  const key = toBase64(crypto.getRandomValues(new Uint8Array(32)));
-  try {
-    await kept("POST", key);
-    writeTab({ key });
-  } catch {
-    // A reload asks for the token.
-  }
+async function keep(place, body) {
+  const key = newKey(32);
+  const found = await kept("POST", key, place, body);
+  writeTab({ key });
+  return found;
 }
 
 /** Sign in with the token that was kept before the reload. */
@@ -205,35 +233,30 @@ async function restore() {
   if (!key) return;
   if (hidden && Date.now() - hidden > HIDDEN_LIMIT) return forget();
   try {
-    await signIn((await kept("GET", key)).token, { again: true });
+    await signIn(await kept("GET", key), true);
   } catch (error) {
-    if (error.status) forget();
+    if (!error.temporary) forget();
   }
 }
 
-/** Forget the token that is kept for this tab. */
 function forget() {
   const { key } = readTab();
   writeTab(null);
   if (key) kept("DELETE", key).catch(() => null);
 }
 
-/** Return bytes in base64url without padding. */
-export function toBase64(bytes) {
-  return btoa(String.fromCharCode(...bytes)).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
-}
-
 /** Use a token from now on. Raises ApiError and keeps nothing if the server rejects it. */
-export async function signIn(given, { again = false } = {}) {
-  const before = token;
-  token = given.trim();
+export async function signIn(found, isKept = false) {
+  const before = [token, renewAt];
+  use(found);
   try {
     const me = await call("GET", "/auth/me");
     const claims = readClaims(token);
-    if (!again) await keep();
+    // If it is not kept, a reload asks for the token.
+    if (!isKept) await keep().catch(() => null);
     update({ me, claims, generation: state.generation + 1, signInReason: null });
   } catch (error) {
-    token = before;
+    [token, renewAt] = before;
     throw error;
   }
 }
@@ -241,6 +264,7 @@ export async function signIn(given, { again = false } = {}) {
 /** Forget the token. With a reason the page stays; the next sign-in fetches it again. */
 export function dropToken(reason = null) {
   token = null;
+  renewAt = 0;
   forget();
   update({ me: null, claims: null, generation: state.generation + 1, signInReason: reason });
 }
@@ -289,16 +313,10 @@ function hasSingle(resource) {
   return (state.me?.scopes || []).some((scope) => form.test(scope));
 }
 
-/** Return a new Idempotency-Key. `crypto.randomUUID` needs HTTPS; this does not. */
-export function newKey() {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) =>
-    each.toString(16).padStart(2, "0"),
-  ).join("");
-}
-
-/** Start a run in the background. */
-export async function startRun(kind, id, body) {
-  return postOnce(path`/${kind}s/${id}/runs`, body);
+/** Return random bytes in base64url. `crypto.randomUUID` needs HTTPS; this does not. */
+export function newKey(length = 16) {
+  const bytes = crypto.getRandomValues(new Uint8Array(length));
+  return btoa(String.fromCharCode(...bytes)).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
 }
 
 /** Send a request that starts a run in the background, again with the same key if no answer arrives. */
@@ -325,12 +343,10 @@ export async function cancelRun(run, { reason, wait = 0 } = {}) {
   return { ...(await call("POST", withQuery(place, query))), phase: null };
 }
 
-/** Return true if a run has a final status. */
 export function isFinal(run) {
   return ["COMPLETED", "ERROR", "CANCELLED"].includes(run.status);
 }
 
-/** Return true if a run waits for a decision. */
 export function isPaused(run) {
   return run.status === "PAUSED";
 }
@@ -340,13 +356,11 @@ export function isAtRest(run) {
   return isFinal(run) && run.stopped_at != null;
 }
 
-/** Return `agent`, `team` or `workflow`. */
 export function kindOf(record) {
   if (record.team_id) return "team";
   return record.workflow_id ? "workflow" : "agent";
 }
 
-/** Return the id of the component of a run or session. */
 export function componentOf(record) {
   return record.agent_id || record.team_id || record.workflow_id || "";
 }
@@ -357,16 +371,14 @@ export function tokensOf(run) {
 }
 
 document.addEventListener("visibilitychange", () => {
-  const long = hiddenSince !== null && Date.now() - hiddenSince > HIDDEN_LIMIT;
+  dropHidden();
   // A page is also hidden when it ends, which is no later beginning.
   hiddenSince = document.hidden ? (hiddenSince ?? Date.now()) : null;
   if (readTab().key) writeTab({ hidden: hiddenSince });
-  if (long) dropHidden();
 });
-setInterval(() => {
-  if (hiddenSince !== null && Date.now() - hiddenSince > HIDDEN_LIMIT) dropHidden();
-}, 60 * 1000);
+setInterval(dropHidden, 60 * 1000);
 
 function dropHidden() {
-  if (token !== null) dropToken("The page was in the background for 30 minutes.");
+  const long = hiddenSince !== null && Date.now() - hiddenSince > HIDDEN_LIMIT;
+  if (long && token !== null) dropToken("The page was in the background for 30 minutes.");
 }

@@ -133,7 +133,6 @@ function formatAsked({ input, input_object: given }) {
   return `${input}\ninput: ${text}`;
 }
 
-/** One run of the conversation. */
 export function Turn({ initial, names, db, current, onChange, opened }) {
   const { run, runs, setRun, refresh, loadAll, loadRecord } = useRun(initial, db);
   const [json, setJson] = useState(false);
@@ -259,7 +258,6 @@ function TraceLink({ run }) {
   return html`<a href=${url.replaceAll("{trace_id}", run.trace_id)} rel="noreferrer" target="_blank" data-trace>Trace</a>`;
 }
 
-/** The run that a run repeats. */
 function OriginLine({ run, db }) {
   const part = kindOf(run) === "workflow" ? "step" : "message";
   return html`<span class="by" data-origin>${cut(run.origin_kind, 20)} of

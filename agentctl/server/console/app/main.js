@@ -1,7 +1,7 @@
 // The shell: navigation, sign-in over the page, keys, theme. Pages are loaded when they are opened.
 
 import { render } from "../vendor/preact.mjs";
-import { call, canList, connect, dropToken } from "./api.js";
+import { call, canList, checkToken, connect, dropToken } from "./api.js";
 import {
   Component, Dialog, formatClock, formatSpan, formatTotal, Guard, html, leave, printable, readHash,
   Skeleton, useCaller, useEffect, useNow, useState,
@@ -61,14 +61,14 @@ function useWaiting() {
   useEffect(() => {
     set(null);
     if (!ready) return;
+    const control = new AbortController();
     let timer = null;
     let pause = SOONEST;
     let last = null;
-    let gone = false;
     const load = async () => {
       clearTimeout(timer);
       const found = document.hidden ? null : await call("GET", "/approvals?status=pending&limit=1").catch(() => null);
-      if (gone) return;
+      if (control.signal.aborted) return;
       pause = found && found.meta.total_count !== last ? SOONEST : Math.min(LATEST, 2 * pause);
       if (found) {
         last = found.meta.total_count;
@@ -82,19 +82,16 @@ function useWaiting() {
       if (!document.hidden) timer = setTimeout(load, 300);
     };
     load();
-    addEventListener("console-decided", again);
-    document.addEventListener("visibilitychange", again);
+    addEventListener("console-decided", again, control);
+    document.addEventListener("visibilitychange", again, control);
     return () => {
-      gone = true;
+      control.abort();
       clearTimeout(timer);
-      removeEventListener("console-decided", again);
-      document.removeEventListener("visibilitychange", again);
     };
   }, [ready, generation]);
   return ready ? meta : null;
 }
 
-/** A page, loaded on first use. */
 class Lazy extends Component {
   componentDidMount() {
     this.load();
@@ -141,12 +138,10 @@ function App() {
       setPlace(readHash());
     };
     const showHelp = () => setHelp(true);
-    addEventListener("hashchange", change);
-    addEventListener("console-help", showHelp);
-    return () => {
-      removeEventListener("hashchange", change);
-      removeEventListener("console-help", showHelp);
-    };
+    const control = new AbortController();
+    addEventListener("hashchange", change, control);
+    addEventListener("console-help", showHelp, control);
+    return () => control.abort();
   }, []);
   useEffect(() => {
     let timer = null;
@@ -210,9 +205,7 @@ function Top({ caller, failed }) {
   const now = useNow(1000);
   const { info, me, claims, offlineSince } = caller;
   const left = claims?.exp ? claims.exp - now / 1000 : null;
-  useEffect(() => {
-    if (left !== null && left <= 0 && me !== null) dropToken("The token has expired.");
-  }, [left !== null && left <= 0]);
+  useEffect(() => void (me && checkToken(left)), [now]);
   const offline = offlineSince !== null || failed !== null;
   const age = Math.max(0, Math.round((now - caller.answeredAt) / 1000));
   return html`<header class="top">

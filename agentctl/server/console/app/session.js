@@ -92,7 +92,6 @@ export function describeCounts(counts, { turn_count: total = 0 }) {
   return [`${formatNumber(runs)} ${runs === 1 ? "run" : "runs"}`, ...parts].join(" · ");
 }
 
-/** What is known about a session, and what can be done with it. */
 export function SessionActions({ session, id, query, reload, children }) {
   const [renaming, setRenaming] = useState(false);
   const [json, setJson] = useState(false);

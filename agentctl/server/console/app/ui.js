@@ -296,7 +296,6 @@ export function useComponents() {
   return found;
 }
 
-/** Return the names of components by `kind:id`. */
 export function useNames() {
   return useComponents().names;
 }

@@ -57,7 +57,6 @@ export function ApprovalStatus({ approval }) {
     approval.execution ? html`<span class=${doubt ? "yellow" : "dim"} title=${EXECUTIONS[approval.execution]}> · ${doubt ? "? unknown" : approval.execution}</span>` : null}`;
 }
 
-/** Who decided, when, and after which time. */
 export function Decided({ approval }) {
   const { decided_by: by, decided_at: at, note } = approval;
   return html`<${ApprovalStatus} approval=${approval} />
@@ -65,7 +64,6 @@ export function Decided({ approval }) {
     ${note ? html`<span class="dim" dir="auto"> · ${printable(note)}</span>` : null}`;
 }
 
-/** A decision in the place of a conversation where the run has waited for it. */
 export function DecidedLine({ approval }) {
   return html`<p class="decided" data-decided=${approval.approval_id}><${Decided} approval=${approval} />
     <span class="dim"> · ${describeWait(approval)}</span></p>`;

@@ -1,41 +1,21 @@
 // Sign in: a token is pasted or dropped, its claims are shown, and the server checks it.
 
 import { ApiError, issuer, readClaims, signIn, startSignIn, state } from "../app/api.js";
-import { Command, cut, formatSpan, html, printable, useEffect, useRef, useState } from "../app/ui.js";
+import {
+  Command, cut, formatSpan, html, printable, useAction, useEffect, useRef, useState,
+} from "../app/ui.js";
 
 export default function SignIn({ over, logo }) {
   const [token, setToken] = useState("");
-  const [error, setError] = useState(null);
-  const [busy, setBusy] = useState(false);
   const field = useRef(null);
   useEffect(() => field.current.focus(), []);
 
-  const submit = async (event) => {
-    event.preventDefault();
-    if (!token.trim()) {
-      setError(new ApiError(401, { detail: "Paste a token first" }));
-      return;
-    }
-    setBusy(true);
-    setError(null);
-    try {
-      await signIn(token);
-      setToken("");
-    } catch (failure) {
-      setError(failure);
-      setBusy(false);
-    }
-  };
-  const leave = async () => {
-    setBusy(true);
-    setError(null);
-    try {
-      await startSignIn();
-    } catch (failure) {
-      setError(failure);
-      setBusy(false);
-    }
-  };
+  const [submit, error, busy] = useAction(async (event) => {
+    if (event.type === "click") return startSignIn();
+    if (!token.trim()) throw new ApiError(401, { detail: "Paste a token first" });
+    await signIn({ token: token.trim() });
+    return setToken("");
+  });
   const drop = async (event) => {
     event.preventDefault();
     const [file] = event.dataTransfer.files;
@@ -47,7 +27,7 @@ export default function SignIn({ over, logo }) {
       aria-label="Sign in">
       <h1>${logo} ${printable(state.info?.name || "agentctl")}</h1>
       ${state.signInReason ? html`<p class="bar yellow" role="status">${printable(state.signInReason)}</p>` : null}
-      ${issuer ? html`<button type="button" class="primary" disabled=${busy} onClick=${leave}>Sign in with ${issuer}</button>` : null}
+      ${issuer ? html`<button type="button" class="primary" disabled=${busy} onClick=${submit}>Sign in with ${issuer}</button>` : null}
       <label class="field">
         <b>${issuer ? "Or a token" : "Token"}</b>
         <textarea ref=${field} name="token" value=${token} placeholder="paste, or drop a file"
