@@ -12,7 +12,7 @@ from tests.server.agents_in_code import run_agent, serve_module
 
 __all__ = ["vendor_endpoint"]
 
-AGENTS = ("langgraph", "pydantic_ai", "agno", "agno_team", "openai_agents", "model_in_code")
+KINDS = ("langgraph", "pydantic_ai", "agno", "agno_team", "openai_agents", "model_in_code")
 
 WINDOW = 6_000
 """Characters of all messages of a request, with the instructions that a library adds."""
@@ -78,13 +78,13 @@ def client(
         "AWS_SECRET_ACCESS_KEY": "none",
     }
     with serve_module(
-        folder, model_endpoint, "windowed_agents", AGENTS, extra, **environment
+        folder, model_endpoint, "windowed_agents", (*KINDS, "fitted"), extra, **environment
     ) as client:
         yield client
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["configured", *AGENTS])
+@pytest.mark.parametrize("name", ["configured", *KINDS])
 def test_short_message_is_answered_after_one_that_does_not_fit(
     client: httpx2.Client, name: str
 ) -> None:
@@ -121,6 +121,23 @@ def test_short_message_is_answered_after_a_conversation_that_does_not_fit(
     assert runs[failed[0]]["error"]["code"] == "CONTEXT_EXCEEDED"
     # The next run after a failed one starts without history.
     assert all(number + 1 not in failed for number in failed)
+
+
+def test_agent_of_a_library_is_fitted_into_the_window_of_its_model(
+    client: httpx2.Client, model_endpoint: ModelEndpoint
+) -> None:
+    model_endpoint.forget()
+    for message in ("fitted work 9 3000", "later " + "x" * 3_000, "fitted again work 2 4000"):
+        run = run_agent(client, "fitted", message, session_id="fitted")
+        assert run["status"] == "COMPLETED", run["error"]
+    requests = model_endpoint.requests("tokens:2000")
+    assert not any("refused" in body for body in requests)
+    assert all(body["messages"][0]["content"] == "Be brief." for body in requests)
+    compacted = [each["compacted"] for each in run["messages"] if "compacted" in each]
+    kinds = [[each["kind"] for each in one["omissions"]] for one in compacted]
+    assert (kinds[0], kinds[-1]) == (["runs"], ["tool_result", "runs", "turns"])
+    # The stored messages are whole.
+    assert [len(tool["result"]) for tool in run["tools"]] == [4_000, 4_000]
 
 
 @pytest.mark.parametrize("name", VENDORS)

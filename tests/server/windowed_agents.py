@@ -31,6 +31,23 @@ def build_pydantic_ai() -> Any:
     )
 
 
+def build_fitted() -> Any:
+    """An agent whose model has a window that the library knows."""
+    model = OpenAIChatModel(
+        "tokens:2000",
+        provider=OpenAIProvider(base_url=URL, api_key="none"),
+        profile={"context_window": 2_000},
+    )
+    agent = PydanticAgent(model, system_prompt="Be brief.")
+
+    @agent.tool_plain
+    def fetch(size: int, mark: str) -> str:
+        """Fetch a page of some size."""
+        return mark * size
+
+    return agent
+
+
 def build_agno() -> Any:
     model = OpenAILike(id=MODEL, base_url=URL, api_key="none", max_retries=0)
     return AgnoAgent(name="agno", model=model, telemetry=False)

@@ -40,6 +40,15 @@ _ADVICE = {
 }
 
 
+def leave_answer(window: int, maximum: int | None) -> int:
+    """Return the tokens of a window without those of the answer.
+
+    Args:
+        maximum: maximum tokens of an answer; None if the settings have none.
+    """
+    return window - min(maximum or ANSWER_TOKENS, window // 4)
+
+
 class CallFitter:
     """Fits the messages of calls into the window of their model, and again after a refusal.
 
@@ -89,7 +98,7 @@ class CallFitter:
         """Return the tokens of a window without those of the answer; None if it is not known."""
         if (window := self.windows.get(model.id)) is None:
             return None
-        return window - min(model.settings.max_tokens or ANSWER_TOKENS, window // 4)
+        return leave_answer(window, model.settings.max_tokens)
 
     def fit(self, model: PreparedModel) -> Sequence[Message]:
         """Return the messages of the next call.

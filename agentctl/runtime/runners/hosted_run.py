@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +24,7 @@ from agentctl.runtime.json_values import (
 )
 from agentctl.runtime.tools.functions import result_to_text
 from agentctl.runtime.transcript.events import (
+    Compacted,
     Content,
     ThinkingDelta,
     ToolCallCompleted,
@@ -156,6 +158,11 @@ class HostedRun:
         self.checkpoint()
         self.transcript.begin_answer()
         self._needs_separator = bool(self.transcript.content)
+
+    def report_compacted(self, compacted: Compacted) -> None:
+        """Record with the open answer what its call does not show, and publish it."""
+        self.transcript.note_call({"compacted": asdict(compacted)})
+        self.environment.emit(compacted)
 
     def add_thinking(self, delta: str) -> None:
         """Add text to the thinking of the run, which is not part of its answer, and publish it."""

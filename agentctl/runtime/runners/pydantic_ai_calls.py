@@ -56,6 +56,7 @@ from agentctl.runtime.models.calls import parse_arguments
 from agentctl.runtime.pauses import Ask, CallOutcome, CallPause, Decided, Paused, to_text
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_runner import DecidedCalls, list_causes
+from agentctl.runtime.runners.pydantic_ai_fitting import RequestFitter
 from agentctl.runtime.tools.call_rules import choose_strictest, find_policy, list_unmatched
 from agentctl.runtime.tools.external import read_client_tools
 from agentctl.runtime.transcript.transcript import TranscriptMark
@@ -254,7 +255,11 @@ class DeferredCalls:
     @cached_property
     def hooks(self) -> Hooks[Any]:
         """The hooks that store the begin and the end of calls."""
-        return Hooks(before_tool_execute=self._begin_call, tool_execute=self._execute_call)
+        return Hooks(
+            before_model_request=RequestFitter(self._run).fit,
+            before_tool_execute=self._begin_call,
+            tool_execute=self._execute_call,
+        )
 
     async def _begin_call(
         self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: dict[str, Any]

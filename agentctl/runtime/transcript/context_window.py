@@ -43,7 +43,7 @@ _CALIBRATING_BYTES = 8_000
 _MESSAGE_BYTES = 16
 """Estimate of what a provider adds to each message."""
 
-_LINE_BYTES = 160
+LINE_BYTES = 160
 """Maximum size of the line in place of a result; a result that is not larger is shown whole."""
 
 _SMALLEST_RESULT = 400
@@ -202,8 +202,8 @@ class ContextMessages:
         if not self.is_result(index):
             return size
         if index < compaction.results_before:
-            return min(size, _LINE_BYTES)
-        return min(size, bound + _LINE_BYTES) if bound else size
+            return min(size, LINE_BYTES)
+        return min(size, bound + LINE_BYTES) if bound else size
 
     def measure_all_shown(self, compaction: Compaction) -> int:
         return sum(self.measure_shown(at, compaction) for at in range(len(self.sizes)))
@@ -307,7 +307,7 @@ def _reduce(context: ContextMessages, compaction: Compaction, excess: int) -> Co
     results = [at for at in range(last_turn, len(context.messages)) if context.is_result(at)]
     if excess > 0 and results:
         room = sum(context.measure_shown(at, compaction) for at in results) - excess
-        bound = max(room // len(results) - _LINE_BYTES, _SMALLEST_RESULT)
+        bound = max(room // len(results) - LINE_BYTES, _SMALLEST_RESULT)
         bound = min(bound, compaction.result_bytes or bound)
         compaction = replace(compaction, result_bytes=bound)
     return compaction

@@ -332,6 +332,11 @@ class Transcript:
         self._answer = AnswerInProgress(model, 0 if self._knows_usage else None, span, about_call)
         return span
 
+    def note_call(self, about_call: Mapping[str, Any]) -> None:
+        """Add members to the message of the open answer, about its call."""
+        if self._answer is not None:
+            self._answer.about_call = {**self._answer.about_call, **about_call}
+
     def extend_answer(self, delta: str) -> None:
         if self._answer is not None:
             if not self._answer.pieces:
@@ -400,13 +405,14 @@ class Transcript:
         if self._answer is not None and not self._answer.is_empty:
             self.end_answer([call], "tool_call")
             return
+        about_call = self._answer.about_call if self._answer is not None else {}
         self.end_answer([])
         last = next((entry for entry in reversed(self._messages) if entry["role"] != "tool"), None)
         if last is not None and last.get("tool_calls") and self._unanswered:
             last["tool_calls"].append(call)
             self._unanswered[call["id"]] = call["name"]
             return
-        self.begin_answer()
+        self.begin_answer(about_call=about_call)
         self.end_answer([call], "tool_call")
 
     def request_calls(self, calls: list[dict[str, Any]]) -> None:

@@ -1,0 +1,140 @@
+"""The requests of an agent of pydantic-ai: the messages that fit into the window of its model.
+
+The library knows the window of many models. A hook changes the messages of a request, not those of
+the run. Each request is fitted alone, so that every process sends the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from pydantic_ai.messages import (
+    ModelMessage,
+    ModelRequest,
+    ModelRequestPart,
+    ModelResponse,
+    SystemPromptPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models import ModelRequestContext
+
+from agentctl.runtime.models.call_fitting import leave_answer
+from agentctl.runtime.runners.hosted_run import HostedRun
+from agentctl.runtime.transcript.context_window import (
+    LINE_BYTES,
+    Compaction,
+    ContextMessages,
+    FittedMessages,
+    Message,
+    cut_result,
+    fit_messages,
+)
+from agentctl.runtime.transcript.events import Compacted
+
+
+class RequestFitter:
+    """Fits the requests of one run; its record has what they leave out."""
+
+    def __init__(self, run: HostedRun) -> None:
+        self._run = run
+        self._recorded: list[dict[str, Any]] = []
+
+    async def fit(self, ctx: Any, request_context: ModelRequestContext) -> ModelRequestContext:
+        """Return a request with the messages that fit, a hook of the library."""
+        window = request_context.model.context_window
+        if not window:
+            return request_context
+        settings = request_context.model_settings or {}
+        messages = request_context.messages
+        neutral = [_to_neutral(at, message) for at, message in enumerate(messages)]
+        fitted = fit_messages(
+            ContextMessages(neutral, len(neutral)),
+            leave_answer(window, settings.get("max_tokens")),
+            Compaction(),
+            other_bytes=_measure_tools(request_context),
+        )
+        self._record(fitted, window)
+        if not fitted.omissions:
+            return request_context
+        return replace(request_context, messages=_select(messages, fitted))
+
+    def _record(self, fitted: FittedMessages, window: int) -> None:
+        records = [omission.record() for omission in fitted.omissions]
+        if records and records != self._recorded:
+            self._recorded = records
+            compacted = Compacted(records, fitted.estimated_tokens, window)
+            self._run.report_compacted(compacted)
+
+
+def _to_neutral(at: int, message: ModelMessage) -> Message:
+    """Return the role, the text and the calls of a message, with its index."""
+    if isinstance(message, ModelResponse):
+        text = "".join(str(getattr(part, "content", "")) for part in message.parts)
+        calls = [
+            {"id": call.tool_call_id, "name": call.tool_name, "arguments": call.args_as_json_str()}
+            for call in message.tool_calls
+        ]
+        return {"role": "assistant", "content": text, "tool_calls": calls, "at": at}
+    results = [part for part in message.parts if isinstance(part, ToolReturnPart)]
+    text = "".join(map(_read_text, message.parts))
+    if results:
+        call_id = results[0].tool_call_id
+        return {"role": "tool", "content": text, "tool_call_id": call_id, "at": at}
+    is_prompt = any(isinstance(part, UserPromptPart) for part in message.parts)
+    return {"role": "user" if is_prompt else "tool", "content": text, "tool_call_id": "", "at": at}
+
+
+def _read_text(part: Any) -> str:
+    if isinstance(part, ToolReturnPart):
+        return part.model_response_str()
+    content = getattr(part, "content", "")
+    return content if isinstance(content, str) else "".join(filter(_is_text, content))
+
+
+def _is_text(content: object) -> bool:
+    return isinstance(content, str)
+
+
+def _measure_tools(request: ModelRequestContext) -> int:
+    parameters = request.model_request_parameters
+    tools = [*parameters.function_tools, *parameters.output_tools]
+    texts = (f"{tool.name}{tool.description}{tool.parameters_json_schema}" for tool in tools)
+    instructions = (part.content for part in parameters.instruction_parts or ())
+    return sum(map(len, [*texts, *instructions]))
+
+
+def _select(messages: Sequence[ModelMessage], fitted: FittedMessages) -> list[ModelMessage]:
+    """Return the messages of a request, with the system prompts of those that are left out."""
+    selected: list[ModelMessage] = []
+    shown = {message["at"]: message for message in fitted.messages}
+    prompts: list[Any] = []
+    for at, message in enumerate(messages):
+        if at in shown:
+            kept = _shorten(message, at, fitted.compaction)
+            if prompts and isinstance(kept, ModelRequest):
+                kept, prompts = replace(kept, parts=[*prompts, *kept.parts]), []
+            selected.append(kept)
+        elif isinstance(message, ModelRequest):
+            prompts += [part for part in message.parts if isinstance(part, SystemPromptPart)]
+    return selected
+
+
+def _shorten(message: ModelMessage, at: int, compaction: Compaction) -> ModelMessage:
+    bound = 0 if at < compaction.results_before else compaction.result_bytes
+    if not isinstance(message, ModelRequest) or (at >= compaction.results_before and not bound):
+        return message
+    return replace(message, parts=[_shorten_part(part, at, bound) for part in message.parts])
+
+
+def _shorten_part(part: ModelRequestPart, at: int, bound: int) -> ModelRequestPart:
+    # The results of subclasses are those of the library's own tools.
+    if type(part) is not ToolReturnPart:
+        return part
+    text = part.model_response_str()
+    if len(text) <= bound + LINE_BYTES:
+        return part
+    shown: ToolReturnPart[Any] = part
+    return replace(shown, content=cut_result(text, at, bound, can_read=False))
