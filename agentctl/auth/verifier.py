@@ -21,7 +21,7 @@ from agentctl.auth.tokens.account_tokens import ACCOUNT_PREFIX
 from agentctl.auth.tokens.algorithms import MAXIMUM_TOKEN
 from agentctl.auth.tokens.claims import ClaimRules, check_claims
 from agentctl.auth.tokens.jws import KeySet, verify_token
-from agentctl.errors import InvalidToken, Unauthenticated, Unavailable
+from agentctl.errors import InvalidKey, InvalidToken, Unauthenticated, Unavailable
 from agentctl.light_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class Verifier:
         self._reload_lock = threading.RLock()
         self._remote: RemoteKeys | None = None
         self._remote_keys: KeySet | None = None
+        self._conflict: str | None = None
         if self._keyring is not None and has_remote_keys(self._authorization):
             self._remote = RemoteKeys(
                 self._authorization, self._use_remote_keys, clock=clock, monotonic=monotonic
@@ -118,6 +119,8 @@ class Verifier:
         """The reason why changed keys are not in use, or None; for the operator only."""
         if self._keyring is not None and self._keyring.problem is not None:
             return self._keyring.problem
+        if self._conflict is not None:
+            return self._conflict
         state = self.remote_state
         return None if state is None or state.error is None else state.detail
 
@@ -245,7 +248,7 @@ class Verifier:
             self._next_check = self._monotonic() + _POLL_SECONDS
             before = self._keyring.problem
             if self._keyring.reload():
-                self._generation = _KeyGeneration(self._merge_keys(self._remote_keys))
+                self._generation = _KeyGeneration(self._merge_changed_files())
                 _log.info("verification keys changed")
             if self._keyring.problem not in (None, before):
                 _log.error("%s", self._keyring.problem)
@@ -257,7 +260,20 @@ class Verifier:
         with self._reload_lock:
             merged = self._merge_keys(keys)
             self._remote_keys, self._generation = keys, _KeyGeneration(merged)
+            self._conflict = None
         _log.info("verification keys changed")
+
+    def _merge_changed_files(self) -> KeySet:
+        """Return the keys in use; without the remote ones, if the new files do not fit them."""
+        assert self._keyring is not None
+        try:
+            merged, self._conflict = self._merge_keys(self._remote_keys), None
+        except InvalidKey as failure:
+            # With an error here, the keys that were removed from the files would stay in use.
+            self._conflict = f"{failure.detail}; the fetched keys are not in use"
+            _log.error("%s", self._conflict)
+            return self._keyring.keys
+        return merged
 
     def _merge_keys(self, remote: KeySet | None) -> KeySet:
         assert self._keyring is not None

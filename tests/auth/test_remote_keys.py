@@ -126,6 +126,34 @@ def test_issuer_elsewhere_names_no_key_set_of_this_machine(server: KeyServer, bu
     assert server.requests == ["/.well-known/openid-configuration"]
 
 
+def test_file_with_the_kid_of_a_fetched_key_replaces_both(
+    server: KeyServer, build: Build, clock: Clock, tmp_path: Path
+) -> None:
+    def use(signer: Signer) -> None:
+        part = tmp_path / "part.json"
+        part.write_text(json.dumps({"keys": [signer.jwk]}))
+        part.replace(file)
+        clock.now += 1
+
+    file = tmp_path / "jwks.json"
+    fetched, removed, same, other = map(Signer, ("one", "old", "one", "two"))
+    server.keys = [fetched.jwk]
+    use(removed)
+    verifier = build(jwks_file=(file,))
+    assert identify(verifier, fetched.sign()) == identify(verifier, removed.sign()) == "ada"
+    use(same)
+    assert identify(verifier, same.sign()) == "ada"
+    for signer in (removed, fetched):
+        with pytest.raises(InvalidToken):
+            identify(verifier, signer.sign())
+    for _ in range(3):
+        verifier.reload_keys()
+        assert "different keys with the kid 'one'" in (verifier.problem or "")
+    use(other)
+    assert identify(verifier, fetched.sign()) == identify(verifier, other.sign()) == "ada"
+    assert verifier.problem is None
+
+
 def test_rotated_key_is_fetched_at_a_bounded_rate(
     server: KeyServer, build: Build, clock: Clock
 ) -> None:
