@@ -95,7 +95,6 @@ class DeviceStart(NamedTuple):
     """A sign-in with a code that the user enters at a URL (RFC 8628 3.2).
 
     Attributes:
-        complete_url: the URL with the code in it; empty without one.
         interval: seconds between two questions.
         seconds: lifetime of the code.
     """
@@ -103,7 +102,6 @@ class DeviceStart(NamedTuple):
     device_code: str
     user_code: str
     url: str
-    complete_url: str
     interval: float
     seconds: float
 
@@ -179,11 +177,7 @@ class OidcClient:
             "code_verifier": end.code_verifier,
             "redirect_uri": end.redirect_uri,
         }
-        try:
-            answer = await self._post("token_endpoint", fields)
-        except FetchError as failure:
-            raise _refused_sign_in(failure) from None
-        return self._read_tokens(answer, nonce=end.nonce)
+        return self._read_tokens(await self._ask("token_endpoint", fields), nonce=end.nonce)
 
     async def start_device(self) -> DeviceStart:
         """Return the code that the user enters, and where.
@@ -192,14 +186,10 @@ class OidcClient:
             BadRequest: the provider does not have this sign-in, or not for this client.
             TooManyRequests, Unavailable: as of `finish`.
         """
-        try:
-            answer = await self._post("device_authorization_endpoint", {"scope": self._scope})
-        except FetchError as failure:
-            raise _refused_sign_in(failure) from None
+        answer = await self._ask("device_authorization_endpoint", {"scope": self._scope})
         code, shown, url = (
             answer.get(name) for name in ("device_code", "user_code", "verification_uri")
         )
-        complete = answer.get("verification_uri_complete", "")
         if not (_is_token(code) and _is_token(shown) and self._is_page(url)):
             raise Unavailable("The provider returned no code to enter, or no page for it")
 
@@ -208,7 +198,6 @@ class OidcClient:
             device_code=str(code),
             user_code=str(shown),
             url=str(url),
-            complete_url=complete if self._is_page(complete) else "",
             interval=min(max(_read_number(interval, 5.0), 1.0), 60.0),
             seconds=min(_read_number(seconds, 0.0), DEVICE_SECONDS),
         )
@@ -222,7 +211,6 @@ class OidcClient:
         """
         interval, until = start.interval, time.monotonic() + start.seconds
         fields = {"grant_type": _DEVICE_GRANT, "device_code": start.device_code}
-        failure = FetchError("status", "", "expired_token")
         while time.monotonic() + interval < until:
             await asyncio.sleep(interval)
             try:
@@ -236,7 +224,7 @@ class OidcClient:
                 ):
                     raise _refused_sign_in(error) from None
                 interval += _SLOW_DOWN_SECONDS
-        raise _refused_sign_in(failure)
+        raise build_refusal("expired_token")
 
     async def refresh(self, refresh_token: str) -> Tokens:
         """Renew the tokens; their refresh token is the next one (RFC 6749 6).
@@ -246,11 +234,7 @@ class OidcClient:
             TooManyRequests, Unavailable: as of `finish`. The refresh token stays valid.
         """
         fields = {"grant_type": "refresh_token", "refresh_token": refresh_token}
-        try:
-            answer = await self._post("token_endpoint", fields)
-        except FetchError as failure:
-            raise _refused_sign_in(failure) from None
-        tokens = self._read_tokens(answer)
+        tokens = self._read_tokens(await self._ask("token_endpoint", fields))
         return tokens if tokens.refresh_token else tokens._replace(refresh_token=refresh_token)
 
     async def revoke(self, refresh_token: str) -> bool:
@@ -333,6 +317,13 @@ class OidcClient:
         if not isinstance(url, str) or not is_allowed_url(url, self._settings.oidc_issuer):
             raise Unavailable(f"The provider names no {name} with https, or one on this machine")
         return url
+
+    async def _ask(self, endpoint: str, fields: dict[str, str]) -> dict[str, Any]:
+        """Send a form; return the response, and raise a refusal as the error of a sign-in."""
+        try:
+            return await self._post(endpoint, fields)
+        except FetchError as failure:
+            raise _refused_sign_in(failure) from None
 
     async def _post(self, endpoint: str, fields: dict[str, str], **options: Any) -> dict[str, Any]:
         """Send a form of this client to an endpoint of the provider."""

@@ -182,7 +182,9 @@ def describe_sign_in(url: str) -> SignIn | None:
 
     The errors are those of `find_sign_in`, without those of the keyring.
     """
-    server = normalize_url(url)
+    from agentctl.remote.address import parse_address
+
+    server = parse_address(url).base
     path = _find_path(server)
     try:
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
@@ -295,13 +297,6 @@ def has_keyring() -> bool:
         return True
 
     return _ask_keyring(check)
-
-
-def normalize_url(url: str) -> str:
-    """Return the URL of a server in one form."""
-    from agentctl.remote.address import parse_address
-
-    return parse_address(url).base
 
 
 def _renew(server: str, refused: str) -> SignIn:

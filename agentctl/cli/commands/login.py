@@ -158,15 +158,12 @@ async def _sign_in_with_code(client: OidcClient) -> Tokens:
 
 def _report(sign_in: SignIn) -> None:
     from agentctl.cli.contexts import load_contexts
-    from agentctl.records.times import format_rfc3339
 
     who = f"{sign_in.user} ({sign_in.name})" if sign_in.name else sign_in.user
     note(f"signed in as {who}; the tokens are in the {sign_in.kept_in}")
     if not sign_in.refresh_token:
-        end = (
-            f" until {format_rfc3339(int(sign_in.expires_at * 1e6))}" if sign_in.expires_at else ""
-        )
-        note(f"the provider gave no refresh token, so the sign-in is valid{end} only")
+        end = sign_in.describe()["expires_at"] or "its token expires"
+        note(f"the provider gave no refresh token, so the sign-in is valid until {end} only")
     if os.environ.get(TOKEN_VARIABLE):
         note(f"{TOKEN_VARIABLE} is set and takes precedence")
     for each in load_contexts().by_name.values():

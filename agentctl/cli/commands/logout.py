@@ -13,8 +13,9 @@ EXAMPLE = "agentctl logout --url https://agents.example.com"
 async def logout(url: Url = None, context: ContextName = None) -> None:
     """Sign out: revoke the tokens at the provider, and delete them here."""
     from agentctl.cli import sign_ins
+    from agentctl.remote.address import parse_address
 
-    server = sign_ins.normalize_url(require_server(url, context))
+    server = parse_address(require_server(url, context)).base
     sign_in = sign_ins.forget_sign_in(server)
     if sign_in is None:
         raise NotFound(f"no sign-in is kept for {server}")
