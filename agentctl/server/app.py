@@ -5,21 +5,18 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from agentctl.config.settings import Settings
 from agentctl.extensions import load_extensions
 from agentctl.server.authentication import AuthenticationMiddleware, CrossOriginMiddleware
 from agentctl.server.openapi import pages
 from agentctl.server.routes import build_all_operations
-from agentctl.server.routing import Dispatcher, check_routes
+from agentctl.server.routing import Dispatcher, Face, check_routes
 from agentctl.server.state import AppState
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
-    from agentctl.server.routing import Face
 
 
 class _Application(Starlette):

@@ -19,7 +19,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from inspect import Parameter, getdoc
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -48,13 +48,10 @@ from agentctl.records.routes import RouteMatch, RouteTable, has_encoded_slash
 from agentctl.records.times import now
 from agentctl.server.answers import revalidate
 from agentctl.server.authentication import send_error_response
-from agentctl.server.requests import Adapt, BodyFields, Parameters
+from agentctl.server.requests import Adapt, BodyFields, Parameters, RequestBody
 from agentctl.server.state import CALLER_KEY, ERROR_RESPONSE_KEY, Call
 from agentctl.service.audit_log import EntryCounter
 from agentctl.store.repositories.audit import AuditRow
-
-if TYPE_CHECKING:
-    from agentctl.server.requests import RequestBody
 
 Endpoint = Callable[..., Awaitable[Response]]
 Responses = Mapping[int | str, dict[str, Any]]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from agentctl.config.databases import is_sqlite_url, sqlite_path
+from agentctl.config.settings import Database as Entry
 from agentctl.store.database import Sql, Steps, Work, unit
 from agentctl.store.schema import Engine, Migration, StoredVersion, load_migrations
 from agentctl.store.threads import call_in_thread
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Database as Entry
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on
@@ -17,6 +17,7 @@ from textual.css.query import NoMatches
 from textual.widgets import DataTable, Footer, Input, Static
 
 from agentctl.cli.show.transcript.draw import SHORT_ID
+from agentctl.cli.target import Target
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.top.dialogs import CancelScreen, DecideScreen, HelpScreen
 from agentctl.top.events import EventLog
@@ -34,9 +35,6 @@ from agentctl.top.texts import draw_facts
 from agentctl.top.tree import arrange_runs, list_descendants
 from agentctl.top.views import Form, View
 from agentctl.transcripts.model import clean_line
-
-if TYPE_CHECKING:
-    from agentctl.cli.target import Target
 
 LOW_ROWS = 16
 """Rows of the screen below which it has no pane."""

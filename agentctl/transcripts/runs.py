@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from agentctl.errors import Forbidden, NotFound, Unsupported
 from agentctl.interface.requests import (
@@ -15,12 +15,10 @@ from agentctl.interface.requests import (
     SessionRunsQuery,
 )
 from agentctl.light_dataclass import dataclass
+from agentctl.records.document import Document
 from agentctl.records.kinds import Record
+from agentctl.records.sessions import SessionView
 from agentctl.transcripts.model import DrawnRun, build_drawn_run
-
-if TYPE_CHECKING:
-    from agentctl.records.document import Document
-    from agentctl.records.sessions import SessionView
 
 PAGE_RUNS = 20
 """Runs that are in memory at a time."""

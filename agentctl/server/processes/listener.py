@@ -11,15 +11,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from agentctl.config.databases import split_address
 from agentctl.config.extras import build_extra_command
+from agentctl.config.settings import Settings
 from agentctl.errors import PortInUse, Unavailable, UsageError
 from agentctl.server.processes.service_manager import take_socket
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
 
 METRICS_PATH = "/metrics"
 

@@ -12,9 +12,10 @@ import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentctl.config.extras import build_extra_command
+from agentctl.config.settings import Settings
 from agentctl.config.transfer import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, UsageError
 from agentctl.server.observability.log import log_to_stderr
@@ -26,9 +27,6 @@ from agentctl.server.processes.supervisor import (
     start_error,
 )
 from agentctl.server.processes.worker_handle import WorkerHandle
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
 
 DEBOUNCE_MILLISECONDS = 200
 """Changes within this time are one: editors write a file in several steps."""

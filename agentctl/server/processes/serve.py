@@ -9,8 +9,11 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from starlette.applications import Starlette
+
+from agentctl.config.settings import Settings
 from agentctl.errors import InternalError
 from agentctl.light_dataclass import dataclass
 from agentctl.server.app import create_app, get_app_state, running
@@ -21,11 +24,6 @@ from agentctl.server.processes.listener import Announcements, base_url, open_lis
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
 from agentctl.server.transport.server import HttpServer
 from agentctl.work.event_loop import handle_signals, run_event_loop, stop_signals
-
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
-    from agentctl.config.settings import Settings
 
 GRACEFUL_SECONDS = 8
 """Time for open requests to end after the stop."""

@@ -15,8 +15,8 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
 
+from agentctl.config.settings import Settings
 from agentctl.config.transfer import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, Unavailable
 from agentctl.server.observability.log import log_to_stderr
@@ -25,9 +25,6 @@ from agentctl.server.processes.listener import Announcements, base_url, open_lis
 from agentctl.server.processes.service_manager import LEAVE_SECONDS, ServiceManager, take_socket
 from agentctl.server.processes.worker_handle import Backoff, WorkerHandle
 from agentctl.work.event_loop import handle_signals, stop_signals
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
 
 END_SECONDS = 10.0
 """Time for a worker to end, in addition to the time for its live runs."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.responses import Response
 
+from agentctl.config.settings import Settings
 from agentctl.interface.operations import OPERATIONS
 from agentctl.interop.agentos.routes import AGENTOS_ROUTES
 from agentctl.interop.agentos.server import system_endpoints
@@ -20,9 +21,6 @@ from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from agentctl.server.routing import Endpoint, Operation
 from agentctl.server.state import Call
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
 
 _SAME_ENDPOINT = ("create_session", "update_session", "rename_session", "update_memory")
 """Operations of which only the errors differ, or the body, too."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Required
+from typing import Annotated, Any, NotRequired, Required
 
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from agentctl import INTERFACE_VERSION
+from agentctl.config.settings import Settings
 from agentctl.errors import NotFound
 from agentctl.interface.declarations import Query
 from agentctl.interface.operations import MemoryId
@@ -27,9 +28,6 @@ from agentctl.server.answers import json_response, no_content_response
 from agentctl.server.operation_bodies import GrantBody, UpdateMemoryBody
 from agentctl.server.requests import RequestBody
 from agentctl.server.state import Call
-
-if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
 
 DEFAULT_SCOPES = ("agents:run", "teams:run", "workflows:run", "sessions:read", "config:read")
 """Scopes of a new service account without `scopes`."""
