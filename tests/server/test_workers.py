@@ -19,7 +19,7 @@ import orjson
 import pytest
 
 from agentctl.server.processes.listener import adopt_socket, bind_socket
-from agentctl.server.processes.worker_handle import MAXIMUM_PAUSE, STEADY_SECONDS, Backoff
+from agentctl.server.processes.supervisor import MAXIMUM_PAUSE, STEADY_SECONDS, Backoff
 from tests.conditions import wait_for
 from tests.deployment import Deployment, create_deployment
 from tests.endpoint import ModelEndpoint

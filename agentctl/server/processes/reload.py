@@ -23,10 +23,10 @@ from agentctl.server.processes.listener import Announcements, open_listeners
 from agentctl.server.processes.supervisor import (
     COUNT_SECONDS,
     Supervisor,
+    WorkerHandle,
     prepare_databases,
     start_error,
 )
-from agentctl.server.processes.worker_handle import WorkerHandle
 
 DEBOUNCE_MILLISECONDS = 200
 """Changes within this time are one: editors write a file in several steps."""
