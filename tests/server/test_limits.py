@@ -75,7 +75,7 @@ NOT_LISTED = {
     "agentctl.runtime.models.stream_transport.MAXIMUM_IDLE",
     "agentctl.runtime.runners.langgraph_space.MAXIMUM_ARGUMENTS",
     "agentctl.server.observability.metrics_endpoint.MAXIMUM_PENDING_REQUESTS",
-    "agentctl.server.processes.worker_handle.MAXIMUM_PAUSE",
+    "agentctl.server.processes.supervisor.MAXIMUM_PAUSE",
     "agentctl.admin.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
     "agentctl.service.session_histories.MAXIMUM_BYTES",
     "agentctl.store.database.MAXIMUM_COMPILED",
@@ -614,7 +614,7 @@ PROBES: dict[str, Probe] = {
         "POST /v1/chat/completions",
         {"model": "echo", "messages": [{"role": "user", "content": "x"}] * 2_049},
     ),
-    "interop.openai.stored_responses.MAXIMUM_REFERENCES": refuse(
+    "interop.openai.face.MAXIMUM_REFERENCES": refuse(
         "POST /v1/responses",
         {
             "model": "echo",

@@ -1,12 +1,14 @@
 """The routes below `/v1`, whose requests become runs of agents and teams (docs/decisions/0062).
 
-An id of a component is the id of its model. Agents and teams share no id (`config.checks`).
+An id of a component is the id of its model. Agents and teams share no id (`config.checks`). A
+stored response is a turn of an agent or a team. Each request for one has the policy and the audit
+entry of the operation on the run or on its session.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -17,29 +19,34 @@ from starlette.types import Receive, Scope, Send
 from agentctl.auth.policy import authorize, required_scopes
 from agentctl.auth.principal import Principal
 from agentctl.config.settings import Settings
-from agentctl.errors import Forbidden
-from agentctl.interface.requests import RunRequest
-from agentctl.interop.openai.calls import CallNotFound
+from agentctl.errors import Conflict, Forbidden, NotFound
+from agentctl.interface.requests import CancelRequest, RunRequest, SessionLocator
+from agentctl.interop.openai.calls import CallNotFound, build_call_item, read_item_reference
 from agentctl.interop.openai.chat import ChatCompletion
-from agentctl.interop.openai.failures import ModelNotFound, RefusedParameter, build_error_response
-from agentctl.interop.openai.messages import NAME
-from agentctl.interop.openai.parameters import OpenAIParameters
-from agentctl.interop.openai.responses import ModelResponse
-from agentctl.interop.openai.settings import TABLE, OpenAI
-from agentctl.interop.openai.stored_responses import (
-    cancel_response,
-    delete_response,
-    find_continued_session,
-    get_response,
-    list_input_items,
-    resolve_references,
+from agentctl.interop.openai.events import read_leg_id
+from agentctl.interop.openai.failures import (
+    ModelNotFound,
+    RefusedParameter,
+    ResponseNotFound,
+    build_error_response,
 )
+from agentctl.interop.openai.messages import NAME, is_result
+from agentctl.interop.openai.parameters import OpenAIParameters, get_public_name
+from agentctl.interop.openai.responses import (
+    ITEM_ID,
+    RESPONSE_ID,
+    ModelResponse,
+    build_input_items,
+    build_stored_response,
+)
+from agentctl.interop.openai.settings import TABLE, OpenAI
 from agentctl.interop.openai.turns import SESSION_HEADER, Requested, Turn, continue_turn, start_turn
 from agentctl.records.ids import is_component_id, is_session_id
 from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.routes import operation_ids
-from agentctl.server.answers import BytesResponse
-from agentctl.server.requests import read_json_body
+from agentctl.records.runs import FoundTurn
+from agentctl.server.answers import BytesResponse, json_response
+from agentctl.server.requests import parse_pairs, read_json_body
 from agentctl.server.routing import Face, match_route
 from agentctl.server.state import Call
 
@@ -54,6 +61,9 @@ IGNORED_HEADER = "X-Ignored-Parameters"
 Interface = type[ChatCompletion] | type[ModelResponse]
 
 _KINDS: tuple[ComponentKind, ...] = ("agent", "team")
+
+MAXIMUM_REFERENCES = 100
+"""Maximum number of references to items in a request."""
 
 
 class OpenAIFace(Face):
@@ -222,6 +232,163 @@ def _may_run(principal: Principal, kind: ComponentKind, model: str) -> bool:
 def _format_model(settings: Settings, model: str) -> dict[str, Any]:
     # The configuration has no time at which a component was created.
     return {"id": model, "object": "model", "created": 0, "owned_by": settings.server.id}
+
+
+async def find_continued_session(call: Call, response_id: str) -> str:
+    """Return the session of `previous_response_id`.
+
+    Raises:
+        RefusedParameter: there is no such response, its session has gone on after it, or it waits
+            for the results of its calls.
+    """
+    try:
+        run_id, turn = await _find(call, response_id)
+    except ResponseNotFound as error:
+        raise RefusedParameter(
+            error.detail, "previous_response_id", "previous_response_not_found"
+        ) from None
+    if not turn.is_newest:
+        raise RefusedParameter(
+            "This response is not the newest of its conversation: continue the newest, or the"
+            " conversation with `conversation`",
+            "previous_response_id",
+        )
+    if await call.operations.list_pending(run_id, turn):
+        raise RefusedParameter(
+            "The previous response waits for the results of its calls: send them as items, without"
+            " a further message",
+            "input",
+            "tool_results_missing",
+        )
+    return turn.session_id
+
+
+async def get_response(call: Call, principal: Principal, response_id: str) -> Response:
+    _check_query(call)
+    run, turn = await _read_run(call, response_id)
+    return json_response(await _build_stored(call, run, turn, response_id))
+
+
+async def _build_stored(
+    call: Call, run: Mapping[str, Any], turn: FoundTurn, response_id: str
+) -> dict[str, Any]:
+    """Return the response of a run as it is now, with the id of the request."""
+    is_paused = run["status"] == "PAUSED"
+    waiting = await call.operations.list_pending(run["run_id"], turn) if is_paused else []
+    return {**build_stored_response(run, turn.component_id, waiting), "id": response_id}
+
+
+async def list_input_items(call: Call, principal: Principal, response_id: str) -> Response:
+    _check_query(call, "limit", "order")
+    run, _ = await _read_run(call, response_id)
+    return json_response(build_input_items(run))
+
+
+async def cancel_response(call: Call, principal: Principal, response_id: str) -> Response:
+    """Handle `POST /v1/responses/{response_id}/cancel`, for responses of all requests.
+
+    OpenAI cancels responses in the background only.
+    """
+    run_id, turn = await _find(call, response_id)
+    request = CancelRequest(turn.session_id)
+    await call.operations.cancel_run(turn.kind, turn.component_id, run_id, request)
+    run = (await call.operations.read_turn(run_id, turn)).value
+    return json_response(await _build_stored(call, run, turn, response_id))
+
+
+async def delete_response(call: Call, principal: Principal, response_id: str) -> Response:
+    """Handle `DELETE /v1/responses/{response_id}`: delete the session of its only response.
+
+    Raises:
+        Conflict: the session has other responses. A run is not deleted alone.
+    """
+    _, turn = await _find(call, response_id)
+    if not turn.is_only:
+        raise Conflict(
+            "The conversation has other responses: delete it whole, as the session"
+            f" {turn.session_id}"
+        )
+    await call.operations.delete_session(turn.session_id, SessionLocator(db_id=turn.db_id))
+    return json_response({"id": response_id, "object": "response", "deleted": True})
+
+
+async def _find(call: Call, response_id: str) -> tuple[str, FoundTurn]:
+    """Return the run of a response and its place; ResponseNotFound if the caller sees none."""
+    run_id = read_leg_id(RESPONSE_ID, response_id)
+    try:
+        turn = None if run_id is None else await call.operations.find_turn(run_id)
+    except NotFound:
+        turn = None
+    if run_id is None or turn is None or turn.kind == "workflow":
+        raise ResponseNotFound
+    return run_id, turn
+
+
+async def _read_run(call: Call, response_id: str) -> tuple[Mapping[str, Any], FoundTurn]:
+    run_id, turn = await _find(call, response_id)
+    document = await call.operations.get_component_run(
+        turn.kind, turn.component_id, run_id, session_id=turn.session_id
+    )
+    return document.value, turn
+
+
+def _check_query(call: Call, *known: str) -> None:
+    """Refuse a query with a parameter that is not honoured."""
+    for name, value in parse_pairs(call.scope["query_string"]):
+        if name not in known and (name, value) != ("stream", "false"):
+            public = get_public_name(name)
+            text = f"{public} is not supported here" if public else "A parameter is unknown"
+            raise RefusedParameter(text, public)
+
+
+async def resolve_references(call: Call, model: str, items: object) -> object:
+    """Return the input of a response of a model with the items that it refers to.
+
+    The text of a run is that of its first reference: all of its legs.
+
+    Raises:
+        RefusedParameter: there are too many references, or one is to no item that the caller got
+            from this model.
+    """
+    # The run that gets a result has the items before it.
+    if not isinstance(items, list) or not items or is_result(items[-1]):
+        return items
+    places = [
+        index
+        for index, item in enumerate(items)
+        if isinstance(item, dict) and item.get("type") == "item_reference"
+    ]
+    if len(places) > MAXIMUM_REFERENCES:
+        raise RefusedParameter(f"input has more than {MAXIMUM_REFERENCES} references", "input")
+    resolved: list[Any] = [*items]
+    seen: set[str] = set()
+    for index in places:
+        at = f"input[{index}].id"
+        try:
+            resolved[index] = await _resolve(call, model, items[index].get("id"), at, seen)
+        except NotFound:
+            raise RefusedParameter(f"{at} is none of an item of yours", at) from None
+    return [item for item in resolved if item is not None]
+
+
+async def _resolve(
+    call: Call, model: str, item_id: object, at: str, seen: set[str]
+) -> dict[str, Any] | None:
+    operations = call.operations
+    run_id, asked = read_leg_id(ITEM_ID, item_id), None
+    if run_id is None:
+        asked = await operations.find_asked(read_item_reference(item_id, at))
+        run_id = asked["root_run_id"]
+    found = await operations.find_turn(run_id)
+    if found.component_id != model:
+        raise NotFound("Run not found")
+    if asked is not None:
+        return build_call_item(asked)
+    if run_id in seen:
+        return None
+    seen.add(run_id)
+    run = (await operations.read_turn(run_id, found)).value
+    return {"type": "message", "role": "assistant", "content": run["content"] or ""}
 
 
 _ENDPOINTS: dict[str, Callable[..., Awaitable[Response]]] = {
