@@ -27,9 +27,8 @@ from agentctl.service.family import OperationFamily
 from agentctl.service.json_texts import RecordWriter
 from agentctl.service.paging import build_number_cursor, parse_number_cursor
 from agentctl.store.database import Database
-from agentctl.store.repositories import audit, audit_heads
-from agentctl.store.repositories.audit import AuditRow
-from agentctl.store.repositories.audit_heads import Frontier, HeadRow
+from agentctl.store.repositories import audit
+from agentctl.store.repositories.audit import AuditRow, Frontier, HeadRow
 
 HEAD_ENTRIES = 1_000
 """Maximum number of entries of a head."""
@@ -74,7 +73,7 @@ class AuditOperations(OperationFamily):
     async def get_audit_heads(self, filter: AuditHeadFilter) -> Document[AuditHeadPage]:
         async with self.audit("get_audit_heads"):
             before = parse_number_cursor("audit-heads", filter.limit, filter.cursor)
-            work = audit_heads.list_page(before or audit.LAST_NUMBER, filter.limit + 1)
+            work = audit.list_heads(before or audit.LAST_NUMBER, filter.limit + 1)
             rows = await self.hosting.audit_log.database.read(work, size="large")
             page = rows[: filter.limit]
             following = page[-1].number if len(rows) > len(page) else None
@@ -115,10 +114,8 @@ class HeadSigner:
             Unavailable: the database does not answer.
         """
         frontier, self._frontier = self._frontier, None
-        settled = frontier is not None and await self._database.read(
-            audit_heads.is_settled(frontier)
-        )
-        newest = await self._database.read(audit_heads.get_newest())
+        settled = frontier is not None and await self._database.read(audit.is_settled(frontier))
+        newest = await self._database.read(audit.get_newest_head())
         if frontier is not None and settled:
             for _ in range(HEADS_PER_PASS):
                 signed = await self._sign_next(newest, frontier.last_seq)
@@ -128,21 +125,21 @@ class HeadSigner:
         elif frontier is not None:
             self._frontier = frontier  # a transaction of that time is still open
         if self._frontier is None:
-            self._frontier = await self._database.read(audit_heads.get_frontier())
+            self._frontier = await self._database.read(audit.get_frontier())
         if self._table.heads_file is not None and newest is not None:
             await self._copy(self._table.heads_file, newest)
 
     async def _sign_next(self, newest: HeadRow | None, last: int) -> HeadRow | None:
         """Sign the next head up to an entry, if it is due. Return it, or None."""
         after = 0 if newest is None else newest.last_seq
-        oldest = await self._database.read(audit_heads.list_entries(after, last, 1))
+        oldest = await self._database.read(audit.list_entries(after, last, 1))
         moment, limit = now(), HEAD_ENTRIES
         if not oldest:
             return None
         is_old = moment - oldest[0].at >= HEAD_SECONDS * 1_000_000
         if not is_old and last - after < limit:  # numbers have gaps, so there may be fewer entries
             return None
-        rows = await self._database.read(audit_heads.list_entries(after, last, limit), size="large")
+        rows = await self._database.read(audit.list_entries(after, last, limit), size="large")
         if not is_old and len(rows) < limit:
             return None
         expired = await self._find_expired_seq(newest, moment)
@@ -159,11 +156,11 @@ class HeadSigner:
         )
         first, last = rows[0].seq, rows[-1].seq
         head = HeadRow(number, moment, first, last, len(rows), expired, token)
-        return head if await self._database.write(audit_heads.append(head)) else None
+        return head if await self._database.write(audit.append_head(head)) else None
 
     async def _find_expired_seq(self, newest: HeadRow | None, moment: int) -> int:
         before = min(moment, await self._database.clock()) - self._table.keep_days * DAY
-        found = await self._database.read(audit_heads.find_expired_seq(before))
+        found = await self._database.read(audit.find_expired_seq(before))
         return max(found, 0 if newest is None else newest.expired_seq)
 
     async def _copy(self, file: Path, newest: HeadRow) -> None:
@@ -174,7 +171,7 @@ class HeadSigner:
             copy = await asyncio.to_thread(_read_end, file)
             copied = await self._find_copied(copy, newest)
             rows = await self._database.read(
-                audit_heads.list_after(copied, HEADS_PER_COPY), size="large"
+                audit.list_heads_after(copied, HEADS_PER_COPY), size="large"
             )
             await asyncio.to_thread(_append_lines, file, copy, [row.token for row in rows])
             self._copied = rows[-1].number if rows else copied
@@ -188,7 +185,7 @@ class HeadSigner:
         """
         before = newest.number + 1
         while copy.tokens and before > 1:
-            page = await self._database.read(audit_heads.list_page(before, PAGE_HEADS))
+            page = await self._database.read(audit.list_heads(before, PAGE_HEADS))
             for row in page:
                 if row.token in copy.tokens:
                     return row.number

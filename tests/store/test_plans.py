@@ -248,7 +248,7 @@ SMALL = {
     "accounts": "WHERE name =",
     "usage": "usage_ends",
     "usage_reads": "usage_ends",
-    "audit": "ORDER BY seq LIMIT",
+    "audit": "FROM audit_log ORDER BY seq LIMIT",
 }
 """Tables of a day, of some seconds or processes, or of a team, whose rows are all read, and rarely;
 and the oldest rows of the audit log, a bounded number in the order of the table itself."""

@@ -23,15 +23,7 @@ from agentctl.runs.jobs.usage import KEEP_HOURS
 from agentctl.runs.workers import process
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases
-from agentctl.store.repositories import (
-    audit,
-    audit_heads,
-    events,
-    idempotency,
-    usage,
-    webhooks,
-    workers,
-)
+from agentctl.store.repositories import audit, events, idempotency, usage, webhooks, workers
 
 CLEANUP_SECONDS = 60.0
 """Time between two cleanups."""
@@ -138,7 +130,7 @@ async def _delete_older(
 @unit
 def _delete_and_record(before: int) -> Steps[int]:
     # Of a signed audit log, only what a signed head allows: verifiers miss everything else.
-    head = yield from audit_heads.get_newest()
+    head = yield from audit.get_newest_head()
     last = audit.LAST_NUMBER if head is None else head.expired_seq
     deleted = yield from audit.delete_older(before, last)
     if deleted:

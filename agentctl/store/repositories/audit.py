@@ -2,6 +2,8 @@
 
 A read walks back from the newest row, with the index of a filter if one is given. Times need no
 index: later rows have later times, unless a clock was set back.
+
+Each signed head covers the entries since the head before it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from agentctl.store.database import (
     Work,
     build_insert,
     list_statements,
+    single_unit,
     unit,
 )
 
@@ -165,3 +168,113 @@ def has_older(before: int) -> Work[bool]:
 def delete_older(before: int, last: int = LAST_NUMBER) -> Work[int]:
     """Delete a batch of the rows before a time. Call it again until it returns 0."""
     return _DELETE_OLDER.count_rows(before=before, last=last)
+
+
+class HeadRow(NamedTuple):
+    """A stored head.
+
+    Attributes:
+        number: its number, from 1 without gaps.
+        first_seq, last_seq: the numbers of the first and of the last entry that it covers.
+        expired_seq: the number of the last entry that may have been deleted for its age; 0 for
+            none.
+    """
+
+    number: int
+    at: int
+    first_seq: int
+    last_seq: int
+    entries: int
+    expired_seq: int
+    token: str
+
+
+class Frontier(NamedTuple):
+    """The end of the audit log at one moment.
+
+    Attributes:
+        last_seq: the number of the newest entry; 0 without entries.
+        transactions: the number of the first transaction that begins later.
+    """
+
+    last_seq: int
+    transactions: int
+
+
+_HEAD_COLUMNS = ", ".join(HeadRow._fields)
+
+_FRONTIER = Sql("SELECT coalesce(max(seq), 0), next_transaction() FROM audit_log")
+
+_OLDEST_TRANSACTION = Sql("SELECT oldest_transaction()")
+
+_NEWEST_HEAD = Sql(f"SELECT {_HEAD_COLUMNS} FROM audit_heads ORDER BY number DESC LIMIT 1")
+
+_UNSIGNED = Sql(
+    f"SELECT {', '.join(AuditRow._fields)} FROM audit_log"
+    " WHERE seq > :after AND seq <= :last ORDER BY seq LIMIT :limit"
+)
+
+_APPEND_HEAD = Sql(
+    f"{build_insert('audit_heads', HeadRow._fields)} ON CONFLICT (number) DO NOTHING"
+    " RETURNING number"
+)
+
+_LAST_SIGNED_BEFORE = Sql(
+    "SELECT last_seq FROM audit_heads WHERE at < :before ORDER BY number DESC LIMIT 1"
+)
+
+_HEADS_AFTER = Sql(
+    f"SELECT {_HEAD_COLUMNS} FROM audit_heads WHERE number > :number ORDER BY number LIMIT :limit"
+)
+
+_HEADS = Sql(
+    f"SELECT {_HEAD_COLUMNS} FROM audit_heads WHERE number < :before"
+    " ORDER BY number DESC LIMIT :limit"
+)
+
+
+def get_frontier() -> Work[Frontier | None]:
+    """Return the present end of the audit log."""
+    return _FRONTIER.first(Frontier)
+
+
+@single_unit
+def is_settled(frontier: Frontier) -> Steps[bool]:
+    """Return True if no entry up to an earlier end of the audit log can appear any more.
+
+    A transaction gets the number of its entry before its commit. All transactions that were open
+    at that moment have to end first.
+    """
+    rows = yield Statement(_OLDEST_TRANSACTION)
+    return bool(rows[0][0] >= frontier.transactions)
+
+
+def get_newest_head() -> Work[HeadRow | None]:
+    """Return the newest head; None without heads."""
+    return _NEWEST_HEAD.first(HeadRow)
+
+
+def list_entries(after: int, last: int, limit: int) -> Work[list[AuditRow]]:
+    """Return entries with numbers above `after`, up to `last`, in the order of their numbers."""
+    return _UNSIGNED.rows(AuditRow, after=after, last=last, limit=limit)
+
+
+def append_head(head: HeadRow) -> Work[bool]:
+    """Store a head. Return False if another process has stored one with this number."""
+    return _APPEND_HEAD.has_rows(**head._asdict())
+
+
+@unit
+def find_expired_seq(before: int) -> Steps[int]:
+    """Return the last entry that heads signed before a time cover; 0 for none."""
+    return (yield from _LAST_SIGNED_BEFORE.value(before=before)) or 0
+
+
+def list_heads_after(number: int, limit: int) -> Work[list[HeadRow]]:
+    """Return the heads after one, oldest first."""
+    return _HEADS_AFTER.rows(HeadRow, number=number, limit=limit)
+
+
+def list_heads(before: int, limit: int) -> Work[list[HeadRow]]:
+    """Return the heads before one, newest first."""
+    return _HEADS.rows(HeadRow, before=before, limit=limit)
