@@ -125,7 +125,7 @@ async def dump_request_tools(
 
 
 def _check_message(message: str, limit: int) -> None:
-    if not message:
+    if not message.strip():  # Providers refuse a message without a letter.
         raise ValidationFailed("message must not be empty")
     check_text("message", message)
     if len(message.encode()) > limit:

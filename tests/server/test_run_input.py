@@ -191,6 +191,7 @@ def test_leader_gets_the_schema_of_a_member(
 BAD = [
     ("agents/take_order", {}, 422, "message is required"),
     ("agents/take_order", {"message": ""}, 422, "message must not be empty"),
+    ("agents/take_order", {"message": " \n"}, 422, "message must not be empty"),
     ("agents/take_order", {"input": [1]}, 422, "input must be a JSON object"),
     ("agents/take_order", {"input": "{}"}, 422, "input must be a JSON object"),
     ("agents/take_message", {"input": {"a": "x" * SIZE}}, 413, "input must be at most 65536 bytes"),
