@@ -39,7 +39,7 @@ from agentctl.runtime.failures import ExecutionError
 from agentctl.runtime.journal import Parked
 from agentctl.runtime.pauses import Paused
 from agentctl.runtime.transcript.context_window import measure_message
-from agentctl.runtime.transcript.history import shorten_run
+from agentctl.runtime.transcript.history import is_acceptable, shorten_run
 from agentctl.store.database import Steps, Work, unit
 from agentctl.store.repositories import run_reads, runs, sessions
 from agentctl.work.event_loop import wait_until_done
@@ -352,7 +352,8 @@ def _build_earlier(stored: run_reads.RecentRun, messages: list[dict[str, Any]]) 
     """Return a run as later runs get it: of one that was too large its message and one line."""
     given = [message for message in messages if message["role"] != "system"]
     if not stored.was_too_large:
-        return EarlierRun(given, stored.native, run_id=stored.run_id, seq=stored.seq)
+        native = stored.native if is_acceptable(given) else None
+        return EarlierRun(given, native, run_id=stored.run_id, seq=stored.seq)
     size = sum(map(measure_message, given))
     return EarlierRun(shorten_run(given), run_id=stored.run_id, omitted_bytes=size)
 

@@ -28,6 +28,7 @@ from agentctl.runtime.models.openai_answer import THINKING_TAGS, OpenAIAnswer, U
 from agentctl.runtime.models.openai_errors import build_status_failure, build_transport_failure
 from agentctl.runtime.models.provider import build_stream_client
 from agentctl.runtime.models.response_limits import iterate_events
+from agentctl.runtime.transcript.history import clean_name
 
 if TYPE_CHECKING:
     from agentctl.config import settings as config
@@ -285,7 +286,7 @@ def _build_assistant_message(
     if "" in fields:
         start, end = THINKING_TAGS
         content = f"{start}\n{fields['']}\n{end}\n\n{content}"
-    if not content and not calls:
+    if not content.strip() and not calls:
         return None
     built: dict[str, Any] = {"role": "assistant", "content": content or None}
     built |= {name: value for name, value in fields.items() if name}
@@ -295,7 +296,7 @@ def _build_assistant_message(
                 "id": call["id"],
                 "type": "function",
                 "function": {
-                    "name": call["name"],
+                    "name": clean_name(call["name"]),
                     "arguments": orjson.dumps(call["arguments"]).decode(),
                 },
                 **({"extra_content": extras[call["id"]]} if call["id"] in extras else {}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,16 @@ CANCELLED_RESULT = "cancelled"
 
 MAXIMUM_SUMMARY = 8_000
 """Characters of a summary. A model is requested to write 300 words."""
+
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
+_NAME_CHARACTERS = 64
+"""Letters and length of the names of functions that all providers accept."""
+
+MAXIMUM_CALLS = 128
+"""Calls of one answer that all providers accept."""
+
+_NO_ID = "call"
+"""Id of a call that has none."""
 
 _SHORTENED = 200
 """Characters that remain of the message of a run that was too large."""
@@ -74,11 +85,12 @@ def complete_history(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[
     """Yield the messages of earlier runs without system messages and with a result of every call.
 
     The current run has its own instructions. Providers reject a history with an open call, so a
-    call without a result gets one before the next message.
+    call without a result gets one before the next message. An answer that they reject in another
+    way (`is_acceptable`) is left out if it is empty, and otherwise changed.
     """
     open_calls: dict[str, str] = {}
     created_at = 0
-    for message in messages:
+    for message in map(_clean_calls, messages):
         role = message["role"]
         if role == "tool":
             if open_calls.pop(message["tool_call_id"], None) is not None:
@@ -86,10 +98,49 @@ def complete_history(messages: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[
             continue
         yield from _cancelled_results(open_calls, created_at)
         open_calls, created_at = {}, message["created_at"]
-        if role in ("user", "assistant"):
+        if role == "user" or (role == "assistant" and not _is_empty(message)):
             yield message
             open_calls = {call["id"]: call["name"] for call in message.get("tool_calls", ())}
     yield from _cancelled_results(open_calls, created_at)
+
+
+def is_acceptable(messages: Iterable[Mapping[str, Any]]) -> bool:
+    """Return True if providers accept the answers in the messages as the model gave them.
+
+    A model can answer with nothing, with more than 128 calls, or with a call that has no id or the
+    name of no function. Providers send such an answer, and refuse each request that has it.
+    """
+    return not any(
+        message["role"] == "assistant"
+        and (_is_empty(message) or _clean_calls(message) is not message)
+        for message in messages
+    )
+
+
+def clean_name(name: str) -> str:
+    """Return the name of a function that a model has called, as all providers accept it."""
+    return _NOT_IN_NAMES.sub("_", name[:_NAME_CHARACTERS]) or "_"
+
+
+def _is_empty(message: Mapping[str, Any]) -> bool:
+    return not (message.get("tool_calls") or message["content"].strip())
+
+
+def _clean_calls(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message with acceptable calls: itself if there is nothing to change."""
+    if message["role"] == "tool":
+        call_id, name = message["tool_call_id"] or _NO_ID, clean_name(message["tool_name"])
+        return {**message, "tool_call_id": call_id, "tool_name": name}
+    calls = message.get("tool_calls", ())
+    if len(calls) <= MAXIMUM_CALLS and all(
+        call["id"] and clean_name(call["name"]) == call["name"] for call in calls
+    ):
+        return message
+    cleaned = [
+        {**call, "id": call["id"] or _NO_ID, "name": clean_name(call["name"])}
+        for call in calls[:MAXIMUM_CALLS]
+    ]
+    return {**message, "tool_calls": cleaned}
 
 
 def _cancelled_results(

@@ -1,0 +1,64 @@
+"""Messages of earlier runs as providers accept them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentctl.runtime.transcript.history import complete_history, is_acceptable
+
+USER: dict[str, Any] = {"role": "user", "content": "hello", "created_at": 1}
+
+
+def build_answer(content: str = "", **calls: str) -> dict[str, Any]:
+    made = [{"id": key, "name": name, "arguments": {}} for key, name in calls.items()]
+    return {"role": "assistant", "content": content, "created_at": 1, "tool_calls": made}
+
+
+def build_result(call_id: str, name: str) -> dict[str, Any]:
+    return {
+        "role": "tool", "content": "done", "created_at": 1, "tool_call_id": call_id,
+        "tool_name": name,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_empty_answer_is_left_out(text: str) -> None:
+    messages = [USER, build_answer(text), USER]
+    assert not is_acceptable(messages)
+    assert [*complete_history(messages)] == [USER, USER]
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [("functions.add", "functions_add"), ("", "_"), ("añadir 2", "a_adir_2"), ("x" * 80, "x" * 64)],
+)
+def test_invented_name_gets_the_letters_of_a_function(name: str, sent: str) -> None:
+    messages = [USER, build_answer(one=name), build_result("one", name)]
+    assert not is_acceptable(messages)
+    _, answer, result = complete_history(messages)
+    assert (answer["tool_calls"][0]["name"], result["tool_name"]) == (sent, sent)
+
+
+def test_call_without_an_id_keeps_its_result() -> None:
+    messages = [USER, build_answer(**{"": "add"}), build_result("", "add")]
+    assert not is_acceptable(messages)
+    _, answer, result = complete_history(messages)
+    assert answer["tool_calls"][0]["id"] == result["tool_call_id"] != ""
+
+
+def test_calls_after_the_128th_are_left_out() -> None:
+    calls = {f"call{number}": "add" for number in range(200)}
+    results = [build_result(call_id, "add") for call_id in calls]
+    messages = [USER, build_answer(**calls), *results]
+    assert not is_acceptable(messages)
+    _, answer, *kept = complete_history(messages)
+    assert (len(answer["tool_calls"]), kept) == (128, results[:128])
+
+
+def test_acceptable_answers_are_not_changed() -> None:
+    answer = build_answer(one="add", two="add")
+    messages = [USER, answer, build_result("one", "add"), build_result("two", "add")]
+    assert is_acceptable(messages)
+    assert [*complete_history(messages)] == messages
