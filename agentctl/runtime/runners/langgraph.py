@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from langchain_core.messages import HumanMessage, ToolMessage, convert_to_messages
 from langgraph.errors import GraphDrained, GraphRecursionError
-from langgraph.graph import StateGraph
+from langgraph.graph import END, StateGraph, add_messages
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from langgraph.types import Command
@@ -36,7 +36,11 @@ from agentctl.runtime.runners.langgraph_journal import (
     find_undone,
     is_idempotent,
 )
-from agentctl.runtime.runners.langgraph_messages import find_open_calls, to_langchain_messages
+from agentctl.runtime.runners.langgraph_messages import (
+    find_open_calls,
+    repair_messages,
+    to_langchain_messages,
+)
 from agentctl.runtime.runners.langgraph_pauses import (
     OpenInterrupt,
     build_answers,
@@ -331,18 +335,26 @@ class LangGraphRunner(LibraryRunner):
 
         The thread of a session without earlier runs is new. What a deleted session with the same id
         has left there is deleted. The calls that an earlier run left open get a result, because
-        models reject a history with an open call.
+        models reject a history with an open call, and answers that they reject are changed.
         """
         state = await self._graph.aget_state(config)
         if state.values and await run.environment.is_first_of_session():
             await self._graph.checkpointer.adelete_thread(config["configurable"]["thread_id"])
             return to_langchain_messages(run.request_history)
-        messages = state.values.get("messages", []) if state.values else []
+        if state.next:
+            # An earlier run was stopped in a step: keep what its ended tasks have returned.
+            await self._graph.aupdate_state(config, None, as_node=END)
+            state = await self._graph.aget_state(config)
+        messages = state.values.get(_MESSAGES, []) if state.values else []
+        reducer = getattr(self._graph.channels.get(_MESSAGES), "operator", None)
+        changes = [*repair_messages(messages)] if reducer is add_messages else []
+        if changes:
+            messages = add_messages(messages, changes)
         results = [
             ToolMessage(CANCELLED_RESULT, tool_call_id=call_id, name=name)
             for call_id, name in find_open_calls(messages).items()
         ]
-        return [*results, *to_langchain_messages(run.request_history)]
+        return [*changes, *results, *to_langchain_messages(run.request_history)]
 
 
 def _add_messages(given: dict[str, Any], earlier: list[Any], new: list[Any]) -> dict[str, Any]:

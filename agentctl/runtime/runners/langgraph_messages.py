@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
     HumanMessage,
+    RemoveMessage,
     ToolMessage,
     convert_to_messages,
 )
 
 from agentctl.runtime.models.answering import PROVIDER
-from agentctl.runtime.transcript.history import complete_history
+from agentctl.runtime.transcript.history import MAXIMUM_CALLS, clean_name, complete_history
 
 
 def to_langchain_messages(messages: Iterable[Mapping[str, Any]]) -> list[Any]:
@@ -124,6 +125,51 @@ def find_open_calls(messages: Iterable[Any]) -> dict[str, str]:
         elif isinstance(message, ToolMessage):
             calls.pop(message.tool_call_id, None)
     return calls
+
+
+def repair_messages(messages: Sequence[Any]) -> Iterator[Any]:
+    """Yield the changes of a thread after which models accept it, for the reducer `add_messages`.
+
+    A model can answer with nothing or with a call that it must not send back (`is_acceptable`),
+    and a step that fails can leave calls without a result before later messages.
+    """
+    open_calls: set[str] = set()
+    for number, message in enumerate(messages):
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id not in open_calls:
+                yield RemoveMessage(message.id)
+            open_calls.discard(message.tool_call_id)
+            continue
+        open_calls = set()
+        if not isinstance(message, AIMessage):
+            continue
+
+        after = range(number + 1, len(messages))
+        end = next((at for at in after if not isinstance(messages[at], ToolMessage)), None)
+        results = messages[number + 1 : end]
+        answered = None if end is None else {result.tool_call_id for result in results}
+        calls = _keep_calls(message, answered)
+        open_calls = {call["id"] for call in calls}
+        is_empty = not calls and not (
+            message.content.strip() if isinstance(message.content, str) else message.content
+        )
+        if is_empty:
+            yield RemoveMessage(message.id)
+        elif message.invalid_tool_calls or calls != message.tool_calls:
+            others = {name: value for name, value in message.additional_kwargs.items()
+                      if name != "tool_calls"}  # fmt: skip
+            changes = {"tool_calls": calls, "invalid_tool_calls": [], "additional_kwargs": others}
+            yield message.model_copy(update=changes)
+
+
+def _keep_calls(message: AIMessage, answered: Container[str] | None) -> list[Any]:
+    """Return the calls that a model can get back; without `answered` those without a result too."""
+    calls = {
+        call["id"]: {**call, "name": clean_name(call["name"])}
+        for call in message.tool_calls
+        if call["id"] and (answered is None or call["id"] in answered)
+    }
+    return [*calls.values()][:MAXIMUM_CALLS]
 
 
 def read_messages(state: object) -> list[Any]:
