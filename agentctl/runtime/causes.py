@@ -101,10 +101,7 @@ class CauseReader:
             return False
         if any_code or package in self._packages:
             return True
-        is_library = path.startswith((*_STANDARD_LIBRARY, "<")) or any(
-            name in path for name in _INSTALLED
-        )
-        return not is_library
+        return not is_library(path)
 
 
 class Causes:
@@ -121,6 +118,11 @@ class Causes:
 
     def to_json(self) -> list[dict[str, Any]]:
         return self._causes
+
+
+def is_library(path: str) -> bool:
+    """Return True for a file of the standard library or of an installed package."""
+    return path.startswith((*_STANDARD_LIBRARY, "<")) or any(name in path for name in _INSTALLED)
 
 
 def _list_packages(settings: Settings) -> frozenset[str]:

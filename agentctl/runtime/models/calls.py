@@ -239,7 +239,7 @@ def parse_arguments(args: Any) -> dict[str, Any]:
 
     Any other value is stored under `NOT_AN_OBJECT`.
     """
-    raw = args if isinstance(args, dict) else replace_unstorable(args or "{}")
+    raw = args if isinstance(args, dict) else replace_unstorable(str(args or "{}"))
     try:
         value = json.loads(raw) if isinstance(raw, str) else raw
         if isinstance(value, dict):

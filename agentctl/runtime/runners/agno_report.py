@@ -20,7 +20,7 @@ from agno.models.base import Model
 from agno.run.team import BaseTeamRunEvent
 from agno.team import Team
 
-from agentctl.runtime.failures import ExecutionError
+from agentctl.runtime.failures import ExecutionError, is_context_exceeded
 from agentctl.runtime.runners.agno_pauses import AgnoCall, walk_members, walk_paused
 from agentctl.runtime.runners.hosted_run import HostedRun
 from agentctl.runtime.runners.library_members import LibraryMembers
@@ -28,6 +28,7 @@ from agentctl.runtime.runners.library_runner import (
     DecidedCalls,
     find_failure,
     find_failure_code,
+    is_unreadable,
     read_status,
 )
 from agentctl.runtime.transcript.spans import Span
@@ -364,10 +365,14 @@ def _to_failure(event: Any, failed: dict[str, BaseException]) -> ExecutionError:
     error = failed.get(event.run_id)
     if error is not None and (failure := find_failure(error)):
         return failure
-    if isinstance(error, ContextWindowExceededError):
+    is_provider = event.error_type in _PROVIDER
+    if isinstance(error, ContextWindowExceededError) or (
+        is_provider and is_context_exceeded(str(error))
+    ):
         return ExecutionError("CONTEXT_EXCEEDED")
-    if event.error_type not in _PROVIDER:
-        return ExecutionError("AGENT_FAILED")
+    if not is_provider:
+        is_answer = error is not None and is_unreadable(error)
+        return ExecutionError("MODEL_REJECTED" if is_answer else "AGENT_FAILED")
     if error is None:
         return ExecutionError("MODEL_UNAVAILABLE")
     # The code of the client's exception, or else that of the status agno found.

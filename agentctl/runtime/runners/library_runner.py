@@ -8,10 +8,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from traceback import walk_tb
 from typing import Any, NamedTuple
 
 from agentctl.agents import RunContext
 from agentctl.records.approvals import ApprovalPolicy
+from agentctl.runtime.causes import is_library
 from agentctl.runtime.failures import ExecutionError, FailureCode, is_context_exceeded
 from agentctl.runtime.input_schema import InputSchema
 from agentctl.runtime.pauses import Decided
@@ -36,6 +38,9 @@ _CLIENTS = _MODEL_CLIENTS | {"botocore", "google", "httpx", "httpx2"}
 """Packages whose exceptions are those of a model only if they arrive while one is called."""
 
 _TIMEOUTS = frozenset({408, 504})
+
+_UNREADABLE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Exceptions of libraries for an answer whose form they do not expect."""
 
 _REFUSALS = frozenset({None, 400, 413, 422})
 """Statuses of a request that is too large; None for an error inside a stream."""
@@ -212,7 +217,23 @@ def find_failure_code(error: BaseException, *, in_model: bool) -> FailureCode | 
             other code uses as well, count.
     """
     packages = _CLIENTS if in_model else _MODEL_CLIENTS
-    return next(filter(None, (_read_code(each, packages) for each in list_causes(error))), None)
+    codes = (_read_code(each, packages) for each in list_causes(error))
+    code: FailureCode | None = next(filter(None, codes), None)
+    if code is None and in_model and is_unreadable(error):
+        return "MODEL_REJECTED"
+    return code
+
+
+def is_unreadable(error: BaseException) -> bool:
+    """Return True if a library has raised an exception because it could not read an answer.
+
+    An exception that ends a call of a model and is raised by other code is one of the agent, as is
+    a text of the request that cannot be encoded.
+    """
+    if not isinstance(error, _UNREADABLE) or isinstance(error, UnicodeEncodeError):
+        return False
+    *_, path = ("", *(frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__)))
+    return is_library(path)
 
 
 def read_status(status: int) -> FailureCode:
