@@ -1,0 +1,116 @@
+"""After any failure the next message is answered; AGENTCTL_TEST_LONG=1 tries all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.failures.__main__ import run_trials
+from tests.failures.kills import run_ends_of_servers
+from tests.failures.server import (
+    KINDS,
+    FailingServer,
+    find_component,
+    open_deployment,
+    serve_failures,
+)
+from tests.failures.strict import find_violations
+from tests.failures.table import FAILURES
+from tests.failures.trial import Clients, Trial
+
+LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
+
+EACH = (
+    "status-500-form", "status-after-a-call", "overflow-openai", "cut-text", "cut-call",
+    "reason-length-call", "malformed-json", "type-delta-text", "answer-blank", "arguments-no-json",
+    "name-spaced", "ids-empty", "calls-two-hundred", "tool-raises-between-others",
+    "cancelled-in-one-of-two-tools", "approval-rejected", "request-blank",
+)  # fmt: skip
+"""Failures of every kind of agent in the suite; a configured agent has all of them."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FailingServer]:
+    with open_deployment() as (deployment, endpoint), serve_failures(deployment, endpoint) as each:
+        yield each
+
+
+def list_trials() -> list[Trial]:
+    """Return the trials of the suite; those that wait for a time limit are long ones."""
+    return [
+        Trial(kind, failure)
+        for failure in FAILURES.values()
+        for kind in KINDS
+        if find_component(kind, failure.variant)
+        and (LONG or failure.name in EACH or (kind == "configured" and not failure.is_slow))
+    ]
+
+
+def list_problems(trials: Sequence[Trial]) -> list[str]:
+    return [f"{trial.name}: {problem}" for trial in trials for problem in trial.problems]
+
+
+@pytest.mark.slow
+def test_next_message_is_answered_after_every_failure(server: FailingServer) -> None:
+    trials = list_trials()
+    asyncio.run(run_trials(Clients(server), trials))
+    assert list_problems(trials) == []
+    assert len(trials) > 400
+
+
+@pytest.mark.slow
+def test_next_message_is_answered_by_another_server() -> None:
+    kinds = KINDS if LONG else ("configured", "durable", "langgraph-checkpointer")
+    with open_deployment() as (deployment, endpoint):
+        trials = run_ends_of_servers(deployment, endpoint, kinds)
+    assert list_problems(trials) == []
+
+
+USER: dict[str, Any] = {"role": "user", "content": "hello"}
+RESULT = {"role": "tool", "tool_call_id": "1", "content": ""}
+
+
+def build_calls(*names: str, arguments: str = "{}", call_id: str = "1") -> dict[str, Any]:
+    calls = [
+        {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        for name in names
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+@pytest.mark.parametrize(
+    ("messages", "found"),
+    [
+        ([USER], ""),
+        ([{"role": "system", "content": "x"}, USER, build_calls("add"), RESULT], ""),
+        ([], "no message"),
+        ([{**USER, "content": " "}], "neither text nor calls"),
+        ([{**USER, "role": "person"}], "unknown role"),
+        ([USER, {"role": "assistant", "content": ""}, USER], "neither text nor calls"),
+        ([USER, {"role": "assistant", "content": "x"}], "the last message is an answer"),
+        ([{"role": "assistant", "content": "x"}, USER], "the first message"),
+        ([USER, {"role": "system", "content": "x"}, USER], "instructions follow"),
+        ([USER, build_calls("add"), USER], "without a result"),
+        ([USER, build_calls("add")], "have no result"),
+        ([USER, RESULT], "the result of no call"),
+        ([USER, build_calls("add"), RESULT, RESULT], "the result of no call"),
+        ([USER, build_calls("add", "add"), RESULT, RESULT], "the same id"),
+        ([USER, build_calls("add", call_id=""), RESULT], "no id"),
+        ([USER, build_calls("a b"), RESULT], "name of a function"),
+        ([USER, build_calls("add", arguments="[1]"), RESULT], "no JSON object"),
+        ([USER, build_calls("add", arguments="{"), RESULT], "no JSON object"),
+        ([USER, build_calls(), RESULT], "0 calls"),
+    ],
+)
+def test_strict_provider_refuses_a_request(messages: list[dict[str, Any]], found: str) -> None:
+    violations = find_violations({"messages": messages})
+    assert any(found in each for each in violations) if found else violations == []
+
+
+def test_table_has_two_hundred_failures() -> None:
+    assert len(FAILURES) >= 200
+    assert {*EACH} <= FAILURES.keys()
