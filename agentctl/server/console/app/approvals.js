@@ -12,7 +12,6 @@ import { AnswerForm } from "./answer.js";
 import { readExact, writeExact } from "./exact.js";
 import { Decided, describeWait, waitedSeconds, wayOf } from "./waits.js";
 
-/** Return the path of an approval. */
 export function placeOf({ component_type: kind, component_id: component, approval_id: id }) {
   return path`/${`${kind}s`}/${component}/approvals/${id}`;
 }
@@ -77,7 +76,6 @@ function Value({ value }) {
   return html`<pre class="plain" dir="auto">${printable(plain ? value : JSON.stringify(value))}</pre>`;
 }
 
-/** The arguments of a call as a table, and as JSON. */
 export function Arguments({ values }) {
   const names = Object.keys(values || {});
   if (!names.length) return html`<p class="dim">no arguments</p>`;
@@ -279,7 +277,6 @@ export function Asked({ approval }) {
     <p class="dim">hash <code title=${hash}>${printable(hash).slice(0, 19)}</code></p></div>`;
 }
 
-/** The dialog of a transcript: what a run waits for, and the decision. */
 export function DecideDialog({ summary, run, db, onClose, onDecided }) {
   const [found, set] = useState({ data: undefined, error: null, retryAt: 0 });
   const gone = useRef(false);

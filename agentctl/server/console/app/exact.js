@@ -18,7 +18,6 @@ export function readExact(text) {
   );
 }
 
-/** Return the JSON text of a value of `readExact`. */
 export function writeExact(value, indent) {
   const text = JSON.stringify(value, (_, each) => (typeof each === "bigint" ? MARK + each : each), indent);
   return text.replace(WRITTEN, "$1");

@@ -2,12 +2,12 @@
 
 import { call, can, componentOf, kindOf, path, postOnce, withQuery } from "./api.js";
 import {
-  cut, Dialog, ErrorText, html, shortId, toHash, useComponents, useEffect, useRef, useState,
+  cut, Dialog, ErrorText, html, shortId, toHash, useAction, useComponents, useEffect, useRef,
+  useState,
 } from "./ui.js";
 
 const STATES = { done: "done", failed: "failed", unknown: "outcome not known" };
 
-/** The plan of a run that may repeat effects. */
 function Plan({ plan, part }) {
   const more = plan.calls_total - plan.calls.length;
   return html`<div data-plan role="status">
@@ -47,8 +47,6 @@ function Messages({ run, db, at, onChange }) {
 export function RepeatDialog({ verb, run, db, onClose }) {
   const { components } = useComponents();
   const [plan, setPlan] = useState(null);
-  const [failure, setFailure] = useState(null);
-  const [busy, setBusy] = useState(false);
   const [at, setAt] = useState(0);
   const [message, setMessage] = useState("");
   const [other, setOther] = useState("");
@@ -60,10 +58,7 @@ export function RepeatDialog({ verb, run, db, onClose }) {
   // Another choice has another plan.
   const change = (set) => (value) => (setPlan(null), set(value));
   const others = components.filter((each) => each.kind !== "workflow" && can(`${each.kind}s`, "run", each.id));
-  const submit = async (event) => {
-    event.preventDefault();
-    setBusy(true);
-    setFailure(null);
+  const [submit, failure, busy] = useAction(async () => {
     const [target, id] = other ? JSON.parse(other) : [];
     const fork = { at, message: message.trim() || undefined, [`${target}_id`]: id, session_id: here ? run.session_id : undefined };
     try {
@@ -72,11 +67,10 @@ export function RepeatDialog({ verb, run, db, onClose }) {
       onClose();
       location.hash = toHash(["sessions", started.session_id], { db, run: started.run_id });
     } catch (error) {
-      setBusy(false);
-      if (error.plan && !plan) setPlan(error.plan);
-      else setFailure(error);
+      if (!error.plan || plan) throw error;
+      setPlan(error.plan);
     }
-  };
+  });
   const title = verb === "retry" ? "Retry" : "Fork";
   return html`<${Dialog} title=${`${title} run ${shortId(run.run_id)}?`} onClose=${onClose}>
     <form onSubmit=${submit}>

@@ -138,7 +138,6 @@ function One({ parts, query }) {
 
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
-/** The answer of a person, and the result of the call. */
 function Outcome({ approval }) {
   const { answer, result, kind, status, executed_at: at } = approval;
   return html`

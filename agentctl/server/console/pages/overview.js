@@ -161,7 +161,6 @@ function Times({ title, name, shared }) {
     more=${[{ name: "runs", value: (point) => formatNumber(point[name].count) }]} />`;
 }
 
-/** A bar in a row of a table. */
 const Bar = ({ part, look = "solid" }) => html`<td class="share" aria-hidden="true"><svg width="100%" height="12">
   <rect y="1" height="10" width=${`${Math.max(part ? 1 : 0, 100 * part)}%`} fill=${look === "solid" ? "var(--accent)" : "url(#hatched)"} /></svg></td>`;
 
