@@ -81,6 +81,7 @@ def check_settings(settings: Settings, places: Places) -> None:
         _check_databases,
         _check_backup,
         _check_agents,
+        _check_next,
         _check_references,
         check_models,
         _check_steps,
@@ -299,6 +300,21 @@ def _check_entry(entry: Any, key: str, ids: Mapping[str, list[str]], places: Pla
         for entry_id in value if value_type.is_list else (value,):
             if entry_id and entry_id not in known:
                 places[f"{key}.{name}"].refuse_unknown_id(entry_id, refers.notation, known)
+
+
+def _check_next(settings: Settings, places: Places) -> None:
+    for table in ("agents", "teams", "workflows"):
+        entries = {entry.id: entry for entry in getattr(settings, table)}
+        for entry in entries.values():
+            key = f"{table}.{entry.id}"
+            following = entries.get(entry.next)
+            if entry.percent and not entry.next:
+                places[f"{key}.percent"].refuse("has no effect without next")
+            if following is not None and (following is entry or following.next):
+                places[f"{key}.next"].refuse(
+                    "must be another entry, which has no next itself",
+                    hint="two versions are compared at a time",
+                )
 
 
 def _check_steps(settings: Settings, places: Places) -> None:

@@ -23,10 +23,14 @@ from agentctl.config.names import (
     Id,
     ModelCalls,
     ModelId,
+    NextAgent,
+    NextTeam,
+    NextWorkflow,
     NotEmpty,
     ObjectName,
     Origin,
     PasswordVariable,
+    Percent,
     Region,
     Role,
     SchemaName,
@@ -39,6 +43,7 @@ from agentctl.config.names import (
 from agentctl.config.observability import Log, Metrics, TracedParts, Tracing
 from agentctl.config.types import OneOrMore, Reference, Secret
 from agentctl.config.upkeep import (
+    Approvals,
     Backup,
     Budget,
     ModelPrice,
@@ -199,22 +204,6 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True)
-class Approvals:
-    """The table `[approvals]`: what runs that wait for people may do.
-
-    Attributes:
-        expire_seconds: seconds after which a pending approval counts as rejected; 0 for never.
-        client_seconds: seconds after which a run that waits for its caller to execute a tool of the
-            request is cancelled; 0 for never.
-        own: True if an approver may decide about its own run.
-    """
-
-    expire_seconds: Annotated[int, Range(0, 31_622_400)] = 0
-    client_seconds: Annotated[int, Range(0, 31_622_400)] = 3_600
-    own: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Console:
     """The table `[console]`: the web page at `/console`, and its sign-in at an OIDC provider.
 
@@ -353,6 +342,8 @@ class Agent:
         tool_result_tokens: tokens of a tool result that the model is shown; 0 for all.
         durable: another process goes on with a run whose process has ended (docs/durable.md).
         trace: the parts of a run with spans: its calls too, or the run alone (docs/traces.md).
+        next, percent: the agent whose table answers in this part of the sessions, in its place
+            (docs/versions.md).
     """
 
     id: Id
@@ -375,6 +366,8 @@ class Agent:
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
     on_change: OnChange | None = None
+    next: NextAgent = ""
+    percent: Percent = 0
     durable: bool = False
     retention_days: RetentionDays = 0
     trace: TracedParts = "calls"
@@ -410,6 +403,8 @@ class Team:
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
     on_change: OnChange | None = None
+    next: NextTeam = ""
+    percent: Percent = 0
     durable: bool = False
     retention_days: RetentionDays = 0
 
@@ -438,6 +433,8 @@ class Workflow:
     database: DatabaseId = ""
     on_busy: OnBusy = "allow"
     on_change: OnChange | None = None
+    next: NextWorkflow = ""
+    percent: Percent = 0
     durable: bool = False
     retention_days: RetentionDays = 0
 

@@ -31,7 +31,7 @@ SECTIONS: dict[str, type] = {
     "signing": settings.Signing,
     "runs": settings.Runs,
     "limits": settings.Limits,
-    "approvals": settings.Approvals,
+    "approvals": upkeep.Approvals,
     "quotas": upkeep.Quotas,
     "rate_limits": upkeep.RateLimits,
     "search": upkeep.Search,

@@ -1,7 +1,7 @@
 """The tables of what a server keeps and how much of it.
 
-`[[budgets]]` and `[rate_limits]` (docs/budgets.md), `[quotas]`, `[search]`, `[backup]`
-(docs/databases.md "Backups by the server"), `[retention]`, and the prices of models
+`[approvals]`, `[[budgets]]` and `[rate_limits]` (docs/budgets.md), `[quotas]`, `[search]`,
+`[backup]` (docs/databases.md "Backups by the server"), `[retention]`, and the prices of models
 (docs/usage.md).
 """
 
@@ -35,6 +35,22 @@ KeepText = Annotated[
         ' "monthly"',
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Approvals:
+    """The table `[approvals]`: what runs that wait for people may do.
+
+    Attributes:
+        expire_seconds: seconds after which a pending approval counts as rejected; 0 for never.
+        client_seconds: seconds after which a run that waits for its caller to execute a tool of the
+            request is cancelled; 0 for never.
+        own: True if an approver may decide about its own run.
+    """
+
+    expire_seconds: Annotated[int, Range(0, 31_622_400)] = 0
+    client_seconds: Annotated[int, Range(0, 31_622_400)] = 3_600
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ class Component:
         database: id of the database with its sessions.
         on_busy: the response to a second run in a session that has a live run.
         history_runs: number of earlier runs of the session that the model receives.
-        spec: its table of the configuration.
+        spec: its table of the configuration, or that of its `next`, which answers in its place.
     """
 
     kind: ComponentKind

@@ -19,8 +19,6 @@ MAXIMUM_FILES = 500
 MAXIMUM_BYTES = 2_000_000
 """Size of a file whose imports are followed; of a larger one only the hash counts."""
 
-_DIGITS = 12
-
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
@@ -33,6 +31,8 @@ def read_code(references: Iterable[str]) -> dict[str, str]:
         references: names of the form `package.module:name`, whose modules are imported; empty ones
             are left out.
     """
+    from importlib.metadata import packages_distributions, version
+
     code: dict[str, str] = {}
     for module_name in sorted({name.partition(":")[0] for name in references if name}):
         top = module_name.partition(".")[0]
@@ -40,17 +40,11 @@ def read_code(references: Iterable[str]) -> dict[str, str]:
         if file is None:
             code[f"module {module_name}"] = "without source"
         elif top == "agentctl" or not _INSTALLED.isdisjoint(Path(file).parts):
-            code |= _read_packages(top)
+            packages = packages_distributions().get(top, ())
+            code |= {f"package {name}": version(name) for name in packages}
         else:
             code |= _read_files(module_name, Path(file))
     return code
-
-
-def _read_packages(top: str) -> dict[str, str]:
-    """Return the names and versions of the distributions that have a top-level package."""
-    from importlib.metadata import packages_distributions, version
-
-    return {f"package {name}": version(name) for name in packages_distributions().get(top, ())}
 
 
 def _read_files(module_name: str, file: Path) -> dict[str, str]:
@@ -67,7 +61,7 @@ def _read_files(module_name: str, file: Path) -> dict[str, str]:
             text = path.read_bytes()
         except OSError:
             continue
-        found[place] = hashlib.sha256(text).hexdigest()[:_DIGITS]
+        found[place] = hashlib.sha256(text).hexdigest()[:12]
         if path.suffix == ".py" and len(text) <= MAXIMUM_BYTES:
             package = path.parent.relative_to(folder).parts
             for name in _list_imports(text, package):

@@ -183,10 +183,13 @@ class ApprovalOperations(OperationFamily):
         """Return an approval with the policy of the configuration, if that is stricter now."""
         if row.status != "pending" or row.policy == "other" or row.kind == "input":
             return row
-        find = self.hosting.catalog.find_policy
-        if find(row.component_type, row.component_id, row.tool_name) != "other":
+        catalog = self.hosting.catalog
+        component = catalog.get(row.component_type, row.component_id)
+        if component is None:
             return row
-        return replace(row, policy="other")
+        side = catalog.choose_side(component, row.session_id)
+        is_strict = catalog.find_policy(side, row.tool_name) == "other"
+        return replace(row, policy="other") if is_strict else row
 
     async def _list_of_root(self, database: Database, run_id: str) -> list[ApprovalRow]:
         rows = await database.read(approvals.list_of_root(run_id))

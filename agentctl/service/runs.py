@@ -265,16 +265,16 @@ class RunOperations(OperationFamily):
             identity: its identity, if it is not that of a start with the same fields.
         """
         component = self.lookups.component(kind, component_id)
+        session_id = request.session_id
+        if session_id is None:
+            session_id = self.principal.session_id or new_id()
+        session_id = check_session_id(session_id)
+        component = self.hosting.catalog.choose_side(component, session_id)
         given = await read_run_input(
             self.hosting.catalog, component, request, self.hosting.settings.limits
         )
         metadata = self._dump_object("metadata", request.metadata)
         session_state = self._dump_object("session_state", request.session_state)
-
-        session_id = request.session_id
-        if session_id is None:
-            session_id = self.principal.session_id or new_id()
-        session_id = check_session_id(session_id)
         user_id = self.lookups.resolve_owner(request.user_id)
         if identity is None:
             identity = self._build_idempotency(kind, component_id, request, earlier, stream=stream)

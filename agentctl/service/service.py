@@ -16,7 +16,6 @@ from agentctl.config.databases import is_sqlite_url, sqlite_path
 from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
 from agentctl.interface.operations import Operations
-from agentctl.records.kinds import KINDS
 from agentctl.runs.jobs.backups import BackupSchedule
 from agentctl.runs.jobs.lanes import Jobs
 from agentctl.runs.jobs.sweep import sweep_dead_workers
@@ -26,7 +25,7 @@ from agentctl.runs.life.cancel import Canceller
 from agentctl.runs.life.changes import DatabaseChanges, watch_cancel_requests
 from agentctl.runs.life.engine import Engine
 from agentctl.runs.life.prices import Prices
-from agentctl.runs.life.versions import StoredVersions, list_served
+from agentctl.runs.life.versions import StoredVersions, list_all_sides, list_served
 from agentctl.runs.workers.lease import SweepLease
 from agentctl.runs.workers.liveness import WorkerMonitor
 from agentctl.runs.workers.worker import Worker
@@ -122,8 +121,7 @@ class Service:
                 _log.warning("database %s: %s", database.id, describe_newer(database.version))
         log_startup_warnings(self.settings)
         prepare_components(self.hosting.catalog)
-        for kind in KINDS:
-            await self.hosting.versions.store(self.hosting.catalog.components(kind).values())
+        await self.hosting.versions.store(list_all_sides(self.hosting.catalog))
         if (tracer := self.hosting.engine.tracer) is not None:
             tracer.install()
         self.hosting.catalog.mcp.start()

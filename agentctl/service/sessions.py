@@ -271,6 +271,8 @@ class SessionOperations(OperationFamily):
             row = await database.read(self.lookups.session(session_id, where))
             kind = row.session_type
             component = self.hosting.catalog.get(kind, row.component_id or "")
+            if component is not None:
+                component = self.hosting.catalog.choose_side(component, session_id)
             spec = None if component is None else component.spec
             makes_summaries = isinstance(spec, Agent | Team) and spec.summary.every_runs
 

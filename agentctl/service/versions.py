@@ -77,9 +77,11 @@ class VersionOperations(OperationFamily):
         return found
 
     def _build_version(self, component: Component, row: VersionRow) -> VersionRecord:
+        catalog = self.hosting.catalog
+        versions = [find_version(catalog, side) for side in catalog.list_sides(component)]
         return VersionRecord(
             version=row.version,
             first_seen_at=format_rfc3339(row.first_seen_at),
-            is_current=row.version == find_version(self.hosting.catalog, component),
+            is_current=row.version in versions,
             configuration=orjson.loads(row.configuration),
         )

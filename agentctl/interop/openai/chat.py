@@ -52,6 +52,7 @@ class ChatCompletion:
             "object": "chat.completion",
             "created": answer.created_at,
             "model": self._model,
+            "system_fingerprint": answer.version,
             "choices": [choice],
             "usage": _build_usage(end.metrics or {}),
         }

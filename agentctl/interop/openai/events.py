@@ -35,7 +35,8 @@ class AnswerEnd(NamedTuple):
 class Answer(NamedTuple):
     """The answer of a run, or of one of its legs, which are numbered from 1.
 
-    `created_at` is in seconds since the epoch. A run that has not begun is queued.
+    `created_at` is in seconds since the epoch. A run that has not begun is queued. `version` is
+    that of the component, None if it is not known: no event has it.
     """
 
     run_id: str
@@ -45,6 +46,7 @@ class Answer(NamedTuple):
     end: AnswerEnd | None
     leg: int = 1
     is_queued: bool = False
+    version: str | None = None
 
 
 class LegStart(NamedTuple):
@@ -163,8 +165,10 @@ def read_answer(run: Mapping[str, Any], waiting: Sequence[Mapping[str, Any]] = (
         )
     created_at = whole_seconds(parse_rfc3339(run["created_at"]))
     is_queued = run["queue_position"] is not None
-    text = run["content"] or ""
-    return Answer(run["run_id"], run["session_id"], created_at, text, end, is_queued=is_queued)
+    return Answer(
+        run["run_id"], run["session_id"], created_at, run["content"] or "", end,
+        is_queued=is_queued, version=run["version"],
+    )  # fmt: skip
 
 
 def _subtract_metrics(

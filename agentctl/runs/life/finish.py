@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Literal, TypeVar, cast
 
-from agentctl.config.settings import Approvals
+from agentctl.config.upkeep import Approvals
 from agentctl.records.runs import FinalStatus, RunEnd
 from agentctl.records.times import now
 from agentctl.runs.desk.waiting import cancel_waiting_members, close_approvals

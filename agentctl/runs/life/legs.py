@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, cast
 
 import orjson
 
-from agentctl.config.settings import Approvals
+from agentctl.config.upkeep import Approvals
 from agentctl.light_dataclass import dataclass
 from agentctl.records.approvals import ApprovalRow, hash_call
 from agentctl.records.ids import new_id

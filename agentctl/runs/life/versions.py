@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -71,13 +71,19 @@ class StoredVersions:
             await self._databases.system.write(component_versions.add(new))
 
 
+def list_all_sides(catalog: Catalog) -> Iterator[Component]:
+    """Yield all components, each with its sides."""
+    for kind in KINDS:
+        for component in catalog.components(kind).values():
+            yield from catalog.list_sides(component)
+
+
 def list_served(catalog: Catalog) -> str:
     """Return the versions of all components as the row of a worker has them."""
     return " ".join(
-        name_version(component, version)
-        for kind in KINDS
-        for component in catalog.components(kind).values()
-        if (version := find_version(catalog, component)) is not None
+        name_version(side, version)
+        for side in list_all_sides(catalog)
+        if (version := find_version(catalog, side)) is not None
     )
 
 
@@ -110,7 +116,13 @@ class VersionGate:
 
     def find_component(self, state: RunState) -> Component | None:
         """Return the component of a run here; None if it is not configured."""
-        return self._catalog.get(state.component_type, state.component_id)
+        component = self._catalog.get(state.component_type, state.component_id)
+        if component is None:
+            return None
+        for side in self._catalog.list_sides(component):
+            if state.version is not None and find_version(self._catalog, side) == state.version:
+                return side
+        return self._catalog.choose_side(component, state.session_id)
 
     async def choose(self, database: Database, state: RunState) -> Component | None:
         """Return the component with which this process may claim the next leg of a run.
@@ -161,11 +173,12 @@ class VersionGate:
                 continue
             of_run = await database.read(run_reads.get_state(row.run_id))
             # The members of a library belong to the agent in code.
-            component = self._catalog.get(row.component_type, row.component_id) or root
+            member = self._catalog.get(row.component_type, row.component_id)
+            component = root if member is None or row.run_id == state.run_id else member
             asked = None if of_run is None else of_run.version
             before = await self._read_configuration(component, asked)
             after = self._find_configuration(component)
-            policy = self._catalog.find_policy(row.component_type, row.component_id, row.tool_name)
+            policy = self._catalog.find_policy(component, row.tool_name)
             is_own = row.decided_by in (row.user_id, row.started_by)
             needs_approver = policy == "other" and row.policy != "other" and is_own
             is_same = before is not None and (

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import logging
 from collections.abc import Collection, Coroutine, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentctl.config.mcp_servers import parse_mcp_reference
@@ -110,6 +112,23 @@ class Catalog:
     def get(self, kind: ComponentKind, component_id: str) -> Component | None:
         return self._components[kind].get(component_id)
 
+    def list_sides(self, component: Component) -> list[Component]:
+        """Return a component, and with `next` the same one with the table of that."""
+        following = self.get(component.kind, component.spec.next)
+        if following is None:
+            return [component]
+        history_runs = following.history_runs
+        return [component, replace(component, spec=following.spec, history_runs=history_runs)]
+
+    def choose_side(self, component: Component, session_id: str) -> Component:
+        """Return the side that answers in a session.
+
+        A session that `next` answers keeps it when `percent` grows: its bucket stays the same.
+        """
+        place = f"{component.kind}/{component.id}/{session_id}"
+        bucket = int.from_bytes(hashlib.sha256(place.encode()).digest()[:8]) % 100
+        return self.list_sides(component)[-1 if bucket < component.spec.percent else 0]
+
     def members(self, team: Component) -> dict[str, Component]:
         """Return the members of a team by id, in the order of the configuration."""
         members: dict[str, Component] = {}
@@ -178,7 +197,8 @@ class Catalog:
         A tool that is not known here, such as one of an agent in code, is taken as present.
         """
         component = self.get(kind, component_id)
-        return component is not None and self.has_tool(component, tool_name) is not False
+        sides = [] if component is None else self.list_sides(component)
+        return any(self.has_tool(side, tool_name) is not False for side in sides)
 
     def is_hosted(self, component: Component) -> bool:
         """Return True for an agent in code: an object executes it, not a configured model."""
@@ -361,12 +381,9 @@ class Catalog:
             build_component_rules(component, actions, has_approvers=has_approvers),
         )
 
-    def find_policy(
-        self, kind: ComponentKind, component_id: str, tool_name: str
-    ) -> ApprovalPolicy | None:
+    def find_policy(self, component: Component, tool_name: str) -> ApprovalPolicy | None:
         """Return who approves the calls of a tool now; None if they do not wait, or it is gone."""
-        component = self.get(kind, component_id)
-        if component is None or component.kind == "workflow":
+        if component.kind == "workflow":
             return None
         from agentctl.runtime.tools.call_rules import find_policy
 

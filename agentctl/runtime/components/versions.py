@@ -31,8 +31,8 @@ VERSION_LENGTH = 12
 """Hexadecimal digits of a version: the beginning of a SHA-256."""
 
 _NEUTRAL = (
-    "id", "name", "description", "database", "on_busy", "on_change", "retention_days", "trace",
-    "durable",
+    "id", "name", "description", "database", "on_busy", "on_change", "next", "percent",
+    "retention_days", "trace", "durable",
 )  # fmt: skip
 """Keys of a component that change no answer and no approval."""
 
@@ -106,11 +106,7 @@ class _Describer:
             table = getattr(spec, name)
             if table != type(table)():
                 described[name] = _read_keys(table, {"model"}) | self._describe_chosen(table.model)
-        described["tools"] = {
-            record["name"]: {"description": record["description"], "parameters": parameters}
-            for record in list_own_tools(catalog, component)
-            for parameters in (record["parameters"],)
-        }
+        described["tools"] = {tool["name"]: tool for tool in list_own_tools(catalog, component)}
         if servers := self._describe_servers(spec.tools):
             described["mcp"] = servers
         code = [name for name in spec.tools if parse_mcp_reference(name) is None]
