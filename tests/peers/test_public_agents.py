@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.peers.agents.model_server import ScriptedModels, serve_models
-from tests.peers.agents.page import PAGE, replace_tables
+from tests.peers.agents.page import PAGE, replace_lists
 from tests.peers.agents.serving import (
     AgentServer,
     Library,
@@ -83,9 +83,9 @@ def server(library: Library, request: pytest.FixtureRequest) -> Iterator[AgentSe
         yield served
 
 
-def test_tables_of_the_page_are_current() -> None:
+def test_lists_of_the_page_are_current() -> None:
     text = PAGE.read_text()
-    assert text == replace_tables(text), "run: python -m tests.peers.agents.page"
+    assert text == replace_lists(text), "run: python -m tests.peers.agents.page"
 
 
 few_agents = pytest.mark.parametrize(

@@ -1,11 +1,10 @@
-"""The tables of docs/agents-tried.md: public agents by what the tests show for each.
+"""The lists of docs/agents-tried.md: public agents by what the tests show for each.
 
 `python -m tests.peers.agents.page` writes them into the page.
 """
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +26,7 @@ TITLES = {
 }
 """Headings by library."""
 
-COLUMNS: Mapping[str, tuple[str, ...]] = {
+PARTS: Mapping[str, tuple[str, ...]] = {
     "answer": ("waiting", "background"),
     "stream": ("streamed", "stream"),
     "tokens": ("tokens",),
@@ -37,43 +36,51 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "cancel in a tool": ("cancel-tool",),
     "failure of a model call": ("failure",),
 }
-"""Columns with the cases of the tests that they show."""
+"""Parts of an agent with the cases of the tests that show them."""
 
 NO_CONVERSATION = "its models get no message of the user, only what its code writes for them"
 
-_TOOL = re.compile(r"^@recorded\n(?:async )?def (\w+)", re.MULTILINE)
 
-
-def format_tables() -> str:
+def format_lists() -> str:
     """Return the agents of all libraries and the reasons as Markdown.
 
-    An agent with "yes" for every part that it has is in a list, the others are in a table.
+    An agent with "yes" for every part is named only, the others are items with their other parts.
     """
     lines, reasons = [], list[str]()
     for library, agents in AGENTS.items():
-        whole, rows = list[str](), list[str]()
-        tools = set(_TOOL.findall((Path(__file__).parent / f"{library}_agents.py").read_text()))
+        whole, items = list[str](), list[str]()
         for name, public in agents.items():
-            cells = [_format_cell(name, public, cases, reasons) for cases in COLUMNS.values()]
-            if not _list_calls(public) & tools:
-                cells[list(COLUMNS).index("cancel in a tool")] = "-"
-            if set(cells) <= {"yes", "-"}:
-                whole.append(public.shape)
+            verdicts = _group_parts(name, public, reasons)
+            if verdicts:
+                items += _wrap(f"- **{public.shape}**: {'; '.join(verdicts)}", "  ")
             else:
-                rows.append(f"| {public.shape} | {' | '.join(cells)} |")
+                whole.append(public.shape)
+
         lines += [f"### {TITLES[library]}", "", *_wrap(f"Yes: {'; '.join(whole)}."), ""]
-        if rows:
-            heads = f"| agent | {' | '.join(COLUMNS)} |", f"| --- |{' --- |' * len(COLUMNS)}"
-            lines += [*heads, *rows, ""]
+        lines += [*items, ""] if items else []
     lines += [f"{number}. {reason}." for number, reason in enumerate(reasons, 1)]
     return "\n".join(lines).rstrip()
 
 
-def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
+def _wrap(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
-def _format_cell(name: str, public: PublicAgent, cases: tuple[str, ...], reasons: list[str]) -> str:
+def _group_parts(name: str, public: PublicAgent, reasons: list[str]) -> list[str]:
+    """Return the parts of an agent without "yes", those with the same verdict together."""
+    parts: dict[str, list[str]] = {}
+    for part, cases in PARTS.items():
+        parts.setdefault(_format_verdict(name, public, cases, reasons), []).append(part)
+
+    parts.pop("yes", None)
+    return [f"{', '.join(named)}: {verdict}" for verdict, named in parts.items()]
+
+
+def _format_verdict(
+    name: str, public: PublicAgent, cases: tuple[str, ...], reasons: list[str]
+) -> str:
     pending = [PENDING[name, case] for case in (*cases, "*") if (name, case) in PENDING]
     limits = [public.limits[case] for case in cases if case in public.limits]
     if found := [*pending, *limits]:
@@ -87,22 +94,12 @@ def _format_cell(name: str, public: PublicAgent, cases: tuple[str, ...], reasons
     return f"{verdict} ({reasons.index(reason) + 1})"
 
 
-def _list_calls(public: PublicAgent) -> set[str]:
-    """Return the names of all tools that the script calls."""
-    found = set[str]()
-    for answers in public.script.values():
-        rows = answers.values() if isinstance(answers, Mapping) else [answers]
-        for answer in (each for row in rows for each in row):
-            found |= set() if isinstance(answer, str) else {call[0] for call in answer}
-    return found
-
-
-def replace_tables(page: str) -> str:
-    """Return a page with the current tables between its two markers."""
+def replace_lists(page: str) -> str:
+    """Return a page with the current lists between its two markers."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{format_tables()}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{format_lists()}\n\n{END}{after}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(replace_tables(PAGE.read_text()))
+    PAGE.write_text(replace_lists(PAGE.read_text()))
