@@ -342,16 +342,6 @@ ROWS: tuple[Row, ...] = (
         commands=("sessions summarize",),
     ),
     Row(
-        "Hold sessions, remove idle ones",
-        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has neither holds nor retention"),
-        commands=("sessions hold", "sessions release", "sessions prune"),
-    ),
-    Row(
-        "Export and erase the data of a person",
-        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such operation"),
-        commands=("users export", "users erase"),
-    ),
-    Row(
         "Export sessions",
         works(_COMMANDS, "test_sessions_and_memories_are_exported"),
         NONE,
@@ -458,34 +448,16 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
-        "Identity, explanations, audit log",
+        "Holds and removal of idle sessions, data of a person, identity, explanations, audit log,"
+        " versions, retry and fork, usage, budgets, webhooks",
         refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
         commands=(
+            "sessions hold", "sessions release", "sessions prune", "users export", "users erase",
             "auth whoami", "auth can-i", "auth explain", "audit list", "audit tail",
-            "audit export", "audit heads", "audit verify", "approvals receipt",
-        ),
-    ),
-    Row(
-        "Retry and fork of a run",
-        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
-        commands=("runs retry", "runs fork"),
-    ),
-    Row(
-        "Usage and overview",
-        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
-        commands=("usage",),
-    ),
-    Row(
-        "Budgets",
-        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
-        commands=("budgets list",),
-    ),
-    Row(
-        "Webhooks",
-        refused(_COMMANDS, _NO_COUNTERPART, "AgentOS has no such routes"),
-        commands=(
-            "webhooks list", "webhooks test", "webhooks deliveries", "webhooks redeliver",
-            "webhooks enable",
+            "audit export", "audit heads", "audit verify", "approvals receipt", "runs retry",
+            "runs fork", "usage", "budgets list", "webhooks list", "webhooks test",
+            "webhooks deliveries", "webhooks redeliver", "webhooks enable", "agents versions",
+            "agents diff", "teams versions", "teams diff", "workflows versions", "workflows diff",
         ),
     ),
     Row(
@@ -540,5 +512,5 @@ ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 """The operations, in the order of the page."""
 
-LOCAL_COMMANDS = frozenset({"console", "runs doctor", "sessions import"})
-"""Commands with `--url` that work on the files of this machine."""
+LOCAL_COMMANDS = frozenset({"console", "login", "logout", "runs doctor", "sessions import"})
+"""Commands with `--url` that work on the files of this machine, or sign in at a provider."""
