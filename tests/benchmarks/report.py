@@ -25,8 +25,8 @@ the load generator.
 A ratio is agentctl to the other side, computed within a round; sides take turns, so that a slow
 machine affects both. The table has medians, and the spread of the ratios. "/s" is requests per
 second. "By CPU" is the ratio of the work that both servers do in the same CPU time, which hardly
-changes on a busy machine. The last two columns are agentctl on PostgreSQL, and its ratio to
-agentctl on SQLite: by CPU, without that of the database server, where the row has that.
+changes on a busy machine. The last column is agentctl on PostgreSQL, with its ratio to agentctl on
+SQLite: by CPU, without that of the database server, where the row has that.
 
 A row is *unclear* if other programs used more than {other_work:.0%} of the cores during it, if its
 highest ratio is more than {spread:g} times its lowest one (of eight rounds and more the middle half
@@ -76,6 +76,9 @@ fallen; `make bench-scale` measures a million sessions.
 """
 
 
+_HEAD = [*HEAD[:4], "ratio (spread)", "by CPU", "target: reached", "on PostgreSQL (to SQLite)"]
+
+
 class PartResult(NamedTuple):
     """The table of a part: cells of its rows, time of its end, seconds, and load average."""
 
@@ -108,13 +111,25 @@ def format_document(results: Sequence[PartResult]) -> str:
         cores=os.cpu_count(),
         other_work=MAXIMUM_OTHER_WORK,
         spread=MAXIMUM_SPREAD,
-        table=format_markdown(HEAD, [row for result in results for row in result.rows]),
+        table=format_markdown(
+            _HEAD, [_join_cells(row) for result in results for row in result.rows]
+        ),
         parts="\n".join(map(_format_part, results)),
         agentos_2=AGENTOS_2.title,
         agentos_3=AGENTOS_3.title,
         langgraph=f"`{LANGGRAPH.name}`{LANGGRAPH.title.removeprefix(LANGGRAPH.name)}",
         litellm=LITELLM.title,
     )
+
+
+def _join_cells(row: Sequence[str]) -> list[str]:
+    """Return the cells of a row of `HEAD` as those of `_HEAD`."""
+    work, here, against, there, ratio, spread, by_cpu, target, reached, postgres, to_sqlite = row
+    return [
+        work, here, against, there, f"{ratio} ({spread})" if spread else ratio, by_cpu,
+        ": ".join(filter(None, (target, reached))),
+        f"{postgres} ({to_sqlite})" if to_sqlite else postgres,
+    ]  # fmt: skip
 
 
 def _format_part(result: PartResult) -> str:
