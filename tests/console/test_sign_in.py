@@ -9,6 +9,7 @@ import time
 import pytest
 from playwright.sync_api import Browser
 
+from agentctl.server.routes import console
 from tests.console.browser import expect, needs_browser, open_console
 from tests.console.deployed import READS, start, token
 from tests.server.threaded_server import ThreadedServer
@@ -150,6 +151,16 @@ def test_kept_token_needs_the_key_and_the_page(
     answer = server.client.get(PLACE, headers={**sent, "Cookie": cookie.encode()})
     assert answer.status_code == status
     assert "token" not in answer.json()
+
+
+def test_kept_time_is_bounded(server: ThreadedServer) -> None:
+    key = os.urandom(32)
+    named = {"Agentctl-Console-Key": base64.urlsafe_b64encode(key).decode().rstrip("=")}
+    for digits, status in ((10, 200), (400, 404), (5_000, 404)):
+        # A caller can encrypt anything with its own key.
+        value = console._encrypt(console._compress(console._Kept("t", "", "9" * digits)), key)
+        cookie = {"Cookie": f"{console._cookie_name(key)}={value}"}
+        assert server.client.get(PLACE, headers={**named, **cookie}).status_code == status, digits
 
 
 def test_tokens_of_other_tabs_are_bounded(server: ThreadedServer) -> None:

@@ -61,6 +61,39 @@ def test_token_is_renewed_before_its_end_and_over_reloads(office: Office, browse
         forget_provider(shown, office)
 
 
+def test_two_tabs_take_turns_after_a_reload(office: Office, browser: Browser) -> None:
+    with open_console(browser, office.url, "#/agents", fresh=True) as shown:
+        log_in(shown.page, "ada")
+        other = open_same_tab(shown)
+        is_reloaded = False
+        under_way: list[Route] = []
+        most = 0
+
+        def hold(route: Route) -> None:
+            nonlocal most
+            if not is_reloaded:
+                return route.abort()
+            under_way.append(route)
+            most = max(most, len(under_way))
+            shown.page.wait_for_timeout(1_200)
+            under_way.remove(route)
+            return route.continue_()
+
+        shown.page.context.route(TOKEN, hold)
+        shown.page.wait_for_timeout(1_000 * SECONDS)
+        is_reloaded = True
+        with (
+            shown.page.expect_response(is_renewal) as one,
+            other.expect_response(is_renewal) as two,
+        ):
+            for page in (shown.page, other):
+                page.evaluate("() => void setTimeout(() => location.reload())")
+        assert (one.value.status, two.value.status) == (200, 200)
+        assert most == 1
+        shown.page.context.unroute_all(behavior="wait")
+        forget_provider(shown, office)
+
+
 def test_two_tabs_use_each_refresh_token_once(office: Office, browser: Browser) -> None:
     with open_console(browser, office.url, "#/agents", fresh=True) as shown:
         log_in(shown.page, "ada")

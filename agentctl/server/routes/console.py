@@ -100,6 +100,7 @@ _log = RateLimitedLog(logging.getLogger("agentctl.server"))
 MAXIMUM_FIELD_LENGTH = 4_096
 """Characters of each field of a body."""
 
+_SECONDS = re.compile(r"[0-9]{1,12}")
 _PAGE_URL = re.compile(r"https?://[^\s?#@]+")
 
 
@@ -276,7 +277,7 @@ def _read_kept(call: Call, key: bytes) -> _Kept:
     """Return the kept tokens of a tab; NotFound: there are none, or the key is another one."""
     content = _decrypt(_read_cookies(call).get(_cookie_name(key), ""), key)
     fields = [] if content is None else content.decode("ascii", "replace").split(" ")
-    if len(fields) != len(_Kept._fields) or not fields[-1].isdecimal():
+    if len(fields) != len(_Kept._fields) or not _SECONDS.fullmatch(fields[-1]):
         raise NotFound("No token is kept for this page")
     return _Kept(*fields)
 

@@ -188,17 +188,19 @@ async function finishSignIn() {
   }
 }
 
-/** Send a request about the kept token. */
-const kept = (method, key, place = KEPT, body) =>
-  call(method, place, { body, headers: { "Agentctl-Console-Key": key }, credentials: "same-origin", again: true });
+/** Send a request about the kept token. Tabs with one key take turns. */
+const kept = (method, key, place = KEPT, body) => {
+  const work = () => call(method, place, { body, headers: { "Agentctl-Console-Key": key }, credentials: "same-origin", again: true });
+  return navigator.locks ? navigator.locks.request("console-token", work) : work();
+};
 
-/** Return true if the server has renewed the token. Tabs with one key take turns. */
+/** Return true if the server has renewed the token. */
 async function renew() {
   if (!renewAt) return false;
   const before = token;
   renewAt = Date.now() + 5000;
   try {
-    const found = await navigator.locks.request("console-token", () => kept("GET", readTab().key));
+    const found = await kept("GET", readTab().key);
     if (token === before) use(found);
     update({ claims: readClaims(token) });
   } catch (error) {
