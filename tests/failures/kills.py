@@ -12,7 +12,7 @@ from tests.failures.server import KINDS, serve_failures
 from tests.failures.table import FAILURES
 from tests.failures.trial import Clients, Trial
 
-__all__ = ["run_ends_of_servers"]
+__all__ = ["ENDS", "WORK", "run_ends_of_servers"]
 
 WORK = (
     "cancelled-in-a-model-call", "cancelled-in-a-stream", "cancelled-in-a-tool",

@@ -17,6 +17,7 @@ from tests.process import ServerProcess, serve_config
 __all__ = [
     "IN_CODE",
     "KINDS",
+    "ROOT",
     "FailingServer",
     "find_component",
     "open_deployment",
