@@ -145,6 +145,22 @@ def test_unreachable_provider_is_named(agentctl: Agentctl, demo: Demo) -> None:
 
 
 @pytest.mark.slow
+def test_code_is_shown_without_a_browser(
+    agentctl: Agentctl, demo: Demo, provider: Provider
+) -> None:
+    provider.answers = {
+        "openid-configuration": [provider.configure()],
+        "device_authorization": [DEVICE],
+        "token": [refuse("access_denied")],
+    }
+    given = ("--issuer", provider.url, "--client-id", "cli")
+    for variables in ({}, {"DISPLAY": ":0", "SSH_CONNECTION": "10.0.0.1 1 10.0.0.2 22"}):
+        ended = agentctl("login", "--url", demo.url, *given, env=variables)
+        assert "https://id.example/device" in ended.stderr
+        assert "ABCD-EFGH" in ended.stderr
+
+
+@pytest.mark.slow
 def test_slow_down_adds_five_seconds(agentctl: Agentctl, demo: Demo, provider: Provider) -> None:
     pending, slow = refuse("authorization_pending"), refuse("slow_down")
     provider.answers = {
