@@ -56,7 +56,7 @@ class LoopbackListener:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         """Answer the browser with the outcome of the block."""
-        text = "The sign-in failed: see the terminal." if error else "You are signed in."
+        text = "The sign-in failed: see the terminal." if error else "The terminal goes on."
         self._outcome.set_result(f"{text} You can close this page.")
         self._server.close()
         await asyncio.sleep(0)  # the answer is written before the command ends

@@ -176,6 +176,7 @@ def test_slow_down_adds_five_seconds(agentctl: Agentctl, demo: Demo, provider: P
     assert third - second >= 6
     assert ended.code == 4
     assert "the server does not accept the token of the provider" in ended.stderr
+    assert "check issuer and audience in [authorization]" in ended.stderr
     assert "not.a.token" not in ended.stderr
 
 
@@ -252,7 +253,7 @@ async def _send_other_requests() -> None:
             assert b"404" in await ask("/")
         last = asyncio.ensure_future(ask("/callback?state=expected&code=c"))
         assert await waiting == {"state": "expected", "code": "c"}
-    assert b"You are signed in." in await last
+    assert b"The terminal goes on." in await last
 
 
 def test_browser_that_never_returns_is_a_timeout(

@@ -75,7 +75,7 @@ async def login(
     except Unauthenticated:
         raise Unauthenticated(
             "The server does not accept the token of the provider",
-            hint="ask the operator: the log of the server has the reason",
+            hint="ask the operator to check issuer and audience in [authorization] of the server",
         ) from None
     with sign_ins.changing_sign_in(server) as store:
         sign_in = sign_ins.SignIn(
