@@ -36,8 +36,8 @@ counts), or if a limit was not that of the server.
 
 ## Parts
 
-| part | measured (UTC) | minutes | load average | unclear rows |
-| --- | --- | --- | --- | --- |
+| part | measured (UTC) | load average |
+| --- | --- | --- |
 {parts}
 
 ## Conditions
@@ -133,12 +133,7 @@ def _join_cells(row: Sequence[str]) -> list[str]:
 
 
 def _format_part(result: PartResult) -> str:
-    unclear = sum("unclear" in cell for row in result.rows for cell in row)
-    cells = [
-        f"`{result.name}`", result.day, f"{result.seconds / 60:.1f}", f"{result.load:.0f}",
-        f"{unclear} of {len(result.rows)}",
-    ]  # fmt: skip
-    return f"| {' | '.join(cells)} |"
+    return f"| `{result.name}` | {result.day} | {result.load:.0f} |"
 
 
 def write_document(results: dict[str, PartResult | None]) -> list[str]:
