@@ -151,6 +151,12 @@ def _reads(kind: str, path: str, one: str, text: str) -> Iterator[Scenario]:
     yield Scenario(f"get_{kind}", f"GET {one}", "powerless", 403, FORBIDDEN)
     yield Scenario(f"get_{kind}", f"GET {path}/nothing", "me", 404, NOT_FOUND)
     yield Scenario(f"get_{kind}", f"GET {path}/a%00b", "me", 404, NOT_FOUND, ("\\u0000",))
+    for operation, place in (("versions", "versions"), ("version_diff", "versions/diff")):
+        yield Scenario(f"get_{kind}_{operation}", f"GET {one}/{place}", "powerless", 403, FORBIDDEN)
+        nothing = f"GET {path}/nothing/{place}"
+        yield Scenario(f"get_{kind}_{operation}", nothing, "me", 404, NOT_FOUND)
+    yield Scenario(f"get_{kind}_versions", f"GET {one}/versions", "me", 200)
+    yield Scenario(f"get_{kind}_version_diff", f"GET {one}/versions/diff", "me", 200)
 
 
 def _starts(kind: str, path: str, one: str, session_id: str, text: str) -> Iterator[Scenario]:
@@ -825,6 +831,7 @@ def _model_calls() -> Iterator[Scenario]:
     ):
         yield Scenario(operation, place, "me", 200, ("{agent_run}", known))
         yield Scenario(operation, f"{place}?db_id=second", "me", 404, NOT_FOUND)
+        yield Scenario(operation, place, "powerless", 403, FORBIDDEN)
         yield Scenario(operation, place, "nobody", 401)
     yield Scenario("get_run_model_calls", "GET /runs/absent/model-calls", "me", 404, NOT_FOUND)
     yield Scenario("get_run_model_calls", f"{path}?after=model-2", "me", 404, NOT_FOUND)
