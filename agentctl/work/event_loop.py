@@ -66,13 +66,14 @@ def run_event_loop(
     loop = runner.get_loop()
     _open_loops.add(loop)
     main = loop.create_task(work)
+    waiters: list[asyncio.Task[Any]] = []
     try:
         while True:
             try:
-                return runner.run(_wait_for(main))
+                return runner.run(_wait_for(main, waiters))
             except (SystemExit, KeyboardInterrupt) as error:
-                # SIGINT cancels `main` first; a second one raises KeyboardInterrupt anywhere.
-                if main.done() or main.cancelling():
+                # SIGINT cancels the waiter, a second one raises; a time limit cancels `main` alone.
+                if main.done() or any(waiter.cancelling() for waiter in waiters):
                     raise
                 name = type(error).__name__
                 _log.error("a task of a tool raised %s, which ends only this task", name)
@@ -195,9 +196,10 @@ def retrieve_exception(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-async def _wait_for(main: asyncio.Task[T]) -> T:
+async def _wait_for(main: asyncio.Task[T], waiters: list[asyncio.Task[Any]]) -> T:
     waiter = asyncio.current_task()
     assert waiter is not None
+    waiters.append(waiter)
     # If a task of a tool interrupts the loop, nothing awaits this waiter any more.
     waiter.add_done_callback(retrieve_exception)
     return await main

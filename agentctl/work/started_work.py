@@ -351,7 +351,9 @@ class _TaskFactory:
     """The task factory of an event loop. It calls the one that was there before, if any."""
 
     def __init__(self, previous: Any) -> None:
-        self._create = previous or _create_task
+        self._create = previous or (
+            lambda loop, work, **options: asyncio.Task(work, loop=loop, **options)
+        )
 
     def __call__(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
         scope = current_scope.get()
@@ -366,10 +368,6 @@ class _TaskFactory:
         task = self._create(loop, work, **options)
         scope.add_task(task)
         return task
-
-
-def _create_task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    return asyncio.Task(work, loop=loop, **options)
 
 
 class _Forks(threading.local):

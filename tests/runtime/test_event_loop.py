@@ -1,0 +1,28 @@
+"""The event loop of a process, interrupted by the code of users."""
+
+from __future__ import annotations
+
+import asyncio
+
+from agentctl.work.event_loop import run_event_loop
+
+
+def test_system_exit_at_a_time_limit_does_not_end_the_loop() -> None:
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    async def work() -> str:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        # As `asyncio.timeout` does it; the other task takes its turn before this one wakes up.
+        loop.call_soon(task.cancel)
+        other = loop.create_task(leave())
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            task.uncancel()
+        await asyncio.sleep(0.01)
+        assert isinstance(other.exception(), SystemExit)
+        return "went on"
+
+    assert run_event_loop(work()) == "went on"
