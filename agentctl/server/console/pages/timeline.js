@@ -2,6 +2,7 @@
 
 import { call, componentOf, isAtRest, isFinal, isPaused, kindOf, path, withQuery } from "../app/api.js";
 import { Facts, JsonDialog } from "../app/conversation.js";
+import { CUT, Sent } from "../app/sent.js";
 import { addPauses, Decided, Waits } from "../app/waits.js";
 import {
   cut, Dialog, Empty, formatDuration, formatNumber, html, Loaded, Page, printable, setQuery,
@@ -9,10 +10,6 @@ import {
 } from "../app/ui.js";
 
 const DEPTH = 5;
-const CUT = 20_000;
-const SENT = 100;
-const STATES = { complete: "", incomplete: "(some of it is missing)", unknown: "(not recorded)" };
-const SHORT = 1;
 const IDLE = 0.04;
 const GLYPHS = { model: "◇", tool: "ƒ", member: "→", step: "▸", pause: "‖" };
 
@@ -23,7 +20,7 @@ export default function Timeline({ parts, query }) {
   const names = useNames();
   const run = resource.data;
   useEffect(() => setLive(run && isAtRest(run) ? 0 : run && isPaused(run) ? 2000 : 1000), [run]);
-  const name = run ? names.get(`${kindOf(run)}:${componentOf(run)}`) || componentOf(run) : shortId(parts[1]);
+  const name = run ? nameOf(run, names) : shortId(parts[1]);
   const back = run
     ? { href: toHash(["sessions", run.session_id], { run: run.run_id, db: query.db }), label: "Transcript" }
     : { href: "#/runs", label: "Runs" };
@@ -36,7 +33,7 @@ export default function Timeline({ parts, query }) {
 }
 
 // Bars need no texts; those of one are fetched when it is opened.
-const placeOf = (run, db, cut = SHORT) => withQuery(path`/runs/${run}`, { db_id: db, view: "items", cut });
+const placeOf = (run, db, cut = 1) => withQuery(path`/runs/${run}`, { db_id: db, view: "items", cut });
 
 /** Fetch the runs of members, so that their spans stand below the member. */
 function useMembers(run, db) {
@@ -224,25 +221,6 @@ function Lane({ row, scale, marks, onChoose }) {
     </span>
     <span class="right dim">${row.open ? "● " : ""}${formatDuration(row.end - row.start)}</span>
   </button>`;
-}
-
-/** The model that answered, and the messages that it was sent, as text. */
-function Sent({ run, id, db }) {
-  const place = withQuery(path`/runs/${run.run_id}/model-calls/${id}`, { db_id: db, cut: CUT });
-  const resource = useResource(place);
-  return html`<${Loaded} resource=${resource} place=${place}>${(found) => {
-    const left = found.omissions.map((each) => `${each.count} ${each.kind}`).join(", ");
-    const first = Math.max(0, found.messages.length - SENT);
-    return html`<dl class="facts">
-        <dt>answered by</dt><dd>${printable(found.response_model ?? found.requested_model ?? "not known")}</dd>
-        ${left ? html`<dt>left out</dt><dd>${printable(left)}</dd>` : null}
-      </dl>
-      <h3 class="caption">Sent ${STATES[found.state]}</h3>
-      ${first ? html`<p class="dim">${formatNumber(first)} earlier messages are not shown.</p>` : null}
-      ${found.messages.slice(first).map((each, at) => html`<p key=${at} class="caption">${each.role} ${printable(each.tool_name)}</p>
-        <pre class="json" tabindex="0">${printable(each.content ?? "missing")}${each.tool_calls
-          ? printable(JSON.stringify(each.tool_calls, null, 2)).slice(0, CUT) : null}</pre>`)}`;
-  }}<//>`;
 }
 
 function Detail({ row, db, onClose }) {
