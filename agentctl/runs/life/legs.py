@@ -6,6 +6,7 @@ with it. Every transition is one transaction (docs/decisions/0079).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
@@ -104,7 +105,9 @@ def prepare_pause(run: LiveRun, pause: Pause, settings: Approvals) -> PreparedPa
         "component_name": run.component.name,
         "is_first": run.is_first,
         "next_step": 0 if run.journal is None else run.journal.next_step,
-        "earlier_runs": [asdict(earlier) for earlier in run.earlier_runs],
+        # A program of an earlier release knows no other members.
+        "earlier_runs": [_pick(earlier, known=True) for earlier in run.earlier_runs],
+        "earlier_facts": [_pick(earlier, known=False) for earlier in run.earlier_runs],
         "summary": run.summary,
         "previous_instructions": run.previous_instructions,
     }
@@ -384,12 +387,24 @@ def build_continuation(claimed: ClaimedLeg) -> tuple[RunSpec, Continuation]:
         first_step=body.get("next_step", 0),
         session_changes=None if changes is None else StateChanges(**changes),
         changed_at=changed_at,
-        earlier_runs=[EarlierRun(**earlier) for earlier in body["earlier_runs"] or ()],
+        earlier_runs=[
+            EarlierRun(**earlier, **facts)
+            for earlier, facts in zip(
+                body["earlier_runs"] or (),
+                body.get("earlier_facts") or itertools.repeat({}),
+                strict=False,
+            )
+        ],
         summary=body["summary"],
         previous_instructions=body["previous_instructions"],
         is_first=body["is_first"],
         version_change=change,
     )
+
+
+def _pick(earlier: EarlierRun, *, known: bool) -> dict[str, Any]:
+    names = ("messages", "native", "from_request")
+    return {name: value for name, value in asdict(earlier).items() if (name in names) is known}
 
 
 def to_decision(row: ApprovalRow) -> Decided:
