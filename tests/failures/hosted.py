@@ -229,7 +229,9 @@ async def generator(message: str, context: RunContext) -> AsyncIterator[Any]:
 
 
 async def generator_output(message: str, context: RunContext) -> AsyncIterator[Any]:
-    yield Output(await function_output(message, context))
+    total = await function_output(message, context)
+    yield total.model_dump_json()
+    yield Output(total)
 
 
 # pydantic-ai
@@ -286,7 +288,9 @@ def build_agno_agent(**options: Any) -> Any:
 agno_agent = build_agno_agent()
 agno_agent_output = build_agno_agent(output_schema=Total)
 agno_team = AgnoTeam(
-    model=build_agno_model(), members=[build_agno_agent(id="helper", name="helper")], tools=[*TOOLS]
+    model=build_agno_model(),
+    members=[build_agno_agent(id="helper", name="helper")],
+    tools=[*TOOLS, agno_tool(requires_confirmation=True)(pay)],
 )
 agno_workflow = AgnoWorkflow(
     name="line", steps=[AgnoStep(name="work", agent=build_agno_agent(name="worker"), max_retries=0)]
