@@ -66,6 +66,7 @@ _RESOURCE_NOUNS = {
     "session_id": "session",
     "run_id": "run",
     "tool_call_id": "tool_call",
+    "call_id": "model_call",
     "approval_id": "approval",
     "memory_id": "memory",
     "account_id": "service_account",
