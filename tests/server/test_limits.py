@@ -77,7 +77,6 @@ NOT_LISTED = {
     "agentctl.records.repeats.MAXIMUM_SHOWN_CALLS",
     "agentctl.runtime.models.stream_transport.MAXIMUM_IDLE",
     "agentctl.runtime.runners.langgraph_space.MAXIMUM_ARGUMENTS",
-    "agentctl.runtime.transcript.history.MAXIMUM_CALLS",
     "agentctl.server.observability.metrics_endpoint.MAXIMUM_PENDING_REQUESTS",
     "agentctl.server.processes.supervisor.MAXIMUM_PAUSE",
     "agentctl.admin.runs_doctor.find.MAXIMUM_NAMES_SHOWN",
