@@ -264,9 +264,10 @@ async def repeat(place: Place, server: Server, run: Row, request: RetryRequest) 
 async def kill(place: Place, server: Server) -> None:
     """Kill the server that executes the run."""
     place.lost = True
+    killed = place.servers[0]
     for actor in place.actors:
-        actor.open(killed=True)
-    await place.servers[0].kill()
+        actor.open(killed=actor.server is killed)
+    await killed.kill()
 
 
 async def lose(place: Place, server: Server) -> None:

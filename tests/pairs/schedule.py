@@ -56,6 +56,7 @@ class Actor:
     Attributes:
         points: number of the points that were passed or reached.
         place: description of the point at which it stopped.
+        server: the server in whose tasks it was started.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Actor:
         self.points = 0
         self.place: str | None = None
         self.is_killed = False
+        self.server: Any = None
         self.reached = asyncio.Event()
         self.tasks = set[asyncio.Task[Any]]()
         self._stop_at = stop_at
@@ -83,6 +85,7 @@ class Actor:
 
     def start(self, work: Coroutine[Any, Any, Any], server: Any = None) -> asyncio.Task[Any]:
         """Start the operation in tasks of a server."""
+        self.server = server
         tokens = _actor.set(self), current_server.set(server)
         try:
             return asyncio.get_running_loop().create_task(work)
