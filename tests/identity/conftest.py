@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 from tests.console.browser import open_browser
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint, model_endpoint
-from tests.identity.provider import AUDIENCE, Office, list_clients, run_identity_provider
+from tests.identity.provider import AUDIENCE, TRUST, Office, list_clients, run_identity_provider
 from tests.loops import pytest_pyfunc_call
 from tests.ports import find_free_port
 from tests.process import start_server
@@ -19,13 +19,7 @@ __all__ = ["model_endpoint", "pytest_pyfunc_call"]
 
 USERS = {"eve": {"groups": ["visitors", "staff"]}}
 
-TRUST = """algorithm = "RS256"
-issuer = "{issuer}"
-oidc_discovery = true
-verify_audience = true
-audience = "{audience}"
-require_exp = true
-scopes_claim = "scope"
+ROLES = """scopes_claim = "scope"
 roles_claim = "groups"
 
 [authorization.roles]
@@ -53,7 +47,7 @@ def office(
         extra = EXTRA.format(issuer=issuer)
         deployment = create_deployment(folder, model_endpoint.base_url, extra=extra)
         own = 'verification_key_files = ["keys/signing.pub.pem"]\n'
-        trust = TRUST.format(issuer=issuer, audience=AUDIENCE)
+        trust = TRUST.format(issuer=issuer, audience=AUDIENCE) + ROLES
         deployment.path.write_text(deployment.path.read_text().replace(own, trust))
         options = ("--config", str(deployment.path), "--port", str(port))
         with start_server(*options, log=folder / "server.log") as served:

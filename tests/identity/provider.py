@@ -16,9 +16,18 @@ from typing import Any
 
 import pytest
 
-__all__ = ["AUDIENCE", "Office", "list_clients", "needs_provider", "run_identity_provider"]
+__all__ = ["AUDIENCE", "TRUST", "Office", "list_clients", "needs_provider", "run_identity_provider"]
 
 AUDIENCE = "agentctl"
+
+TRUST = """algorithm = "RS256"
+issuer = "{issuer}"
+oidc_discovery = true
+verify_audience = true
+audience = "{audience}"
+require_exp = true
+"""
+"""The lines of `[authorization]` that trust the provider, without its claims."""
 
 SCOPES = ("agents:read", "agents:run", "teams:run", "workflows:run", "sessions:read")
 

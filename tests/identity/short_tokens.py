@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.deployment import create_deployment
-from tests.identity.provider import AUDIENCE, Office, list_clients, run_identity_provider
+from tests.identity.provider import AUDIENCE, TRUST, Office, list_clients, run_identity_provider
 from tests.ports import find_free_port
 from tests.process import start_server
 
@@ -24,14 +24,6 @@ oidc_issuer = "{issuer}"
 oidc_client_id = "console"
 oidc_cli_client_id = "agentctl"
 oidc_scopes = ["sessions:read"]
-"""
-
-TRUST = """algorithm = "RS256"
-issuer = "{issuer}"
-oidc_discovery = true
-verify_audience = true
-audience = "{audience}"
-require_exp = true
 """
 
 
