@@ -39,6 +39,7 @@ class State:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     state: State
 
     def log_message(self, format: str, *arguments: object) -> None:
