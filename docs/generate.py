@@ -19,7 +19,7 @@ __all__ = ["REFERENCE", "main", "pages", "stale"]
 
 def pages() -> Mapping[str, Callable[[], str]]:
     """Return the function that builds each page, by the name of the page."""
-    from pages import cli, configuration, errors, help_texts, man, operations, states
+    from pages import cli, configuration, errors, help_texts, man, operations, programs, states
 
     return {
         "agentctl.1": man.page,
@@ -29,6 +29,7 @@ def pages() -> Mapping[str, Callable[[], str]]:
         "help.txt": help_texts.page,
         "openapi.json": operations.document,
         "operations.md": operations.operations_page,
+        "programs.md": programs.page,
         "scopes.md": operations.scopes_page,
         "states.md": states.page,
     }

@@ -1,7 +1,4 @@
-"""The clients of MCP that use the endpoint, and their table in docs/mcp.md.
-
-python -m tests.peers.mcp_table    write it
-"""
+"""The clients of MCP that use the endpoint, and their table in docs/reference/programs.md."""
 
 from __future__ import annotations
 
@@ -12,9 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["CLIENTS", "PAGE", "McpClient", "list_operations", "render"]
-
-PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
+__all__ = ["CLIENTS", "McpClient", "build_table", "list_operations"]
 
 HERE = Path(__file__).parent
 
@@ -92,7 +87,7 @@ def build_table() -> str:
         tried = list_operations(client)
         right = [name for name in tried if name not in client.differences]
         total, due = total + len(tried), due + len(right)
-        place = f"../tests/peers/{client.program}"
+        place = f"../../tests/peers/{client.program}"
         shown = f'[{len(right)}]({place} "{", ".join(right)}")'
         reasons = dict.fromkeys(client.differences.values())
         missing = "; ".join(
@@ -103,16 +98,3 @@ def build_table() -> str:
         lines.append(f"| {client.name} | {len(tried)} | {shown} | {missing} |")
     lines.append(f"| sum | {total} | {due} | |")
     return "\n".join(lines)
-
-
-def render(page: str) -> str:
-    """Return the text of the page with the current table."""
-    begin, end = "<!-- clients: tests/peers/mcp_table.py -->", "<!-- end of clients -->"
-    pattern = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
-    assert pattern.search(page), f"{PAGE} has no place for the table of clients"
-    text = f"{begin}\n\n{build_table()}\n\n{end}"
-    return pattern.sub(lambda _: text, page)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

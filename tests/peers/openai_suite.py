@@ -36,15 +36,19 @@ class Program(NamedTuple):
         title: its name and version in the table.
         scripts: its scripts in the folder of scripts.
         environment: the folder of its environment; empty for a script without packages.
+        needs: a further file that it needs, below the folder of the environments.
     """
 
     title: str
     scripts: tuple[str, ...]
     environment: str = ""
+    needs: str = ""
 
     @property
     def is_installed(self) -> bool:
         """True if its packages are there."""
+        if self.needs:
+            return (PACKAGES / self.needs).exists()
         if self.scripts[0].endswith(".mjs"):
             return (
                 shutil.which("node") is not None and (PACKAGES / "node" / "node_modules").exists()
@@ -82,6 +86,9 @@ PROGRAMS = {
     "instructor": Program("instructor 1.17", ("with_instructor.py",), "instructor"),
     "openai-agents": Program("openai-agents 0.24", ("with_openai_agents.py",), "openai-agents"),
     "aider": Program("aider 0.86.2, the program", ("with_aider.py",), "aider"),
+    "codex": Program(
+        "OpenAI Codex 0.171, the program", ("with_codex.py",), needs="node/node_modules/.bin/codex"
+    ),
     "open-webui": Program("Open WebUI, requests as in its source", ("with_open_webui.py",)),
 }
 
@@ -142,6 +149,7 @@ class Host(NamedTuple):
         home = str(self.deployment.folder)
         return {
             "HOME": home,
+            "PROGRAMS": str(PACKAGES),
             "OPENAI_BASE_URL": f"{self.url}/v1",
             "OPENAI_API_KEY": self.deployment.token(
                 "ada", "agents:run", "teams:run", "agents:read", "teams:read", "sessions:delete"

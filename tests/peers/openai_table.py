@@ -1,21 +1,12 @@
-"""The table of programs in docs/openai.md, from the stored results of the suite.
-
-python -m tests.peers.openai_table    write it
-"""
+"""The table of programs in docs/reference/programs.md, from the stored results of the suite."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 from tests.peers.openai_suite import PROGRAMS, read_results
 from tests.peers.page import wrap
-
-PAGE = Path(__file__).parents[2] / "docs" / "openai.md"
-
-BEGIN, END = "<!-- programs: tests/peers/openai_table.py -->", "<!-- end of programs -->"
 
 TEXT_ONLY = "messages are text, without images and sound"
 NO_MODEL = "the server has agents, and no models for embeddings, speech, moderation or plain text"
@@ -26,7 +17,6 @@ DECIDED = {
         "chat: image": TEXT_ONLY,
         "chat: log_probabilities": ONE_ANSWER,
         "chat: setting_stop": "the answer would go on after the text at which the program stops",
-        "chat: setting_store": "the server stores every run",
         "chat: several_answers": ONE_ANSWER,
         "chat: with_a_workflow": "workflows are not models: they have no conversation",
         "responses: other_completions": NO_MODEL,
@@ -74,16 +64,4 @@ def _link(text: str, scripts: tuple[str, ...], title: str) -> str:
     """Return a link to the script with the operations of a cell, or to the folder of several."""
     script = scripts[0] if len(scripts) == 1 else ""
     shown = f' "{title}"' if title else ""
-    return f"[{text}](../tests/peers/openai_programs/{script}{shown})"
-
-
-def render(page: str) -> str:
-    """Return the text of the page with a current table, between the comments that mark it."""
-    pattern = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)
-    assert pattern.search(page), f"{PAGE} has no place for the table of programs"
-    text = f"{BEGIN}\n\n{build_table()}\n\n{END}"
-    return pattern.sub(lambda _: text, page)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(render(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    return f"[{text}](../../tests/peers/openai_programs/{script}{shown})"

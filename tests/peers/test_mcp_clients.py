@@ -18,7 +18,7 @@ import pytest
 
 from tests.deployment import create_deployment
 from tests.endpoint import ModelEndpoint
-from tests.peers.mcp_table import CLIENTS, PAGE, McpClient, list_operations, render
+from tests.peers.mcp_table import CLIENTS, McpClient, list_operations
 from tests.peers.servers import PEERS
 from tests.process import base_environment, serve_config
 from tests.server.oauth_provider import OAuthProvider, run_oauth_provider
@@ -163,8 +163,3 @@ def test_operations_of_a_client_are_as_due(client: McpClient, work: Path) -> Non
     unexpected = {name: text for name, text in failed.items() if name not in client.differences}
     assert unexpected == {}
     assert failed.keys() == client.differences.keys()
-
-
-def test_page_has_the_current_table() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert text == render(text), "run: python -m tests.peers.mcp_table"

@@ -12,7 +12,7 @@ import pytest
 
 from tests.endpoint import ModelEndpoint
 from tests.peers.openai_suite import PROGRAMS, Host, read_results, serve
-from tests.peers.openai_table import DECIDED, PAGE, render
+from tests.peers.openai_table import DECIDED
 
 EVERY = os.environ.get("AGENTCTL_TEST_PEERS") == "1"
 
@@ -101,8 +101,3 @@ def test_every_refusal_is_decided() -> None:
     assert {outcome for found in results.values() for outcome in found.values()} <= {
         "right", "due", "refused",
     }  # fmt: skip
-
-
-def test_table_of_the_page_is_current() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert text == render(text), "run: python -m tests.peers.openai_table"

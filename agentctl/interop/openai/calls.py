@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from agentctl.interop.openai.failures import RefusedParameter
-from agentctl.interop.openai.parameters import OpenAIParameters, check_type
+from agentctl.interop.openai.parameters import OpenAIParameters, check_type, get_public_name
 from agentctl.records.ids import is_unique_id
 from agentctl.records.run_spec import REQUIRED
 from agentctl.records.validation import find_json_problem
@@ -21,6 +21,9 @@ APPROVAL_SERVER = "agentctl"
 
 _CALL, _FUNCTION_ITEM, _APPROVAL = "call_", "fc_", "mcpr_"
 _FIELDS = ("name", "description", "parameters")
+
+MAXIMUM_FOREIGN = 32
+"""Maximum number of tools of other types that a response names as ignored."""
 
 
 class RequestTools(NamedTuple):
@@ -63,10 +66,23 @@ class CallNotFound(RefusedParameter):
 def read_tools(parameters: OpenAIParameters, *, nested: bool) -> RequestTools:
     """Return the tools of a request and their options.
 
-    In chat completions a tool has its name in a member `function`; it is `nested`.
+    Only functions are tools of a caller. Those of other types are executed by their vendor: they
+    are left out, and named as ignored.
+
+    Args:
+        nested: True for chat completions, where a tool has its name in a member `function`.
     """
-    items = parameters.get("tools", list) or []
-    tools = [_read_tool(item, f"tools[{index}]", nested) for index, item in enumerate(items)]
+    tools, foreign = list[dict[str, Any]](), dict[str, None]()
+    for index, item in enumerate(parameters.get("tools", list) or []):
+        at = f"tools[{index}]"
+        tool = check_type(item, dict, at)
+        kind = check_type(tool.get("type", "function"), str, f"{at}.type")
+        if kind == "function":
+            tools.append(_read_tool(tool, at, nested))
+        else:
+            foreign[_describe_foreign(kind, tool.get("name"))] = None
+    parameters.ignored += [*foreign][:MAXIMUM_FOREIGN]
+
     parallel = parameters.get("parallel_tool_calls", bool)
     choice = parameters.get_any("tool_choice")
     if choice == "none":
@@ -74,7 +90,7 @@ def read_tools(parameters: OpenAIParameters, *, nested: bool) -> RequestTools:
     if choice in (None, "auto"):
         return RequestTools(tools or None, None, parallel is False)
     if not tools:
-        raise RefusedParameter("tool_choice needs tools", "tool_choice")
+        raise RefusedParameter("tool_choice needs a tool of the type function", "tool_choice")
     return RequestTools(tools, _read_choice(choice, nested), parallel is False)
 
 
@@ -85,17 +101,20 @@ def _read_choice(choice: object, nested: bool) -> str:
     name = (named.get("function") if nested else named) or {}
     if not isinstance(name, dict) or not isinstance(name.get("name"), str):
         raise RefusedParameter(
-            "tool_choice must be auto, none, required, or name one function", "tool_choice"
+            "tool_choice must be auto, none, required, or name one function; tools of other types"
+            " are left out",
+            "tool_choice",
         )
     return str(name["name"])
 
 
-def _read_tool(item: object, at: str, nested: bool) -> dict[str, Any]:
-    tool = check_type(item, dict, at)
-    if tool.get("type", "function") != "function":
-        raise RefusedParameter(
-            f"{at}: only tools of the type function are supported; others belong to the agent", at
-        )
+def _describe_foreign(kind: str, name: object) -> str:
+    """Return `tools.TYPE`, or `tools.TYPE.NAME` for a tool with a name."""
+    named = get_public_name(name) if isinstance(name, str) else None
+    return ".".join(("tools", get_public_name(kind) or "other", *([named] if named else [])))
+
+
+def _read_tool(tool: Mapping[str, Any], at: str, nested: bool) -> dict[str, Any]:
     function = check_type(tool.get("function"), dict, f"{at}.function") if nested else tool
     known = {*_FIELDS, "strict", "type"}
     for name, value in function.items():

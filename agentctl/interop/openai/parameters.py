@@ -31,7 +31,6 @@ _Rule = tuple[str, tuple[object, ...]]
 _COMMON: dict[str, _Rule] = {
     "prompt_cache_retention": (_AGENT_SETS_IT, ("in_memory", "in-memory", "24h")),
     "service_tier": (_AGENT_SETS_IT, ("auto", "default")),
-    "store": ("the server stores every run in its session", (True,)),
     "temperature": (_AGENT_SETS_IT, (1,)),
     "top_logprobs": (_TEXT_ONLY, (0,)),
     "top_p": (_AGENT_SETS_IT, (1,)),
@@ -69,8 +68,9 @@ RESPONSE_RULES: dict[str, _Rule] = {
     "truncation": ("the agent limits its history", ("auto", "disabled")),
 }
 
-_HINTS = frozenset({"prompt_cache_key", "safety_identifier"})
-"""Texts for the provider of a model, which do not change an answer. They have no effect here."""
+_HINTS = {"client_metadata": dict, "prompt_cache_key": str, "safety_identifier": str, "store": bool}
+"""The types of values for the provider of a model, which do not change an answer. They have no
+effect here; `store` is honoured for responses."""
 
 _TYPE_NAMES = {bool: "true or false", dict: "an object", list: "an array", str: "a text"}
 
@@ -117,7 +117,7 @@ class OpenAIParameters:
             if name in self._honoured:
                 continue
             if name in _HINTS:
-                check_type(value, str, name)
+                check_type(value, _HINTS[name], name)
                 continue
             if name not in self._rules:
                 public = get_public_name(name)
@@ -162,7 +162,7 @@ class OpenAIParameters:
 
 def get_public_name(name: str) -> str | None:
     """Return the name of a parameter for an error; None for a text that is no name."""
-    return name if name.isidentifier() and len(name) <= 64 else None
+    return name if name.isascii() and name.isidentifier() and len(name) <= 64 else None
 
 
 def read_schema(format: object, param: str) -> dict[str, Any] | None:

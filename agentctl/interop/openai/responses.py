@@ -31,6 +31,9 @@ RESPONSE_ID = "resp_"
 ITEM_ID = "msg_"
 """The beginnings of the ids of a response, and of its output item with the text."""
 
+UNSTORED_ID = f"{RESPONSE_ID}unstored_"
+"""The beginning of the id of a response with `store = false`: no request finds its run by it."""
+
 
 class RequestFields(NamedTuple):
     """The fields of a response that repeat its request; `format` is `text.format`."""
@@ -43,6 +46,7 @@ class RequestFields(NamedTuple):
     format: Mapping[str, Any] | None = None
     tools: RequestTools = RequestTools()
     background: bool = False
+    is_stored: bool = True
 
 
 def select_items(end: AnswerEnd, tools: RequestTools) -> list[dict[str, Any]]:
@@ -73,7 +77,7 @@ def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
     output += items
     choice = fields.tools.choice
     return {
-        "id": format_leg_id(RESPONSE_ID, answer),
+        "id": format_leg_id(RESPONSE_ID if fields.is_stored else UNSTORED_ID, answer),
         "object": "response",
         "created_at": answer.created_at,
         "status": status,
@@ -87,7 +91,7 @@ def build_response(fields: RequestFields, answer: Answer) -> dict[str, Any]:
         "conversation": {"id": answer.session_id},
         "parallel_tool_calls": not fields.tools.one_by_one,
         "previous_response_id": fields.previous,
-        "store": True,
+        "store": fields.is_stored,
         "temperature": None,
         "text": {"format": fields.format or {"type": "text"}},
         "tool_choice": choice or "auto"
@@ -171,6 +175,10 @@ class ModelResponse:
         instructions, text_format = parameters.get("instructions"), _read_format(parameters)
         self.previous = parameters.get("previous_response_id")
         self.background = bool(parameters.get("background", bool))
+        is_stored = parameters.get("store", bool) is not False
+        if self.background and not is_stored:
+            raise RefusedParameter("A response in the background needs store = true", "store")
+
         self.tools = read_tools(parameters, nested=False)
         self._fields = RequestFields(
             model,
@@ -181,6 +189,7 @@ class ModelResponse:
             text_format,
             self.tools,
             self.background,
+            is_stored,
         )
 
         if parameters.get_include_usage():

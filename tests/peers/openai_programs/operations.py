@@ -135,3 +135,15 @@ def wait_for_status(session_id: str, status: str) -> dict[str, Any]:
         if time.monotonic() > deadline:
             raise AssertionError(f"{session_id} has {[run['status'] for run in runs]}")
         time.sleep(0.05)
+
+
+def wait_for_live_run(component_id: str) -> str:
+    """Wait until a component works on a run; return the id of its session."""
+    deadline = time.monotonic() + 30
+    while True:
+        path = f"/runs?live=true&component_id={component_id}&limit=1"
+        if found := ask_as_administrator(path)["data"]:
+            return str(found[0]["session_id"])
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{component_id} has no run")
+        time.sleep(0.05)

@@ -1,0 +1,36 @@
+"""`programs.md`: the programs and libraries that were run as clients, from tests/peers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pages.markdown import made_from
+
+__all__ = ["page"]
+
+_TITLE = "# Programs that were tried"
+
+_OPENAI = """## OpenAI's API
+
+The programs were run unchanged with `enabled = true` in the table `[openai]` alone. An error is due
+for a wrong key, or an unknown or failing model. `make test-peers` repeats them.
+"""
+
+_MCP = """## MCP
+
+`make test-peers` executes the operations of each client on a server with one worker and on one with
+two; the results are the same. The title of each number names the operations. The model endpoint is
+the witness of a cancel.
+"""
+
+
+def page() -> str:
+    """Build `programs.md`."""
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    from tests.peers import mcp_table, openai_table
+
+    parts = [_TITLE, made_from("the results in tests/peers")]
+    parts += [_OPENAI.rstrip(), openai_table.build_table()]
+    parts += [_MCP.rstrip(), mcp_table.build_table()]
+    return "\n\n".join(parts) + "\n"
