@@ -24,7 +24,7 @@ ROWS: tuple[Row, ...] = (
         "Recognise the server",
         works(
             _COMMANDS,
-            "test_commands_name_the_server test_doctor_names_the_faults_of_the_server",
+            "test_commands_name_the_server test_doctor_names_the_server",
         ),
         Cell(
             "works",

@@ -361,16 +361,12 @@ def test_commands_without_counterpart_say_so(
         assert "hint: pass --session ID, and --agent, --team or --workflow ID" in ended.stderr
 
 
-def test_doctor_names_the_faults_of_the_server(agentctl: Agentctl, served: Peer) -> None:
+def test_doctor_names_the_server(agentctl: Agentctl, served: Peer) -> None:
     ended = agentctl("doctor", "-o", "json")
     found = json.loads(ended.stdout)
-    texts = " ".join(finding["what"] for finding in found)
-    assert f"is AgentOS {served.release}" in texts
-    for text in ("without exp never expires", "with several workers", "ends with RunCompleted"):
-        assert text in texts
-    old = served.release.startswith("2.")
-    assert ("no scopes are checked" in texts, "overwrite each other" in texts) == (old, old)
-    assert ended.code == int(any(finding["verdict"] == "wrong" for finding in found)) == int(old)
+    assert [finding["check"] for finding in found] == ["server", "token"]
+    assert found[0]["what"].endswith(f"is AgentOS {served.release}")
+    assert ended.code == 0
     assert Agentctl(served.url, "wrong", agentctl.folder)("doctor").code == 1
 
 

@@ -17,7 +17,6 @@ from agentctl.cli.show.terminal import note
 from agentctl.cli.target import TargetOptions, open_target
 from agentctl.errors import AgentctlError, InvalidConfiguration, SomethingWrong, UsageError
 from agentctl.extensions import name_products
-from agentctl.interface.operations.partial import PartialOperations
 from agentctl.records.text import escape_controls
 
 if TYPE_CHECKING:
@@ -26,12 +25,11 @@ if TYPE_CHECKING:
 
 EXAMPLE = "agentctl doctor --config agentctl.toml"
 
-HELP = f"""Check the installation, or a server, and suggest fixes.
+HELP = """Check the installation, or a server, and suggest fixes.
 
 Checks configuration, keys, databases, versions and network exposure, and changes nothing. The
 databases are read completely, which can take a while. With --url it checks that the server is
-ready and names the known faults of an {name_products()}. Exit code 1 if there is a problem; a note
-is no problem.
+ready. Exit code 1 if there is a problem; a note is no problem.
 """
 
 _COLUMNS = [
@@ -91,14 +89,11 @@ async def _examine_server(options: TargetOptions, findings: list[Finding]) -> No
             findings.append(ok("token", f"the caller can read {len(components)} agents"))
         except AgentctlError as failure:
             findings.append(from_failure("token", failure))
-        if isinstance(operations, PartialOperations):
-            for fault in operations.list_faults():
-                verdict: Verdict = "wrong" if fault.serious else "note"
-                findings.append(Finding(fault.subject, verdict, fault.what, fault.remedy))
-            return
-        ready: Any = (await operations.get_readiness()).value
+        ready: Any = {}
+        if target.product is None:
+            ready = (await operations.get_readiness()).value
         for name, state in ready.get("checks", {}).items():
-            verdict = "ok" if state == "ok" else "note" if state == "stale" else "wrong"
+            verdict: Verdict = "ok" if state == "ok" else "note" if state == "stale" else "wrong"
             findings.append(Finding(f"ready: {name}", verdict, str(state)))
         if info.get("auth_mode") == "none":
             text = "authorization is off: everyone who reaches the server is an administrator"

@@ -1,28 +1,12 @@
-"""The base of backends of other products, and the faults of these products."""
+"""The base of backends of other products."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from agentctl.errors import Unsupported
 from agentctl.interface.operations import Operations
-from agentctl.light_dataclass import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A known fault of another product.
-
-    Attributes:
-        subject: such as `authorization`, `cancel`, `sessions`.
-        serious: True if it certainly affects this server.
-    """
-
-    subject: str
-    serious: bool
-    what: str
-    remedy: str
 
 
 class PartialOperations(Operations):
@@ -66,7 +50,3 @@ class PartialOperations(Operations):
         """
         unknown = f"the operation {name}", None
         raise self.build_missing_error(*self.without_counterpart.get(name, unknown))
-
-    def list_faults(self) -> Iterable[Fault]:
-        """Return the known faults of the product that matter to its operators."""
-        return ()

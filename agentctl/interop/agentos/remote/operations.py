@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agentctl import errors
-from agentctl.interface.operations.partial import Fault
 from agentctl.interface.requests.approvals import ApprovalFilter, Ruling
 from agentctl.interop.agentos.mapping import read_account, read_component, read_memory
 from agentctl.interop.agentos.remote.runs import AgentOSRuns
-from agentctl.interop.agentos.remote.server import list_faults
 from agentctl.interop.agentos.remote.sessions import Record, omit_type, view_session
 from agentctl.interop.agentos.routes import AGENTOS_ROUTES
 from agentctl.interop.agentos.values import (
@@ -64,9 +62,6 @@ _SAME_REQUESTS: Mapping[str, Callable[..., Record]] = {
 
 class AgentOSOperations(AgentOSRuns):
     """The `interface.operations.Operations` of an AgentOS server that have a counterpart there."""
-
-    def list_faults(self) -> Iterable[Fault]:
-        return list_faults(self.server)
 
     def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
         known = name in _SAME_REQUESTS
