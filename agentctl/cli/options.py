@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from agentctl.cli.parameters import (
     flag,
     option,
 )
-from agentctl.errors import InvalidConfiguration, UsageError
+from agentctl.errors import InvalidConfiguration, NotFound, UsageError
 from agentctl.extensions import name_products
 from agentctl.interface import requests
 from agentctl.light_dataclass import dataclass
@@ -26,11 +27,13 @@ from agentctl.records.kinds import ComponentKind, ComponentRef
 from agentctl.records.strict import parse_json
 
 if TYPE_CHECKING:
-    from agentctl.config.settings import Settings
+    from agentctl.config.settings import Database, Settings
 
 F = TypeVar("F")
 
 _TOKEN_PLACES = "(- reads stdin)  [env: AGENTCTL_TOKEN]"
+
+AnyDatabase = Annotated[str | None, option("--db", "ID", "Database id (default: all databases)")]
 
 
 def _id_argument(noun: str, help: str) -> Any:
@@ -216,3 +219,43 @@ def resolve_admin_scope(settings: Settings | None) -> str:
     from agentctl.config.settings import Authorization
 
     return (Authorization() if settings is None else settings.authorization).admin_scope
+
+
+@dataclass(frozen=True, slots=True)
+class OneDatabase:
+    """The options that select a database, by default the first one."""
+
+    config: Config = None
+    db: DbId = None
+
+    def load(self) -> tuple[Settings, Sequence[Database]]:
+        """Return the settings, and the databases that the options select.
+
+        The configuration is loaded without a log, because the command reports the failure.
+        """
+        from agentctl.cli.log import discard_log
+        from agentctl.config import load_settings
+
+        discard_log()
+        settings = load_settings(self.config)
+        return settings, find_databases(settings, self.db)
+
+
+@dataclass(frozen=True, slots=True)
+class AllDatabases(OneDatabase):
+    """The options that select one database, by default all of them."""
+
+    db: AnyDatabase = None
+
+
+def find_databases(settings: Settings, db: str | None) -> Sequence[Database]:
+    """Return all databases, or the one with this id.
+
+    Raises:
+        NotFound: no database has this id.
+    """
+    entries = [entry for entry in settings.databases if db in (None, entry.id)]
+    if not entries:
+        ids = ", ".join(entry.id for entry in settings.databases)
+        raise NotFound(f"Database {db!r} not found", hint=f"configured databases: {ids}")
+    return entries

@@ -30,8 +30,8 @@ from agentctl.light_dataclass import dataclass
 from agentctl.records.kinds import KINDS, AuditOutcome
 from agentctl.records.log_context import current_log_context
 from agentctl.records.rate_limited_log import RateLimitedLog
-from agentctl.records.retention import hash_ids
 from agentctl.records.routes import PAGE_ROUTES, operation_ids
+from agentctl.records.sessions import hash_ids
 from agentctl.records.times import now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases

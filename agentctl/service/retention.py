@@ -16,8 +16,7 @@ from agentctl.interface.requests.retention import (
 )
 from agentctl.records.document import Document, build_document
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.records.retention import IdlePage, IdleSession, PruneRecord
-from agentctl.records.sessions import HoldRecord
+from agentctl.records.sessions import HoldRecord, IdlePage, IdleSession, PruneRecord
 from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.records.validation import check_text, check_texts
 from agentctl.service import paging

@@ -34,7 +34,7 @@ USES: dict[str, tuple[str, ...]] = {
     "one digest of a text or a file": (
         "auth.audit_chain", "cli.commands.sessions.change", "cli.commands.users", "cli.show.answer",
         "interop.agui.interrupts", "interop.mcp.handshake", "records.approvals",
-        "records.retention", "runs.life.repeats", "runtime.mcp.definitions",
+        "records.sessions", "runs.life.repeats", "runtime.mcp.definitions",
         "runtime.components.catalog", "runtime.components.versions",
         "runtime.runners.replay", "runtime.source_files",
         "runs.log.requests", "service.family", "service.session_documents",
@@ -44,7 +44,7 @@ USES: dict[str, tuple[str, ...]] = {
         "auth.explain.suggestions", "cli.commands.api", "config.checks", "config.databases",
         "config.extras", "interop.agentos.database.source", "interop.agentos.server.operation",
         "remote.address", "remote.connection", "runtime.models.provider", "service.audit_log",
-        "service.authorization", "admin.doctor.components", "admin.doctor.databases",
+        "service.authorization", "admin.doctor.configuration", "admin.doctor.databases",
         "store.repositories.personal_data",
     ),
     "calls of apsw and asyncpg, on the connections of the parts": (

@@ -14,7 +14,6 @@ LONGEST_FUNCTION = 80
 SHORT = {
     "agentctl.__main__": "`python -m agentctl`",
     "agentctl.runs.life.tracing": "an interface",
-    "agentctl.cli.databases": "what commands of several groups use",
     "agentctl.interop.agentos.routes": "imported for `auth explain`, without the server",
     "agentctl.interop.agui.settings": "the table of one face, which is registered",
     "agentctl.interop.mcp.settings": "the table of one face, which is registered",
@@ -22,6 +21,7 @@ SHORT = {
     "agentctl.records.authorization": "one record per resource",
     "agentctl.records.log_context": "context variables, used by every part",
     "agentctl.records.rate_limited_log": "a logger that several parts use",
+    "agentctl.interface.operations.partial": "the base of backends of other products",
     "agentctl.interface.operations.components": "declarations of one part of the operations",
     "agentctl.interface.operations.personal_data": "declarations of one part of the operations",
     "agentctl.interface.requests.personal_data": "requests of one part of the operations",

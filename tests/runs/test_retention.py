@@ -17,7 +17,7 @@ from agentctl.config import load_settings, settings
 from agentctl.config.upkeep import Retention
 from agentctl.interface.requests.audit import AuditFilter
 from agentctl.records.approvals import ApprovalRow
-from agentctl.records.retention import hash_ids
+from agentctl.records.sessions import hash_ids
 from agentctl.records.times import DAY, now
 from agentctl.runs.jobs.cleanup import delete_expired
 from agentctl.runs.jobs.retention import UNIT_RUNS, UNIT_SESSIONS, Ages

@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from agentctl.admin.doctor import components, configuration, databases
+from agentctl.admin.doctor import configuration, databases
 from agentctl.admin.doctor import keys as checked_keys
 from agentctl.admin.doctor.checks import DoctorStep, list_steps, run_step
 from agentctl.admin.doctor.files import check_permissions, check_private
@@ -363,7 +363,7 @@ def check_model(monkeypatch: pytest.MonkeyPatch, **given: str) -> list[Finding]:
     used = (Agent("a", "m"), Agent("b", "demo"))
     demo = Model("demo", "demo", "echo")
     settings = Settings(models=(model, unused, demo), agents=used, teams=(Team("t", "m", ("a",)),))
-    return list(components.check_models(settings))
+    return list(configuration.check_models(settings))
 
 
 @pytest.mark.parametrize(
@@ -391,12 +391,12 @@ def test_tools_are_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     )
     agents = (Agent("a", "m", tools=("checked_tools:add",)), Agent("b", "m", tools=("no_such:f",)))
     settings = Settings(agents=agents, path=tmp_path / "agentctl.toml")
-    findings = list(components.check_tools(settings))
+    findings = list(configuration.check_tools(settings))
     assert "agent b cannot use the tool 'no_such:f'" in texts_of(findings, "wrong")
     assert texts_of(findings, "ok") == "1 tool can be used -> None"
     shown = capsys.readouterr()
     assert (shown.out, shown.err) == ("", "loud\n")
-    assert list(components.check_tools(Settings(agents=(Agent("a", "m"),)))) == []
+    assert list(configuration.check_tools(Settings(agents=(Agent("a", "m"),)))) == []
 
 
 def test_objects_of_agents_are_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -407,14 +407,14 @@ def test_objects_of_agents_are_imported(tmp_path: Path, capsys: pytest.CaptureFi
         Agent(name, object=f"checked_agents:{name}") for name in ("answer", "number", "absent")
     )
     settings = Settings(agents=agents, path=tmp_path / "agentctl.toml")
-    findings = list(components.check_objects(settings))
+    findings = list(configuration.check_objects(settings))
     assert "agent number cannot use the object 'checked_agents:number'" in texts_of(
         findings, "wrong"
     )
     assert "the module checked_agents has no absent" in texts_of(findings, "wrong")
     assert texts_of(findings, "ok") == "1 agent in code can be used -> None"
     assert capsys.readouterr().out == ""
-    assert list(components.check_objects(Settings(agents=(Agent("a", "m"),)))) == []
+    assert list(configuration.check_objects(Settings(agents=(Agent("a", "m"),)))) == []
 
 
 def database_entry(path: Path) -> Database:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from agentctl.admin.doctor import components, configuration, databases, keys, runs, webhooks
+from agentctl.admin.doctor import configuration, databases, keys, runs
 from agentctl.admin.doctor.finding import Finding, from_failure, wrong
 from agentctl.admin.doctor.production import check_production
 from agentctl.admin.search_index import check_index
@@ -48,11 +48,11 @@ def list_steps(
         yield _sync_step(
             "settings", lambda: configuration.check_settings(loaded, foreign=foreign(loaded))
         )
-        yield _sync_step("models", lambda: components.check_models(loaded))
-        yield _sync_step("tools", lambda: components.check_tools(loaded))
-        yield _sync_step("agents", lambda: components.check_objects(loaded))
+        yield _sync_step("models", lambda: configuration.check_models(loaded))
+        yield _sync_step("tools", lambda: configuration.check_tools(loaded))
+        yield _sync_step("agents", lambda: configuration.check_objects(loaded))
         for server in loaded.mcp_servers:
-            connect = partial(components.check_mcp_server, loaded, server)
+            connect = partial(configuration.check_mcp_server, loaded, server)
             yield DoctorStep(f"mcp server {server.id}", connect)
     yield _sync_step("versions", configuration.check_versions)
     yield _sync_step("clock", lambda: [configuration.check_clock()])
@@ -96,8 +96,8 @@ async def _check_runs(settings: Settings) -> list[Finding]:
 async def _check_webhooks(settings: Settings) -> list[Finding]:
     for entry in settings.databases:
         if not await databases.database_exists(entry):
-            return webhooks.check_keys(settings)
-    return await webhooks.check_webhooks(settings)
+            return runs.check_webhook_keys(settings)
+    return await runs.check_webhooks(settings)
 
 
 async def run_step(step: DoctorStep) -> list[Finding]:

@@ -1,10 +1,11 @@
-"""Check runs, workers, jobs and budgets.
+"""Checks of runs, workers, jobs, budgets and webhooks.
 
 Runs and workers: the number of problems of each kind that `runs doctor` finds. Jobs: no database
 has the times at which they ran. The lease shows a sweep of the last seconds, and work that is left
-although it was due shows a job that is late. Backups and webhooks have own checks.
+although it was due shows a job that is late. Backups have own checks.
 
-Budgets: prices that are not known.
+Budgets: prices that are not known. Webhooks: keys, disabled endpoints, events that were not
+delivered.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from agentctl.admin.doctor.finding import Finding, from_failure, note, ok, wrong
 from agentctl.config.settings import Agent, Settings, Team
 from agentctl.config.upkeep import Budget
 from agentctl.errors import AgentctlError
-from agentctl.records.times import DAY, now
+from agentctl.records.times import DAY, format_span, now
 from agentctl.runs.life.prices import Prices
+from agentctl.store.repositories import webhooks
+from agentctl.webhooks.deliveries import Waiting, count_waiting
+from agentctl.webhooks.signing import load_signer
 
 if TYPE_CHECKING:
     from agentctl.admin.runs_doctor.find import ProblemKind
@@ -44,6 +48,11 @@ _DESCRIPTIONS: dict[ProblemKind, tuple[str, bool]] = {
     "dead_worker": ("rows belong to dead workers", False),
 }
 """The text of each kind of problem, and True if it is `wrong`."""
+
+_WEBHOOKS = "webhooks"
+
+LATE_DELIVERY_SECONDS = 3_600
+"""Age of a waiting event from which a server may be missing, or the endpoint be down."""
 
 
 async def check_runs(settings: Settings) -> list[Finding]:
@@ -126,3 +135,65 @@ def _list_models(settings: Settings, budget: Budget) -> Iterator[str]:
         if component.model and budget.component in ("", component.id):
             yield component.model
             yield from fallbacks[component.model]
+
+
+def check_webhook_keys(settings: Settings) -> list[Finding]:
+    """Check that each endpoint has a secret or a key; return the problems."""
+    findings = []
+    for webhook in settings.webhooks:
+        try:
+            load_signer(webhook, str(settings.path or "the configuration"))
+        except AgentctlError as failure:
+            findings.append(from_failure(_WEBHOOKS, failure))
+    return findings
+
+
+async def check_webhooks(settings: Settings) -> list[Finding]:
+    """Check the endpoints of the configuration, and their deliveries in databases that exist."""
+    from agentctl.service.service import Service
+
+    findings = check_webhook_keys(settings)
+    config = f" --config {shlex.quote(str(settings.path))}"
+    try:
+        async with Service.open(settings) as service:
+            databases = service.hosting.databases
+            await databases.open_all()
+            disabled = {
+                row.webhook_id: row.reason
+                for row in await databases.system.read(webhooks.list_disabled())
+            }
+            dead = {
+                (row.webhook_id, row.count)
+                for database in databases.values()
+                for row in await database.read(webhooks.count_by_state(), size="large")
+                if row.state == "dead"
+            }
+            waiting = await count_waiting(databases)
+    except AgentctlError as failure:
+        return [*findings, from_failure(_WEBHOOKS, failure)]
+    known = {webhook.id for webhook in settings.webhooks}
+    for webhook_id in sorted(known & disabled.keys()):
+        remedy = f"agentctl webhooks enable {webhook_id}{config}"
+        findings.append(
+            wrong(_WEBHOOKS, f"{webhook_id} is disabled: {disabled[webhook_id]}", remedy)
+        )
+    for webhook_id, count in sorted(dead):
+        remedy = f"agentctl webhooks redeliver --dead --webhook {webhook_id}{config}"
+        findings.append(wrong(_WEBHOOKS, f"{webhook_id} did not accept {count} events", remedy))
+    for webhook_id, row in sorted(waiting.items()):
+        findings += _check_waiting(webhook_id, row, is_known=webhook_id in known)
+    count = len(settings.webhooks)
+    text = "1 endpoint has no problem" if count == 1 else f"{count} endpoints have no problem"
+    return findings or [ok(_WEBHOOKS, text)]
+
+
+def _check_waiting(webhook_id: str, row: Waiting, *, is_known: bool) -> list[Finding]:
+    age = (now() - (row.oldest_at or now())) / 1_000_000
+    if not is_known:
+        what = f"{row.count} events wait for {webhook_id}, which is not configured"
+        return [
+            note(_WEBHOOKS, what, "configure it again, or wait: they are deleted after 30 days")
+        ]
+    if age > LATE_DELIVERY_SECONDS:
+        return [note(_WEBHOOKS, f"an event for {webhook_id} has waited for {format_span(age)}")]
+    return []

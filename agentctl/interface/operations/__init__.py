@@ -51,12 +51,13 @@ from agentctl.records.authorization import ExplainRecord
 from agentctl.records.document import Document
 from agentctl.records.items import RunViews
 from agentctl.records.memories import MemoryPage, MemoryRecord
-from agentctl.records.retention import IdlePage, PruneRecord
 from agentctl.records.routes import PAGE_ROUTES, Route, RouteTable
 from agentctl.records.runs import RunRecord
 from agentctl.records.sessions import (
     ExportFormat,
     HoldRecord,
+    IdlePage,
+    PruneRecord,
     SessionDetail,
     SessionHead,
     SessionPage,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from agentctl.cli.databases import OneDatabase
+from agentctl.cli.options import OneDatabase
 from agentctl.cli.parameters import argument
 from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.progress import Counter, check_complete, report_import, showing_progress

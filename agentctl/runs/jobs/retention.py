@@ -17,7 +17,7 @@ from agentctl.config.upkeep import Retention
 from agentctl.light_dataclass import dataclass
 from agentctl.records.audit import EXPIRE_APPROVALS, EXPIRE_SESSIONS
 from agentctl.records.kinds import KINDS
-from agentctl.records.retention import hash_ids
+from agentctl.records.sessions import hash_ids
 from agentctl.records.times import DAY, format_rfc3339, now
 from agentctl.store.database import Database, Steps, Work, unit
 from agentctl.store.databases import Databases

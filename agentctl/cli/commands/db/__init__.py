@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from agentctl.cli.commands.db.backups import back_up, list_backups, restore, settle
-from agentctl.cli.commands.db.copy import copy
+from agentctl.cli.commands.db.backups import back_up, copy, list_backups, restore, settle
 from agentctl.cli.commands.db.maintenance import check, index, migrate, show_status
 from agentctl.cli.help import CommandApp
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from agentctl.cli.commands.doctor import check_findings, show_findings
-from agentctl.cli.databases import AllDatabases
+from agentctl.cli.options import AllDatabases
 from agentctl.cli.parameters import flag
 from agentctl.cli.show.output import CommandOutput
 from agentctl.cli.show.progress import Counter, showing_progress

@@ -16,10 +16,9 @@ from agentctl.cli.commands.runs.start import (
     choose_stream,
     show_new_run,
 )
-from agentctl.cli.databases import AnyDatabase
 from agentctl.cli.ids import ShortId
 from agentctl.cli.io import read_text_or_stdin
-from agentctl.cli.options import AgentId, ComponentChoice, DbId, RunId, TeamId, Yes
+from agentctl.cli.options import AgentId, AnyDatabase, ComponentChoice, DbId, RunId, TeamId, Yes
 from agentctl.cli.parameters import build_id_option, flag, option
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import CommandOutput

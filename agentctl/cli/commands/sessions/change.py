@@ -16,12 +16,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, BinaryIO
 
-from agentctl.cli.databases import find_databases
 from agentctl.cli.durations import parse_days
 from agentctl.cli.files import create_directory, creating_file, publish_file
 from agentctl.cli.io import current_io
 from agentctl.cli.lists import read_pages
-from agentctl.cli.options import NO_CHOICE, ComponentChoice, DbId, SessionId, SessionIds, Yes
+from agentctl.cli.options import (
+    NO_CHOICE,
+    ComponentChoice,
+    DbId,
+    SessionId,
+    SessionIds,
+    Yes,
+    find_databases,
+)
 from agentctl.cli.parameters import argument, flag, option
 from agentctl.cli.show import columns
 from agentctl.cli.show.output import CommandOutput, write_line
