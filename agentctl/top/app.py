@@ -20,7 +20,6 @@ from agentctl.cli.show.transcript.draw import SHORT_ID
 from agentctl.cli.target import Target
 from agentctl.errors import AgentctlError, Unavailable
 from agentctl.top.dialogs import CancelScreen, DecideScreen, HelpScreen
-from agentctl.top.events import EventLog
 from agentctl.top.feed import Run, RunFeed, is_live, is_paused
 from agentctl.top.head import (
     ConnectionState,
@@ -31,7 +30,7 @@ from agentctl.top.head import (
     draw_tabs,
 )
 from agentctl.top.list import RecordTable
-from agentctl.top.texts import draw_facts
+from agentctl.top.texts import EventLog, draw_facts
 from agentctl.top.tree import arrange_runs, list_descendants
 from agentctl.top.views import Form, View
 from agentctl.transcripts.model import clean_line

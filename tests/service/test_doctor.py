@@ -14,7 +14,6 @@ import apsw
 import pytest
 
 from agentctl.admin.doctor import configuration, databases
-from agentctl.admin.doctor import keys as checked_keys
 from agentctl.admin.doctor.checks import DoctorStep, list_steps, run_step
 from agentctl.admin.doctor.files import check_permissions, check_private
 from agentctl.admin.doctor.finding import Finding
@@ -272,10 +271,10 @@ def foreign_key_entry() -> dict[str, object]:
 
 def test_valid_keys_are_ok(tmp_path: Path) -> None:
     settings = create_signing_settings(tmp_path, entries=lambda ours: [ours])
-    findings = list(checked_keys.check_keys(settings))
+    findings = list(configuration.check_keys(settings))
     assert [finding.verdict for finding in findings] == ["ok", "ok"]
     assert "1 key verifies ES256 tokens" in findings[0].what
-    assert not checked_keys.has_third_party_keys(settings)
+    assert not configuration.has_third_party_keys(settings)
 
 
 def test_skipped_keys_are_named(tmp_path: Path) -> None:
@@ -288,25 +287,25 @@ def test_skipped_keys_are_named(tmp_path: Path) -> None:
             foreign_key_entry(),
         ],
     )
-    found = texts_of(list(checked_keys.check_keys(settings)), "note")
+    found = texts_of(list(configuration.check_keys(settings)), "note")
     assert found == (
         "JWKS key 'e\\x1b' is skipped: it is for another use -> agentctl keys list\n"
         "JWKS key without kid is skipped: it is of another key type -> agentctl keys list"
     )
-    assert checked_keys.has_third_party_keys(settings)
+    assert configuration.has_third_party_keys(settings)
 
 
 def test_signing_key_unknown_to_the_server_is_noted(tmp_path: Path) -> None:
     settings = create_signing_settings(tmp_path, entries=lambda ours: [foreign_key_entry()])
     assert "the server rejects tokens that" in texts_of(
-        list(checked_keys.check_keys(settings)), "note"
+        list(configuration.check_keys(settings)), "note"
     )
-    assert checked_keys.has_third_party_keys(settings)
+    assert configuration.has_third_party_keys(settings)
     settings.signing.key_file.unlink()
-    findings = list(checked_keys.check_keys(settings))
+    findings = list(configuration.check_keys(settings))
     assert texts_of(findings, "wrong") == texts_of(findings, "note") == ""
     assert "minted elsewhere" in texts_of(findings, "ok")
-    assert checked_keys.has_third_party_keys(settings)
+    assert configuration.has_third_party_keys(settings)
 
 
 def test_signing_key_of_another_user_is_no_problem(
@@ -315,7 +314,7 @@ def test_signing_key_of_another_user_is_no_problem(
     """The server needs the public key only."""
     settings = create_signing_settings(tmp_path, entries=lambda ours: [ours])
     monkeypatch.setattr(os, "access", lambda *_: False)
-    findings = list(checked_keys.check_keys(settings))
+    findings = list(configuration.check_keys(settings))
     assert "which a server does not need" in texts_of(findings, "ok")
     assert texts_of(findings, "wrong") == ""
 
@@ -323,36 +322,36 @@ def test_signing_key_of_another_user_is_no_problem(
 def test_rejected_keys_are_wrong(tmp_path: Path) -> None:
     settings = create_signing_settings(tmp_path, entries=lambda ours: [{**ours, "d": "AA"}])
     settings.signing.key_file.chmod(0o640)
-    found = texts_of(list(checked_keys.check_keys(settings)), "wrong")
+    found = texts_of(list(configuration.check_keys(settings)), "wrong")
     assert "JWKS key 1 is a private key -> publish its public members only" in found
     assert f"-> chmod 600 {settings.signing.key_file}" in found
     off = replace(settings, authorization=replace(settings.authorization, enabled=False))
-    assert "private key" not in texts_of(list(checked_keys.check_keys(off)), "wrong")
-    assert not checked_keys.has_third_party_keys(off)
+    assert "private key" not in texts_of(list(configuration.check_keys(off)), "wrong")
+    assert not configuration.has_third_party_keys(off)
 
 
 def test_unfinished_rotation_is_noted(tmp_path: Path) -> None:
     settings = create_signing_settings(tmp_path, entries=lambda ours: [ours])
     with open_rotation(settings) as rotation:
         rotation.publish_new_key(now() + DAY)
-        half = list(checked_keys.check_keys(settings))
+        half = list(configuration.check_keys(settings))
         rotation.activate_new_key(keep=False)
     assert texts_of(half, "note") == "a key rotation was interrupted -> agentctl keys rotate"
-    waiting = list(checked_keys.check_keys(settings))
+    waiting = list(configuration.check_keys(settings))
     assert texts_of(waiting, "note") == ""
     assert f"the replaced key {rotation.old_thumbprint} verifies tokens until" in texts_of(
         waiting, "ok"
     )
-    assert not checked_keys.has_third_party_keys(settings)
+    assert not configuration.has_third_party_keys(settings)
     (jwks,) = settings.authorization.jwks_file
     entries = json.loads(jwks.read_text())["keys"]
     entries[0]["agentctl_remove_after"] = "2026-01-01T00:00:00Z"
     jwks.write_text(json.dumps({"keys": entries}))
-    over = texts_of(list(checked_keys.check_keys(settings)), "note")
+    over = texts_of(list(configuration.check_keys(settings)), "note")
     assert "still verifies tokens -> agentctl keys rotate --finish" in over
     entries[0]["agentctl_remove_after"] = "soon"
     jwks.write_text(json.dumps({"keys": entries}))
-    assert "may be removed" in texts_of(list(checked_keys.check_keys(settings)), "wrong")
+    assert "may be removed" in texts_of(list(configuration.check_keys(settings)), "wrong")
 
 
 def check_model(monkeypatch: pytest.MonkeyPatch, **given: str) -> list[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from agentctl.admin.doctor import configuration, databases, keys, runs
+from agentctl.admin.doctor import configuration, databases, runs
 from agentctl.admin.doctor.finding import Finding, from_failure, wrong
 from agentctl.admin.doctor.production import check_production
 from agentctl.admin.search_index import check_index
@@ -42,9 +42,9 @@ def list_steps(
     else:
         loaded = settings
         yield _sync_step("configuration", lambda: configuration.check_configuration(loaded))
-        yield _sync_step("keys", lambda: keys.check_keys(loaded))
+        yield _sync_step("keys", lambda: configuration.check_keys(loaded))
         yield _sync_step("exposure", lambda: configuration.check_exposure(loaded))
-        foreign = keys.has_third_party_keys
+        foreign = configuration.has_third_party_keys
         yield _sync_step(
             "settings", lambda: configuration.check_settings(loaded, foreign=foreign(loaded))
         )
@@ -87,17 +87,17 @@ async def _check_index(entry: Database, tokenizer: Tokenizer) -> list[Finding]:
 
 
 async def _check_runs(settings: Settings) -> list[Finding]:
-    for entry in settings.databases:
-        if not await databases.database_exists(entry):
-            return []
-    return await runs.check_runs(settings)
+    return await runs.check_runs(settings) if await _are_created(settings) else []
 
 
 async def _check_webhooks(settings: Settings) -> list[Finding]:
-    for entry in settings.databases:
-        if not await databases.database_exists(entry):
-            return runs.check_webhook_keys(settings)
+    if not await _are_created(settings):
+        return runs.check_webhook_keys(settings)
     return await runs.check_webhooks(settings)
+
+
+async def _are_created(settings: Settings) -> bool:
+    return all([await databases.database_exists(entry) for entry in settings.databases])
 
 
 async def run_step(step: DoctorStep) -> list[Finding]:

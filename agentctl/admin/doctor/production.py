@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from agentctl.admin.doctor.configuration import has_third_party_keys
 from agentctl.admin.doctor.files import check_private
 from agentctl.admin.doctor.finding import Finding, note, ok, wrong
-from agentctl.admin.doctor.keys import has_third_party_keys
 from agentctl.auth.explain.origins import describe_claims, find_unread_claims, suggest_setting
 from agentctl.auth.explain.suggestions import quote_value
 from agentctl.auth.tokens.grants import SCOPES_CLAIM, ScopeRules, collect_scopes

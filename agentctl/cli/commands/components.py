@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any
 
-from agentctl.cli.help import CommandApp
+from agentctl.cli.help import CommandApp, F
 from agentctl.cli.lists import ListOutput
 from agentctl.cli.parameters import argument, complete_values
 from agentctl.cli.show.output import CommandOutput, FieldsOutput, write_line
@@ -96,21 +96,17 @@ def _build_group(kind: ComponentKind) -> CommandApp:
         epilog=f"Example: agentctl {names.path} list",
     )
 
-    @group.command(
-        "list",
-        help=f"List the {names.path} that you can read.",
-        epilog=f"Example: agentctl {names.path} list",
-    )
+    def command(name: str, help: str, example: str) -> Callable[[F], F]:
+        """Add a command to the group, with the words of its example."""
+        return group.command(name, help=help, epilog=f"Example: agentctl {names.path} {example}")
+
+    @command("list", f"List the {names.path} that you can read.", "list")
     @with_target()
     async def list_components(target: Target, out: FieldsOutput) -> None:
         document = await target.operations.get_components(kind)
         out.show_list(document, columns, names.id_field)
 
-    @group.command(
-        "get",
-        help=f"Show one {kind}.",
-        epilog=f"Example: agentctl {names.path} get {_EXAMPLES[kind]}",
-    )
+    @command("get", f"Show one {kind}.", f"get {_EXAMPLES[kind]}")
     @with_target()
     async def get_component(target: Target, out: FieldsOutput, component_id: ComponentId) -> None:
         document = await target.operations.get_component(kind, component_id)
@@ -119,10 +115,8 @@ def _build_group(kind: ComponentKind) -> CommandApp:
             all_columns.append(Column("input_schema", look="text"))
         out.show_record(document, all_columns, names.id_field)
 
-    @group.command(
-        "versions",
-        help=f"List the versions of one {kind}, newest first.",
-        epilog=f"Example: agentctl {names.path} versions {_EXAMPLES[kind]}",
+    @command(
+        "versions", f"List the versions of one {kind}, newest first.", f"versions {_EXAMPLES[kind]}"
     )
     @with_target()
     async def list_versions(
@@ -133,10 +127,10 @@ def _build_group(kind: ComponentKind) -> CommandApp:
 
         await out.show(target, read, filter, _VERSIONS, "version", noun="versions")
 
-    @group.command(
+    @command(
         "diff",
-        help=f"Show what two versions of one {kind} differ in; by default the two newest.",
-        epilog=f"Example: agentctl {names.path} diff {_EXAMPLES[kind]}",
+        f"Show what two versions of one {kind} differ in; by default the two newest.",
+        f"diff {_EXAMPLES[kind]}",
     )
     @with_target()
     async def show_diff(
