@@ -6,9 +6,9 @@
 parameters take half of the time of a small request in it, and its errors have another shape.
 
 `RequestBody` reads a body, with a limit of its size, as strict JSON or as a form, checks its fields
-against a typed dictionary of `operation_bodies` and names the field in each error. There is no
-multipart and no decompression, because the server takes no files. `BODIES` has the body of each
-operation; `BodyFields` turns its fields into those of a request.
+against a typed dictionary of `operation_bodies` and names the field in each error. There are no
+files and no decompression. `BODIES` has the body of each operation; `BodyFields` turns its fields
+into those of a request.
 
 Types only are checked here. The bounds are shown in the OpenAPI document and enforced by
 `agentctl.service`, from the same constants of `agentctl.interface.requests`, so that local commands
@@ -18,7 +18,7 @@ have the same limits and the same messages.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from inspect import Parameter
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
@@ -65,9 +65,12 @@ _Declared = tuple[str, str, ValueType, bool]
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
 
 MEDIA_FIELDS = frozenset({"audio", "files", "images", "videos"})
 """Fields of forms of other products that this server does not support (docs/contract.md "Runs")."""
+
+_NO_MEDIA = "{name} is not supported: runs take text only"
 
 
 class Parameters:
@@ -169,7 +172,7 @@ class RequestBody:
 
     Args:
         record: the typed dictionary of the body (`requests`).
-        form: True if an urlencoded form is accepted as well as JSON.
+        form: True if a form, urlencoded or multipart, is accepted as well as JSON.
         optional: True if an empty body is an empty object.
     """
 
@@ -186,14 +189,18 @@ class RequestBody:
         Raises:
             UnsupportedMediaType: another content type, or a content encoding.
             TooLarge: more than `limits.body_bytes`, or than `MAXIMUM_VALUES` values.
-            BadRequest: not JSON, or several content types.
-            ValidationFailed: an unknown or missing field, or a field of another type.
+            BadRequest: not JSON, no form, or several content types.
+            ValidationFailed: an unknown or missing field, a field of another type, or a file.
         """
-        parse = self._choose_parser(call)
+        media_type = self._read_type(call)
         content = await read_content(call)
         if self.optional and not content:
             return self.check_json({})
-        return parse(content)
+        if media_type == JSON:
+            return self.check_json(_parse_json(content))
+        if media_type == FORM:
+            return self.check_form(parse_pairs(content))
+        return self.check_form(await _parse_multipart(call, content))
 
     def check_json(self, body: object) -> dict[str, Any]:
         """Return the fields of a parsed JSON body; empty media fields are dropped.
@@ -209,7 +216,7 @@ class RequestBody:
             raise ValidationFailed(f"{name} {wrong.problem}") from None
 
     def check_form(self, pairs: list[tuple[str, str]]) -> dict[str, Any]:
-        """Return the fields of an urlencoded form; unknown fields are ignored.
+        """Return the fields of a form; unknown fields are ignored.
 
         A nullable field is null if its value is empty, because a form cannot express null
         (docs/contract.md "Runs").
@@ -231,16 +238,52 @@ class RequestBody:
                 raise ValidationFailed(f"{name} {wrong.problem}") from None
         return self.check_json(values)
 
-    def _choose_parser(self, call: Call) -> Callable[[bytes], dict[str, Any]]:
+    def _read_type(self, call: Call) -> str:
         content_type = read_content_type(call)
         media_type = content_type.partition(";")[0].strip().lower()
         is_empty = not content_type and call.headers.get("content-length", "0") == "0"
-        if media_type == JSON or (is_empty and self.optional):
-            return lambda content: self.check_json(_parse_json(content))
-        if media_type == FORM and self.form:
-            return lambda content: self.check_form(parse_pairs(content))
-        names = f"{JSON} or {FORM}" if self.form else JSON
+        if is_empty and self.optional:
+            return JSON
+        if media_type == JSON or (self.form and media_type in (FORM, MULTIPART)):
+            return media_type
+        names = f"{JSON}, {FORM} or {MULTIPART}" if self.form else JSON
         raise UnsupportedMediaType(f"The body must be {names}")
+
+
+async def _parse_multipart(call: Call, content: bytes) -> list[tuple[str, str]]:
+    """Return the fields of a multipart form.
+
+    Raises:
+        BadRequest: it is not valid, or has more than `MAXIMUM_PAIRS` parts.
+        ValidationFailed: a part is a file.
+    """
+    from starlette.formparsers import MultiPartException, MultiPartParser
+
+    async def stream() -> AsyncGenerator[bytes]:
+        yield content
+
+    parser = MultiPartParser(
+        call.headers,
+        stream(),
+        max_files=MAXIMUM_PAIRS,
+        max_fields=MAXIMUM_PAIRS,
+        max_part_size=max(len(content), 1),
+    )
+    try:
+        form = await parser.parse()
+    # Older releases of Starlette pass on the error of python_multipart, a ValueError.
+    except (MultiPartException, KeyError, ValueError):
+        raise BadRequest("The body is not a valid multipart form") from None
+    pairs = list[tuple[str, str]]()
+    try:
+        for name, value in form.multi_items():
+            if isinstance(value, str):
+                pairs.append((name, value))
+            elif value.filename or value.size:  # Otherwise no file was chosen in a page.
+                raise ValidationFailed(_NO_MEDIA.format(name=name))
+    finally:
+        await form.close()
+    return pairs
 
 
 async def read_json_body(call: Call) -> object:
@@ -303,7 +346,7 @@ def _parse_json(content: bytes) -> object:
 def _drop_empty_media(body: Mapping[str, Any]) -> dict[str, Any]:
     for name in MEDIA_FIELDS & body.keys():
         if body[name]:
-            raise ValidationFailed(f"{name} is not supported: runs take text only")
+            raise ValidationFailed(_NO_MEDIA.format(name=name))
     return {name: value for name, value in body.items() if name not in MEDIA_FIELDS}
 
 

@@ -110,15 +110,55 @@ def test_form_fields_are_converted(
     assert (found, named in text) == (status, True), text
 
 
+def part(name: str, value: bytes, more: str = "") -> bytes:
+    """Return a part of a multipart form with the boundary `x`."""
+    lines = f'--x\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'
+    return lines.encode() + value + b"\r\n"
+
+
+MESSAGE, PLAIN = part("message", b"hi"), part("stream", b"false")
+
+
 @pytest.mark.parametrize(
-    "content_type", [None, "", "text/plain", "multipart/form-data; boundary=x", "application/xml"]
+    ("content", "status", "named"),
+    [
+        (MESSAGE + PLAIN, 200, "COMPLETED"),
+        (MESSAGE + PLAIN + part("metadata", b'{"a":1}'), 200, '"metadata":{"a":1}'),
+        (MESSAGE + PLAIN + part("files", b"", '; filename=""'), 200, "COMPLETED"),
+        (MESSAGE + PLAIN + part("monitor", b"true"), 200, "COMPLETED"),
+        (part("message", "é".encode()) + PLAIN, 200, '"input":"é"'),
+        (part("message", b"x" * 300_000) + PLAIN, 413, "message"),
+        (PLAIN, 422, "message"), (MESSAGE * 2, 422, "message is given more than once"),
+        (MESSAGE + part("photo", b"\x89PNG", '; filename="a.png"'), 422, "photo is not supported"),
+        (MESSAGE + part("images", b"x"), 422, "images is not supported"),
+        (MESSAGE + part("stream", b"maybe"), 422, "stream"),
+        (MESSAGE + part("a", b"") * 100, 400, "not a valid multipart form"),
+        (part("a", b"", '; filename="b"') * 101, 400, "not a valid multipart form"),
+        (b"--x\r\nnothing", 400, "not a valid multipart form"),
+    ],
+    ids=lambda content: repr(content)[:40],
+)  # fmt: skip
+def test_multipart_form_has_text_fields(
+    server: ThreadedServer, content: bytes, status: int, named: str
+) -> None:
+    found, text = send(server, content + b"--x--\r\n", "multipart/form-data; boundary=x")
+    assert (found, named in text) == (status, True), text
+
+
+def test_multipart_form_without_a_boundary_is_a_bad_request(server: ThreadedServer) -> None:
+    status, text = send(server, MESSAGE + b"--x--\r\n", "multipart/form-data")
+    assert (status, "multipart" in text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "content_type", [None, "", "text/plain", "multipart/mixed; boundary=x", "application/xml"]
 )
 def test_unsupported_type_error_names_the_supported_ones(
     server: ThreadedServer, content_type: str | None
 ) -> None:
     status, text = send(server, b'{"message":"a"}', content_type)
     assert status == 415
-    assert f"{JSON} or {FORM}" in text
+    assert f"{JSON}, {FORM} or multipart/form-data" in text
 
 
 def test_only_runs_accept_forms(server: ThreadedServer) -> None:

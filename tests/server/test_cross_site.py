@@ -118,6 +118,9 @@ def test_page_of_another_origin_is_refused(opened: OpenServer, fields: dict[str,
     form: dict[str, Any] = {"Content_Type": FORM, **sent}
     path = "/agents/echo/runs"
     assert is_refused(opened.send("POST", path, b"message=pay&stream=false", **form))
+    multipart = {**form, "Content_Type": "multipart/form-data; boundary=x"}
+    part = b'--x\r\nContent-Disposition: form-data; name="message"\r\n\r\npay\r\n--x--\r\n'
+    assert is_refused(opened.send("POST", path, part, **multipart))
     navigated: dict[str, Any] = {"Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document", **form}
     assert is_refused(opened.send("POST", path, b"message=pay&stream=false", **navigated))
     assert opened.send(path="/runs").json["data"] == []

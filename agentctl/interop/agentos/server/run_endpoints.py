@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import orjson
-from starlette.datastructures import Headers
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
@@ -50,16 +48,7 @@ from agentctl.server.answers import (
     wait_for_first_events,
 )
 from agentctl.server.operation_bodies import Field, ResumeBody, RunBody
-from agentctl.server.requests import (
-    FORM,
-    JSON,
-    MAXIMUM_PAIRS,
-    RequestBody,
-    build_run_request,
-    parse_pairs,
-    read_content,
-    read_content_type,
-)
+from agentctl.server.requests import RequestBody, build_run_request
 from agentctl.server.state import Call
 
 _VARIANTS: dict[str, tuple[object, ...]] = {
@@ -73,8 +62,6 @@ SessionQuery = Annotated[str | None, Query("Session of the run")]
 
 MAXIMUM_RUNS = 1_000
 """Runs of a response that AgentOS does not bound."""
-
-MULTIPART = "multipart/form-data"
 
 _REFUSED = {
     "images": "runs take text only",
@@ -98,53 +85,17 @@ _TRUTH = {"yes": "true", "on": "true", "y": "true", "t": "true"} | {
 
 
 class FormBody(RequestBody):
-    """The reader of a body that may be a multipart form as well."""
+    """The reader of a body whose forms are those of AgentOS.
+
+    Fields that neither side knows are ignored. A field that this server does not support and that
+    has a value is refused.
+    """
 
     def __init__(self, record: type, *, optional: bool = False) -> None:
         super().__init__(record, form=True, optional=optional)
 
-    async def read(self, call: Call) -> dict[str, Any]:
-        """Return the fields of the body. Fields that neither side knows are ignored.
-
-        A file, or a field that this server does not support and that has a value, is refused.
-        """
-        given = read_content_type(call)
-        media_type = given.partition(";")[0].strip().lower()
-        if media_type not in (MULTIPART, FORM):
-            if given and media_type != JSON:
-                raise UnsupportedMediaType(f"The body must be {MULTIPART}, {FORM} or {JSON}")
-            return await super().read(call)
-        content = await read_content(call)
-        if media_type == FORM:
-            pairs = parse_pairs(content)
-        else:
-            pairs = await _parse_multipart(call.headers, content)
-        return self.check_form(_check_pairs(pairs))
-
-
-async def _parse_multipart(headers: Headers, content: bytes) -> list[tuple[str, str]]:
-    """Return the fields of a multipart form."""
-
-    async def stream() -> AsyncGenerator[bytes]:
-        yield content
-
-    size = max(len(content), 1)
-    parser = MultiPartParser(headers, stream(), max_fields=MAXIMUM_PAIRS, max_part_size=size)
-    try:
-        form = await parser.parse()
-    # Older releases of Starlette pass on the error of python_multipart, a ValueError.
-    except (MultiPartException, KeyError, ValueError):
-        raise BadRequest("The body is not a valid multipart form") from None
-    pairs = list[tuple[str, str]]()
-    try:
-        for name, value in form.multi_items():
-            if isinstance(value, str):
-                pairs.append((name, value))
-            elif value.filename or value.size:  # Otherwise no file was chosen in a page.
-                raise ValidationFailed(f"{name} is not supported: runs take text only")
-    finally:
-        await form.close()
-    return pairs
+    def check_form(self, pairs: list[tuple[str, str]]) -> dict[str, Any]:
+        return super().check_form(_check_pairs(pairs))
 
 
 def _check_pairs(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
