@@ -72,3 +72,11 @@ class ForbiddenBody(TypedDict):
     detail: str
     error_code: NotRequired[str | None]
     required_scopes: list[str]
+
+
+class HeldBody(TypedDict):
+    """The body of a 409 of a deletion: `session_ids` are held, not always all of them."""
+
+    detail: str
+    error_code: NotRequired[str | None]
+    session_ids: NotRequired[list[str]]

@@ -108,6 +108,7 @@ Item = TextItem | ToolCallItem | RunItem
 class RunItemsRecord(RunPhaseSummary):
     """A run as its items, as `view=items` returns it; `input` is whole."""
 
+    input_object: dict[str, Any] | None
     output: Any
     metadata: dict[str, Any] | None
     session_state: dict[str, Any] | None

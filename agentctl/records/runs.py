@@ -15,7 +15,7 @@ from agentctl.records.approvals import ApprovalRecord, ApprovalSummary
 from agentctl.records.document import derive
 from agentctl.records.kinds import ComponentKind, RunStatus
 from agentctl.records.run_spec import OriginKind, RunSpec
-from agentctl.records.sessions import PageMeta
+from agentctl.records.sessions import PageMeta, SessionDetail
 from agentctl.records.times import Timestamp
 
 FinalStatus = Literal["COMPLETED", "ERROR", "CANCELLED"]
@@ -206,6 +206,13 @@ class RunPage(TypedDict):
 
     data: list[RunRecord]
     meta: PageMeta
+
+
+class SessionExport(TypedDict):
+    """A session with all its runs, the elements of an export."""
+
+    session: SessionDetail
+    runs: list[RunRecord]
 
 
 class RunDetails(NamedTuple):

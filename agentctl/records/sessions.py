@@ -78,7 +78,7 @@ class TeamSessionDetailSchema(TypedDict):
     session_summary: NotRequired[dict[str, Any] | None]
     session_state: NotRequired[dict[str, Any] | None]
     metrics: NotRequired[dict[str, Any] | None]
-    team_data: NotRequired[dict[str, Any] | None]
+    team_data: dict[str, Any] | None
     metadata: NotRequired[dict[str, Any] | None]
     chat_history: NotRequired[list[dict[str, Any]] | None]
     created_at: NotRequired[Timestamp | None]
@@ -97,13 +97,15 @@ class WorkflowSessionDetailSchema(TypedDict):
     workflow_name: NotRequired[str | None]
     session_data: NotRequired[dict[str, Any] | None]
     session_state: NotRequired[dict[str, Any] | None]
-    workflow_data: NotRequired[dict[str, Any] | None]
+    workflow_data: dict[str, Any] | None
     metadata: NotRequired[dict[str, Any] | None]
     created_at: NotRequired[Timestamp | None]
     updated_at: NotRequired[Timestamp | None]
     hold: NotRequired[HoldRecord]
 
 
+# Every session has every field of its record. `team_data` and `workflow_data` are required, because
+# generated clients distinguish the records by their required fields.
 SESSION_DETAILS: dict[ComponentKind, type] = {
     "agent": AgentSessionDetailSchema,
     "team": TeamSessionDetailSchema,

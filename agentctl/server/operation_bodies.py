@@ -45,7 +45,6 @@ class Field:
     """
 
     description: str | None = None
-    default: Any = None
     ge: int | None = None
     le: int | None = None
     min_length: int | None = None
@@ -57,13 +56,14 @@ class Field:
         from pydantic import Field as StandardField
 
         given = {name: value for name, value in asdict(self).items() if value is not None}
-        if "default" in given:
-            # pydantic takes the default of a whole field only, which this is not.
-            given["json_schema_extra"] = {"default": given.pop("default")}
         return handler.generate_schema(Annotated[source, StandardField(**given)])
 
 
 _AS_TEXT = "in a form a JSON object as text"
+
+# Not the keyword `default`: generators of clients would require a field that has one.
+_STREAM = "Respond with server-sent events, the default"
+_BACKGROUND = "Continue when the client disconnects; false by default"
 
 Confirm = Annotated[
     str | None, Field("`confirm` of the plan that a 409 has shown; required to repeat effects")
@@ -87,13 +87,17 @@ class RunBody(TypedDict, total=False):
     """A run to start."""
 
     __pydantic_config__ = {  # type: ignore[misc]  # noqa: RUF012  # declared so for pydantic
-        "json_schema_extra": {"anyOf": [{"required": ["message"]}, {"required": ["input"]}]}
+        # Not `anyOf`: generators of clients would take it for several types of body.
+        "json_schema_extra": {
+            "if": {"not": {"required": ["message"]}},
+            "then": {"required": ["input"]},
+        }
     }
 
     message: Annotated[str, Field("Message to send; required without `input`", min_length=1)]
     input: Annotated[Object, Field(f"Input of an agent in code, stored with the run; {_AS_TEXT}")]
-    stream: Annotated[bool, Field("Respond with server-sent events", default=True)]
-    background: Annotated[bool, Field("Continue when the client disconnects", default=False)]
+    stream: Annotated[bool, Field(_STREAM)]
+    background: Annotated[bool, Field(_BACKGROUND)]
     session_id: Annotated[
         str | None, Field("Session of the run; by default a new one", pattern=SESSION_ID)
     ]
@@ -175,8 +179,8 @@ class ContinueBody(TypedDict, total=False):
             max_length=MAXIMUM_DECISIONS,
         ),
     ]
-    stream: Annotated[bool, Field("Respond with server-sent events", default=True)]
-    background: Annotated[bool, Field("Respond when the run continues", default=False)]
+    stream: Annotated[bool, Field(_STREAM)]
+    background: Annotated[bool, Field("Respond when the run continues; false by default")]
     dependencies: Annotated[Object, Field("Given to the code of tools and agents, and not stored")]
 
 
@@ -184,8 +188,8 @@ class RetryBody(TypedDict, total=False):
     """The retry of a run that has ended."""
 
     confirm: Confirm
-    stream: Annotated[bool, Field("Respond with server-sent events", default=True)]
-    background: Annotated[bool, Field("Continue when the client disconnects", default=False)]
+    stream: Annotated[bool, Field(_STREAM)]
+    background: Annotated[bool, Field(_BACKGROUND)]
     output_schema: Annotated[Object, Field("JSON Schema of an object: the answer must match it")]
     dependencies: Annotated[Object, Field("Given to the code of tools and agents, and not stored")]
 
@@ -226,7 +230,7 @@ class GrantBody(TypedDict, total=False):
     """A scope for a service account."""
 
     scope: Required[Annotated[str, Field("Scope")]]
-    effect: Annotated[Literal["allow"], Field("Effect of the grant", default="allow")]
+    effect: Annotated[Literal["allow"], Field("Effect of the grant, `allow` by default")]
 
 
 class NewAccountBody(TypedDict, total=False):
@@ -251,13 +255,9 @@ class NewAccountBody(TypedDict, total=False):
             le=MAXIMUM_ACCOUNT_DAYS,
         ),
     ]
-    never_expires: Annotated[bool, Field("Never expire; not with `expires_in_days`", default=False)]
+    never_expires: Annotated[bool, Field("Never expire; not with `expires_in_days`")]
     allow_privileged_scopes: Annotated[
-        bool,
-        Field(
-            "Required for scopes that write, delete, administer or manage service accounts",
-            default=False,
-        ),
+        bool, Field("Required for scopes that write, delete, administer or manage service accounts")
     ]
 
 
@@ -291,7 +291,7 @@ class DeleteMemoriesBody(TypedDict, total=False):
         str | None,
         Field("Only memories of this user; required with `all` for administrators", min_length=1),
     ]
-    all: Annotated[bool, Field("Delete every memory of the user", default=False)]
+    all: Annotated[bool, Field("Delete every memory of the user")]
 
 
 class EraseBody(TypedDict, total=False):
@@ -300,11 +300,9 @@ class EraseBody(TypedDict, total=False):
     user_id: Required[
         Annotated[str, Field("The user", min_length=1, max_length=MAXIMUM_USER_ID_LENGTH)]
     ]
-    cancel: Annotated[
-        bool, Field("Cancel live and paused runs; otherwise they are a conflict", default=False)
-    ]
+    cancel: Annotated[bool, Field("Cancel live and paused runs; otherwise they are a conflict")]
     vacuum: Annotated[
-        Vacuum, Field("Rewrite a SQLite file at the end: `auto` unless it is large", default="auto")
+        Vacuum, Field("Rewrite a SQLite file at the end; `auto`, the default, unless it is large")
     ]
     cursor: Annotated[str | None, Field("`next_cursor` of the previous part")]
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import httpx2
 import orjson
 
 from agentctl import errors
+from agentctl.interface.declarations import find_declaration
 from agentctl.interface.operations import Operations
 from agentctl.interface.requests import BEFORE_FIRST_EVENT, StreamEvent
 from agentctl.records.document import Document
+from agentctl.records.kinds import ComponentKind
 from agentctl.remote import RemoteOperations
 from agentctl.service.service import Service
+from tests.declared import DeclaredAnswers
 from tests.deployment import Deployment
 
 __all__ = ["Backends", "OperationCall", "Outcome", "call_operation", "normalize", "read_events"]
@@ -67,8 +73,48 @@ class Backends:
     @contextlib.asynccontextmanager
     async def remote(self, token: str | None) -> AsyncIterator[Operations]:
         """Open the remote backend with a token of `there`."""
-        async with RemoteOperations(self.url, token) as operations:
+        async with DeclaredOperations(self.url, token) as operations:
             yield operations
+
+
+class DeclaredOperations(RemoteOperations):
+    """Operations of a server whose answers are compared with its OpenAPI document."""
+
+    def execute(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        declared = read_document(self.connection.address.base)
+        answer = super().execute(name, arguments)
+        if name == "export_session":
+            return answer
+        if inspect.isawaitable(answer):
+            return self._check_document(declared, name, arguments.get("kind"), answer)
+        return self._check_events(declared, answer)
+
+    async def _check_document(
+        self,
+        declared: DeclaredAnswers,
+        name: str,
+        kind: ComponentKind | None,
+        answer: Awaitable[Any],
+    ) -> Any:
+        document = await answer
+        if document is not None:
+            operation = find_declaration(getattr(Operations, name), kind)
+            declared.check_document(operation.name, document.raw)
+        return document
+
+    async def _check_events(
+        self, declared: DeclaredAnswers, events: AsyncGenerator[StreamEvent]
+    ) -> AsyncGenerator[StreamEvent]:
+        async with contextlib.aclosing(events):
+            async for event in events:
+                declared.check_event(event.data)
+                yield event
+
+
+@functools.cache
+def read_document(url: str) -> DeclaredAnswers:
+    """Return the answers that a server declares."""
+    return DeclaredAnswers(httpx2.get(f"{url}/openapi.json").content)
 
 
 async def call_operation(operations: Operations, call: OperationCall) -> Outcome:

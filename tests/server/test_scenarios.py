@@ -12,6 +12,7 @@ from agentctl.config.settings import Database, Settings
 from agentctl.records.kinds import KINDS
 from agentctl.server import create_app
 from agentctl.server.routing import Operation, check_routes
+from tests.declared import DeclaredAnswers
 from tests.server.scenarios import SCENARIOS, Scenario
 from tests.server.seeds import as_caller
 from tests.server.threaded_server import ThreadedServer
@@ -41,10 +42,17 @@ def ask(server: ThreadedServer, scenario: Scenario) -> httpx2.Response:
     )
 
 
+@pytest.fixture(scope="module")
+def declared(server: ThreadedServer) -> DeclaredAnswers:
+    return DeclaredAnswers(server.client.get("/openapi.json").content)
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
-def test_scenario(server: ThreadedServer, scenario: Scenario) -> None:
+def test_scenario(server: ThreadedServer, scenario: Scenario, declared: DeclaredAnswers) -> None:
     answer = ask(server, scenario)
     assert answer.status_code == scenario.status, answer.text
+    content_type = answer.headers.get("content-type", "")
+    declared.check(scenario.operation, answer.status_code, content_type, answer.content)
     for text in scenario.has:
         assert with_ids(server, text) in answer.text
     for text in scenario.lacks:

@@ -24,6 +24,14 @@ TOLD = {
     "session_summary": OBJECT, "total_tokens": NUMBER, "metrics": OBJECT, "chat_history": OBJECTS,
 }  # fmt: skip
 
+# Generated clients distinguish records by their required fields, so those of teams and workflows
+# have one more than in the contract. Every session has every field.
+DISTINCT = {
+    "AgentSessionDetailSchema": set[str](),
+    "TeamSessionDetailSchema": {"team_data"},
+    "WorkflowSessionDetailSchema": {"workflow_data"},
+}
+
 SESSIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "AgentSessionDetailSchema": (
         "mine",
@@ -63,7 +71,7 @@ def declared(schema: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SESSIONS)
 def test_session_is_declared_as_in_the_contract(schemas: dict[str, Any], name: str) -> None:
     _, required, nullable = SESSIONS[name]
-    assert set(schemas[name]["required"]) == set(required)
+    assert set(schemas[name]["required"]) == set(required) | DISTINCT[name]
     nulls = {field: {"anyOf": [kind, {"type": "null"}]} for field, kind in nullable.items()}
     hold = {"hold": {"$ref": "#/components/schemas/HoldRecord"}}
     assert declared(schemas[name]) == required | nulls | hold

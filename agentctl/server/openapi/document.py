@@ -15,23 +15,25 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.resources import files
-from typing import Annotated, Any, cast, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import fastapi
 import orjson
 from fastapi.openapi.docs import get_swagger_ui_oauth2_redirect_html
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from typing_extensions import TypeAliasType
 
 from agentctl import INTERFACE_VERSION
 from agentctl.auth import policy
 from agentctl.interface.declarations import Header, Path, Query
 from agentctl.records.document import ErrorBody, ForbiddenBody
+from agentctl.records.event_records import ItemsChangedEvent, RunEventRecord
 from agentctl.records.kinds import KINDS, ComponentKind
-from agentctl.server.openapi.responses import EVENT_STREAM
-from agentctl.server.requests import FORM, JSON
+from agentctl.records.runs import SessionExport
+from agentctl.server.openapi.responses import EVENT_STREAM, JSON_LINES, REFERENCE, refer
+from agentctl.server.requests import FORM, JSON, RequestBody
 from agentctl.server.routing import Operation
 
 TITLE = "agentctl"
@@ -60,6 +62,12 @@ _TAGS = [
 
 SessionType = TypeAliasType("SessionType", ComponentKind)
 """The kinds as an enumeration of the document."""
+
+RunEvent = TypeAliasType("RunEvent", Annotated[RunEventRecord, Field(discriminator="event")])
+"""The data of an event of a stream, as a schema of the document."""
+
+_FURTHER_RECORDS: tuple[Any, ...] = (RunEvent, ItemsChangedEvent, SessionExport)
+"""The records of responses that no operation declares as its result."""
 
 _ETAG = {"ETag": {"description": "The entity tag of the document", "schema": {"type": "string"}}}
 
@@ -90,11 +98,8 @@ def build_document(operations: Iterable[Operation], *, authorization: bool = Tru
         authorization: False for a server without authorization: it asks for no credential, and
             every operation may refuse a web page with 403.
     """
-    routes = [
-        _build_route(operation, authorization=authorization)
-        for operation in operations
-        if operation.include_in_schema
-    ]
+    operations = [operation for operation in operations if operation.include_in_schema]
+    routes = [_build_route(operation, authorization=authorization) for operation in operations]
     document = get_openapi(
         title=TITLE,
         version=INTERFACE_VERSION,
@@ -103,6 +108,8 @@ def build_document(operations: Iterable[Operation], *, authorization: bool = Tru
         routes=routes,
         tags=_TAGS,
     )
+    bodies = [operation.body for operation in operations if operation.body is not None]
+    document["components"]["schemas"] |= _build_schemas(bodies)
     for methods in document["paths"].values():
         for operation in methods.values():
             _add_examples(operation)
@@ -122,11 +129,15 @@ def _build_route(operation: Operation, *, authorization: bool) -> APIRoute:
     name = operation.operation
     extra: dict[str, Any] = {}
     if (body := operation.body) is not None:
-        schema = _inline_definitions(TypeAdapter(body.record).json_schema())
-        content = {JSON: {"schema": schema | {"additionalProperties": False}}}
+        names = {JSON: body.record.__name__}
         if body.form:
-            content[FORM] = {"schema": schema}
-        extra["requestBody"] = {"required": not body.optional, "content": content}
+            names[FORM] = _name_form(body)
+        content = {kind: {"schema": refer(name)} for kind, name in names.items()}
+        extra["requestBody"] = {"required": not body.optional, "content": content} | (
+            {"description": "A multipart form of these text fields is accepted as well; no files"}
+            if body.form
+            else {}
+        )
     if authorization and not isinstance(policy.POLICY.get(name), policy.Public):
         extra["security"] = [{"HTTPBearer": []}]
     if operation.has_tag:
@@ -212,20 +223,35 @@ def _build_responses(
     return tagged | errors | dict(operation.responses)
 
 
-def _inline_definitions(schema: dict[str, Any]) -> dict[str, Any]:
-    definitions = schema.pop("$defs", {})
+def _build_schemas(bodies: Iterable[RequestBody]) -> dict[str, Any]:
+    """Return the schemas of the bodies and of `_FURTHER_RECORDS` by name.
 
-    def inline(node: Any) -> Any:
-        if isinstance(node, list):
-            return [inline(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        if "$ref" in node:
-            record: dict[str, Any] = inline(definitions[node["$ref"].rpartition("/")[2]])
-            return record | {"additionalProperties": False}
-        return {key: inline(value) for key, value in node.items()}
+    A form is a copy of its body. Generators of clients need a name for each: they choose the
+    content type by the class of the value.
+    """
+    schemas = _describe(body.record for body in bodies)
+    for schema in schemas.values():
+        schema["additionalProperties"] = False
+    for body in bodies:
+        if body.form:
+            form = dict(schemas[body.record.__name__], title=_name_form(body))
+            del form["additionalProperties"]
+            schemas[_name_form(body)] = form
+    return schemas | _describe(_FURTHER_RECORDS)
 
-    return cast(dict[str, Any], inline(schema))
+
+def _describe(records: Iterable[Any]) -> dict[str, Any]:
+    """Return the schemas of records, and of those that they refer to, by name."""
+    _, schemas = TypeAdapter.json_schemas(
+        ((record, "serialization", TypeAdapter(record)) for record in records),
+        ref_template=REFERENCE,
+    )
+    found: dict[str, Any] = schemas["$defs"]
+    return found
+
+
+def _name_form(body: RequestBody) -> str:
+    return f"{body.record.__name__.removesuffix('Body')}Form"
 
 
 def _add_examples(operation: dict[str, Any]) -> None:
@@ -243,7 +269,9 @@ def _add_examples(operation: dict[str, Any]) -> None:
             content[JSON]["example"] = document
         else:
             content.pop(JSON, None)
+        if JSON_LINES in content:
+            content[JSON_LINES]["example"] = example[0]
         if EVENT_STREAM in content:
-            content[EVENT_STREAM]["example"] = _EXAMPLES["event_stream"]
+            content[EVENT_STREAM]["example"] = _EXAMPLES["event"]
     for content in operation.get("requestBody", {}).get("content", {}).values():
         content["example"] = _EXAMPLES["request_bodies"][name]

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+from agentctl.records.document import HeldBody
 from agentctl.records.repeats import ConfirmationBody
 from agentctl.records.sessions import ExportFormat
 from agentctl.server.requests import JSON
 from agentctl.server.routing import Responses
 
 EVENT_STREAM = "text/event-stream"
+JSON_LINES = "application/jsonl"
 
-# OpenAPI 3.1 has no schema for events, and `string` would be read as a JSON text.
-_EVENTS: dict[str, dict[str, Any]] = {EVENT_STREAM: {"schema": {}}}
+REFERENCE = "#/components/schemas/{model}"
+"""The reference to a schema of the document."""
 
-_RUN_RECORD = {JSON: {"schema": {"$ref": "#/components/schemas/RunRecord"}}}
+
+def refer(model: str) -> dict[str, str]:
+    return {"$ref": REFERENCE.format(model=model)}
+
+
+# OpenAPI 3.1 has no schema for a stream: this is the one of the data of an event.
+_EVENTS: dict[str, dict[str, Any]] = {EVENT_STREAM: {"schema": refer("RunEvent")}}
+
+_EVENTS_OR_ITEMS = {
+    EVENT_STREAM: {"schema": {"anyOf": [refer("RunEvent"), refer("ItemsChangedEvent")]}}
+}
+
+_RUN_RECORD = {JSON: {"schema": refer("RunRecord")}}
 
 RUN_RESPONSES: Responses = {
     200: {
@@ -61,6 +75,23 @@ REPEAT_RESPONSES: Responses = {
 }
 """Responses of an operation that repeats a run, in addition to the run record."""
 
+HELD_RESPONSES: Responses = {
+    409: {
+        "model": HeldBody,
+        "description": "Conflict, or a session that is held",
+        "content": {
+            JSON: {
+                "example": {
+                    "detail": "Session s1 is held and is not deleted",
+                    "error_code": "HELD",
+                    "session_ids": ["s1"],
+                }
+            }
+        },
+    }
+}
+"""Responses of a deletion of sessions."""
+
 CONTINUE_RESPONSES: Responses = {
     200: {
         "description": "The run record or, with `stream`, the events that follow",
@@ -71,12 +102,12 @@ CONTINUE_RESPONSES: Responses = {
 """Responses of an operation that continues a run, in addition to the run record."""
 
 EVENT_STREAM_RESPONSES: Responses = {
-    200: {"description": "The events of the run", "content": _EVENTS}
+    200: {"description": "The events of the run", "content": _EVENTS_OR_ITEMS}
 }
 """Responses of an operation that resumes a stream."""
 
 EXPORT_TYPES: dict[ExportFormat, str] = {
-    "jsonl": "application/jsonl",
+    "jsonl": JSON_LINES,
     "json": JSON,
     "markdown": "text/markdown; charset=utf-8",
 }
@@ -86,9 +117,12 @@ EXPORT_RESPONSES: Responses = {
     200: {
         "description": "The file",
         "content": {
-            "application/jsonl": {"schema": {}, "example": '{"session":{},"runs":[]}\n'},
-            JSON: {"schema": {"type": "array"}},
-            "text/markdown": {"schema": {}, "example": "# s1\n\nsession s1 · 0 runs\n"},
+            JSON: {"schema": {"type": "array", "items": refer("SessionExport")}},
+            JSON_LINES: {"schema": refer("SessionExport")},
+            "text/markdown": {
+                "schema": {"type": "string"},
+                "example": "# s1\n\nsession s1 · 0 runs\n",
+            },
         },
     }
 }
@@ -99,7 +133,7 @@ NOT_READY_RESPONSES: Responses = {
         "description": "The instance is not ready",
         "content": {
             JSON: {
-                "schema": {"$ref": "#/components/schemas/ReadinessRecord"},
+                "schema": refer("ReadinessRecord"),
                 "example": {"status": "unavailable", "checks": {"database": "failed"}},
             }
         },

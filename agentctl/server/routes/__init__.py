@@ -52,6 +52,7 @@ from agentctl.server.openapi.responses import (
     EVENT_STREAM_RESPONSES,
     EXPORT_RESPONSES,
     EXPORT_TYPES,
+    HELD_RESPONSES,
     NOT_READY_RESPONSES,
     REPEAT_RESPONSES,
     RUN_RESPONSES,
@@ -339,6 +340,8 @@ _RESPONSES: dict[str, Responses] = {
     "resume_run": EVENT_STREAM_RESPONSES,
     "follow_run": EVENT_STREAM_RESPONSES,
     "export_session": EXPORT_RESPONSES,
+    "delete_session": HELD_RESPONSES,
+    "delete_sessions": HELD_RESPONSES,
 }
 
 
