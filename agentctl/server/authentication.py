@@ -41,6 +41,7 @@ from agentctl.errors import (
 from agentctl.records.ids import new_id
 from agentctl.records.log_context import add_log_context, current_log_context, set_log_context
 from agentctl.records.rate_limited_log import RateLimitedLog
+from agentctl.records.routes import INTERFACE_HEADER
 from agentctl.records.trace_context import caller_trace, parse_traceparent
 from agentctl.server.answers import BytesResponse, error_response
 from agentctl.server.observability.log import FinishedRequest
@@ -65,8 +66,8 @@ _DEFAULT_HEADERS = (
 )
 
 _ALLOWED_HEADERS = (
-    "Authorization", "Content-Type", "Idempotency-Key", "If-None-Match", "Last-Event-ID",
-    "Traceparent",
+    INTERFACE_HEADER, "Authorization", "Content-Type", "Idempotency-Key", "If-None-Match",
+    "Last-Event-ID", "Traceparent",
     # Of the faces: sessions, and the fields that the clients of OpenAI and MCP send.
     "X-Session-ID", "Mcp-Method", "Mcp-Name", "Mcp-Protocol-Version", "Mcp-Session-Id",
     "X-Stainless-Arch", "X-Stainless-Helper-Method", "X-Stainless-Lang", "X-Stainless-OS",

@@ -98,7 +98,7 @@ async def test_configured_origin_is_allowed(settled: Deployment) -> None:
         assert asked.headers["access-control-allow-origin"] == ORIGIN
         assert "Authorization" in asked.headers["access-control-allow-headers"]
         assert "access-control-allow-credentials" not in asked.headers
-        wanted = "authorization, content-type, idempotency-key, last-event-id"
+        wanted = "agentctl-interface, authorization, content-type, idempotency-key, last-event-id"
         to_run = await http.options("/agents/a/runs", headers=preflight(ORIGIN, "POST", wanted))
         assert to_run.status_code == 204
         for headers in ({}, bearer(settled, ADMIN)):
