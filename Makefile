@@ -20,7 +20,7 @@ OPENAI_PROGRAMS := aider instructor langchain litellm llm openai openai-agents p
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor measure bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers test-traces lock clean
+.PHONY: demo check test test-packaging test-machines test-lowest neighbours dist coverage lint docs golden vendor typescript measure bench bench-quick bench-hostile bench-scale sizing fuzz kills serve test-peers test-traces lock clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/agentctl serve --demo $(PORT:%=--port %)
@@ -33,7 +33,8 @@ check: $(VENV)/.compiled
 	$(PYTEST) -q -m 'not slow'
 
 # All tests: required before a change is merged.
-test: $(VENV)/.compiled .peers/pgbouncer/pgbouncer .peers/oidc/.installed
+test: $(VENV)/.compiled .peers/pgbouncer/pgbouncer .peers/oidc/.installed \
+		.peers/typescript/.installed
 	$(PYTEST) --durations=30
 
 # PgBouncer 1.21 or later, from Debian 13 if the package of this system is older. Without it the
@@ -113,6 +114,10 @@ golden: docs
 vendor: $(VENV)/.installed-test
 	$(BIN)/python -m tests.console.vendor
 
+# Generate the types and the module of the TypeScript client; needs npm.
+typescript: $(VENV)/.installed-test .peers/typescript/.installed
+	$(BIN)/python packaging/typescript/generate.py
+
 # Sizes of the code and of its prose, as a table.
 measure: $(VENV)/.installed-test
 	@$(BIN)/python -m tests.architecture.measure
@@ -180,6 +185,13 @@ test-peers: $(VENV)/.installed-test $(PEERS:%=.peers/agentos-%/.installed) \
 	@if node -e 'process.exit(parseInt(process.version.slice(1)) < 18 ? 1 : 0)' && \
 		npm ci --silent --no-audit --no-fund --prefix .peers/oidc; then touch $@; \
 		else echo 'npm cannot install an identity provider: its tests are skipped'; fi
+
+# Without npm, or offline, the types of the TypeScript client are not tested.
+.peers/typescript/.installed: tests/clients/typescript/package-lock.json
+	@mkdir -p $(@D)
+	@cp tests/clients/typescript/package.json $< $(@D)
+	@if npm ci --silent --no-audit --no-fund --prefix $(@D); then touch $@; \
+		else echo 'npm cannot install tsc: the types of the TypeScript client are not tested'; fi
 
 .peers/installers/.installed:
 	@echo 'Creating an environment with pipx and uv in .peers'

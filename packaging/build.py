@@ -2,6 +2,7 @@
 
 - `agentctl-VERSION-py3-none-any.whl`, the wheel
 - `agentctl-VERSION.tar.gz`, the source archive: every file of the commit, and PKG-INFO
+- `agentctl-client-VERSION.tgz`, the TypeScript client as a package for npm
 - `agentctl-VERSION.cdx.json`, the software bill of materials (CycloneDX): the locked packages, and
   the libraries inside of the console
 - `requirements.lock`, the locked packages with their hashes, for `pip install --require-hashes`
@@ -31,6 +32,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LOCK = "requirements.lock"
+CLIENT = "packaging/typescript"
+CLIENT_FILES = ("package.json", "agentctl.js", "agentctl.d.ts", "api.d.ts")
 VENDORED = "agentctl/server/console/vendor/vendor.json"
 
 _BUILD_WHEEL = "import setuptools.build_meta as b, sys; b.build_wheel(sys.argv[1])"
@@ -60,6 +63,7 @@ def main() -> None:
         wheel = _build_wheel(tree, folder, environment)
         _export(options.commit, source := Path(temporary, "source"))
         _write_source_archive(source, wheel, epoch)
+        _write_client_package(source / CLIENT, wheel, epoch)
         if not options.no_bom:
             _write_bill_of_materials(source, wheel, environment)
         shutil.copyfile(source / LOCK, folder / LOCK)
@@ -96,16 +100,32 @@ def _write_source_archive(tree: Path, wheel: Path, epoch: int) -> None:
     with zipfile.ZipFile(wheel) as content:
         metadata = content.read(f"{name}.dist-info/METADATA")
     (tree / "PKG-INFO").write_bytes(metadata)
+    files = {f"{name}/{file.relative_to(tree)}": file for file in tree.rglob("*") if file.is_file()}
+    _write_archive(wheel.with_name(f"{name}.tar.gz"), files, epoch)
+
+
+def _write_client_package(folder: Path, wheel: Path, epoch: int) -> None:
+    """Write the package of the client with the version of the wheel, as `npm pack` does."""
+    version = wheel.name.split("-")[1]
+    description = folder / "package.json"
+    described = json.loads(description.read_text())
+    description.write_text(json.dumps(described | {"version": version}, indent=2) + "\n")
+    files = {f"package/{name}": folder / name for name in CLIENT_FILES}
+    files["package/LICENSE"] = folder.parents[1] / "LICENSE"
+    _write_archive(wheel.with_name(f"agentctl-client-{version}.tgz"), files, epoch)
+
+
+def _write_archive(target: Path, files: dict[str, Path], epoch: int) -> None:
+    """Write files, by their names in the archive, with fixed modes and owners."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for file in sorted(path for path in tree.rglob("*") if path.is_file()):
-            entry = tarfile.TarInfo(f"{name}/{file.relative_to(tree)}")
+        for name, file in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
             entry.size, entry.mtime = file.stat().st_size, epoch
             entry.mode = 0o755 if os.access(file, os.X_OK) else 0o644
             with file.open("rb") as data:
                 archive.addfile(entry, data)
-    compressed = gzip.compress(packed.getvalue(), mtime=epoch)
-    wheel.with_name(f"{name}.tar.gz").write_bytes(compressed)
+    target.write_bytes(gzip.compress(packed.getvalue(), mtime=epoch))
 
 
 def _write_bill_of_materials(tree: Path, wheel: Path, environment: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ import os
 import pty
 import select
 import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -115,6 +116,28 @@ def test_source_archive_has_the_files_of_the_commit(release: Path) -> None:
     assert names == {"PKG-INFO", *listed.stdout.decode().splitlines()}
     assert {(entry.uid, entry.gid, entry.uname) for entry in entries} == {(0, 0, "")}
     assert len({entry.mtime for entry in entries}) == 1
+
+
+def test_package_of_the_typescript_client_can_be_imported(release: Path, tmp_path: Path) -> None:
+    (archive,) = release.glob("agentctl-client-*.tgz")
+    with tarfile.open(archive) as content:
+        content.extractall(tmp_path / "node_modules", filter="data")
+    package = tmp_path / "node_modules" / "agentctl-client"
+    (tmp_path / "node_modules" / "package").rename(package)
+    described = json.loads((package / "package.json").read_text())
+    assert archive.name == f"agentctl-client-{described['version']}.tgz"
+    assert next(release.glob("*.whl")).name.split("-")[1] == described["version"]
+    names = {file.name for file in package.iterdir()}
+    assert names == {"package.json", "LICENSE", "agentctl.js", "agentctl.d.ts", "api.d.ts"}
+    assert f"  {archive.name}\n" in (release / "SHA256SUMS").read_text()
+    if (node := shutil.which("node")) is None:
+        pytest.skip("needs node: apt install nodejs")
+    (tmp_path / "program.mjs").write_text(
+        'import { Client } from "agentctl-client";'
+        'console.log(typeof new Client("http://127.0.0.1").agents.stream);'
+    )
+    done = subprocess.run([node, "program.mjs"], cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout == b"function\n"
 
 
 def serve_and_look_around(programs: Path, home: Path) -> None:

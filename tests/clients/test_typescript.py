@@ -1,0 +1,267 @@
+"""The TypeScript client in Node and in a page of another origin, with a server process."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.agui.pages import plan
+from tests.clients.cutting_proxy import cutting
+from tests.console.browser import CHROMIUM, SECONDS, open_browser
+from tests.deployment import ADMIN, Deployment, create_deployment
+from tests.endpoint import ModelEndpoint, model_endpoint
+from tests.ports import find_free_port
+from tests.process import base_environment, start_server
+
+__all__ = ["model_endpoint"]
+
+ROOT = Path(__file__).parents[2]
+CLIENT = ROOT / "packaging" / "typescript"
+CASES = Path(__file__).parent / "typescript" / "cases.mjs"
+TOOLS = ROOT / ".peers" / "typescript" / "node_modules" / ".bin"
+NODE = shutil.which("node")
+
+LONG = os.environ.get("AGENTCTL_TEST_LONG") == "1"
+STREAMS = {"node": 10_000 if LONG else 150, "page": 1_000 if LONG else 50}
+TOGETHER = 8
+
+SCOPES = (
+    "agents:read", "agents:run", "teams:read", "teams:run", "workflows:read", "workflows:run",
+    "sessions:read", "sessions:write", "sessions:delete",
+)  # fmt: skip
+
+CODE = '''
+from collections.abc import AsyncIterator
+
+
+async def tell(message: str) -> AsyncIterator[str]:
+    """Answer with the message in pieces."""
+    for number in range(0, len(message), 10):
+        yield message[number : number + 10]
+'''
+
+CONFIG = """
+[[agents]]
+id = "teller"
+object = "telling_agents:tell"
+
+[[workflows]]
+id = "tellers"
+steps = [{{ name = "one", agent = "teller" }}, {{ name = "two", agent = "teller" }}]
+
+[[models]]
+id = "plan"
+provider = "openai"
+model = "plan"
+base_url = "{url}"
+retries = 0
+
+[[agents]]
+id = "payer"
+model = "plan"
+tools = ["world_tools:add"]
+approve = {{ add = "user" }}
+
+[[agents]]
+id = "careful"
+model = "plan"
+tools = ["world_tools:add"]
+approve = {{ add = "other" }}
+"""
+
+ADD = {"name": "add", "arguments": {"a": 1, "b": 2}}
+
+Run = Callable[[str, Any], Any]
+"""Calls an exported function of the cases with an argument."""
+
+pytestmark = pytest.mark.slow
+needs_node = pytest.mark.skipif(NODE is None, reason="needs node: apt install nodejs")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt install chromium")
+needs_tools = pytest.mark.skipif(
+    not (TOOLS / "tsc").exists(), reason="needs tsc: make .peers/typescript/.installed"
+)
+both = pytest.mark.parametrize(
+    "place", [pytest.param("node", marks=needs_node), pytest.param("page", marks=needs_chromium)]
+)
+
+
+@pytest.fixture(scope="module")
+def site(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint
+) -> Iterator[tuple[Path, str]]:
+    """A folder that is served at another origin; `/open` counts the open model calls."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != "/open":
+                super().do_GET()
+                return
+            body = str(model_endpoint.open_calls()).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Write no log."""
+
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copyfile(CLIENT / "agentctl.js", folder / "agentctl.js")
+    shutil.copyfile(CASES, folder / "cases.mjs")
+    (folder / "index.html").write_text("<title>A page</title>")
+    (folder / "package.json").write_text('{"type": "module"}')
+    handler = functools.partial(Handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def world(
+    tmp_path_factory: pytest.TempPathFactory, model_endpoint: ModelEndpoint, site: tuple[Path, str]
+) -> Iterator[tuple[Deployment, str]]:
+    """A deployment and the URL of its server process, which allows the origin of the site."""
+    folder = tmp_path_factory.mktemp("world")
+    (folder / "telling_agents.py").write_text(CODE)
+    url = model_endpoint.base_url
+    server = f'cors_origins = ["{site[1]}"]'
+    deployment = create_deployment(folder, url, extra=CONFIG.format(url=url), server=server)
+    with start_server("--config", str(deployment.path), log=folder / "log") as served:
+        yield deployment, served.url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(place: str, request: pytest.FixtureRequest, site: tuple[Path, str]) -> Iterator[Run]:
+    """Call a function of the cases in Node or in a page."""
+    folder, url = site
+    if place == "node":
+        yield functools.partial(run_node, folder)
+        return
+    page: Page = request.getfixturevalue("browser").new_page()
+    page.goto(f"{url}/index.html")
+    code = "async ([name, given]) => (await import('/cases.mjs'))[name](given)"
+    yield lambda name, given: page.evaluate(code, [name, given])
+    page.close()
+
+
+def run_node(folder: Path, name: str, given: Any) -> Any:
+    code = (
+        "import('./cases.mjs').then(async (module) => {"
+        "const [name, given] = JSON.parse(process.argv[1]);"
+        "console.log(JSON.stringify(await module[name](given)));})"
+    )
+    done = subprocess.run(
+        [str(NODE), "--eval", code, json.dumps([name, given])],
+        cwd=folder,
+        env=base_environment(),
+        capture_output=True,
+        text=True,
+        timeout=3_600 if LONG else 4 * SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@both
+def test_client_does_what_its_page_says(
+    run: Run, world: tuple[Deployment, str], site: tuple[Path, str]
+) -> None:
+    deployment, url = world
+    work = {
+        "url": url,
+        "site": site[1],
+        "nowhere": f"http://127.0.0.1:{find_free_port()}",
+        "tokens": {
+            "me": deployment.token("me", *SCOPES),
+            "boss": deployment.token("boss", "approvals:read", "approvals:write"),
+            "invalid": deployment.token("me", *SCOPES)[:-8] + "AAAAAAAA",
+        },
+        "plans": {"one_call": plan(ADD), "two_calls": plan_together()},
+    }
+    found = run("execute", work)
+    assert len(found) > 15
+    failed = [f"{name}: {failure}" for name, failure in found.items() if failure is not None]
+    assert not failed, "\n".join(failed)
+
+
+def plan_together() -> str:
+    """Return the message that makes the model `plan` send two calls at once."""
+    (first,) = json.loads(plan(ADD))
+    (second,) = json.loads(plan(ADD))[0]["tool_calls"]
+    return json.dumps([{"tool_calls": [*first["tool_calls"], second | {"id": "c9"}]}])
+
+
+@both
+def test_cut_streams_lose_and_repeat_nothing(
+    run: Run, place: str, world: tuple[Deployment, str]
+) -> None:
+    deployment, url = world
+    count = STREAMS[place]
+    with cutting(url, seed=1) as proxy:
+        problems = run(
+            "readCutStreams",
+            {
+                "url": proxy.url,
+                "token": deployment.token("me", *SCOPES),
+                "count": count,
+                "prefix": place,
+                "together": TOGETHER,
+            },
+        )
+    assert problems == []
+    assert proxy.counts["cut_responses"] > count
+    assert proxy.counts["cut_requests"] > count / 5
+
+    runs, cursor = Counter[str](), None
+    with deployment.client(url, "admin", ADMIN) as admin:
+        while True:
+            query = {"parent": "none", "limit": 100} | ({"cursor": cursor} if cursor else {})
+            page = admin.get("/runs", params=query).json()
+            runs.update(record["session_id"] for record in page["data"])
+            cursor = page["meta"]["next_cursor"]
+            if cursor is None:
+                break
+    started = {number: runs[f"{place}-{number}"] for number in range(count)}
+    assert {number: times for number, times in started.items() if times != 1} == {}
+
+
+@needs_tools
+def test_generated_files_are_current() -> None:
+    command = [sys.executable, str(CLIENT / "generate.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_tools
+def test_types_refuse_wrong_calls(tmp_path: Path) -> None:
+    for name in ("agentctl.d.ts", "api.d.ts"):
+        shutil.copyfile(CLIENT / name, tmp_path / name)
+    shutil.copyfile(CASES.parent / "types.ts", tmp_path / "types.ts")
+    assert check_types(tmp_path / "types.ts") == ""
+
+
+def check_types(file: Path) -> str:
+    """Return what the strict checks of tsc report about a file."""
+    options = "--noEmit --strict --target es2022 --module esnext --moduleResolution bundler"
+    command = [str(TOOLS / "tsc"), *options.split(), str(file)]
+    return subprocess.run(command, cwd=file.parent, capture_output=True, text=True).stdout
