@@ -34,6 +34,8 @@ FAULTS = """minimum => {
     for (const box of [document.documentElement, main]) {
         if (box.scrollWidth > box.clientWidth) add("scrolls sideways", box);
     }
+    const root = document.documentElement;
+    if (root.scrollHeight > root.clientHeight) add("scrolls below the page", root);
     for (const table of document.querySelectorAll(".table table")) {
         const right = table.getBoundingClientRect().right;
         for (const row of table.querySelectorAll("thead tr, tbody tr:not(.space)")) {
