@@ -101,6 +101,14 @@ def test_steps_name_the_port_of_the_environment(agentctl: Agentctl) -> None:
     assert "7777" not in said
 
 
+def test_steps_leave_the_configuration_of_another_project(agentctl: Agentctl, home: Path) -> None:
+    other = {"AGENTCTL_CONFIG": str(home / "other.toml")}
+    own = {"AGENTCTL_CONFIG": str(home / "third" / "agentctl.toml")}
+    assert agentctl("init", "first", env=other).stderr.count("  unset AGENTCTL_CONFIG\n") == 2
+    assert "unset" not in agentctl("init", "second").stderr
+    assert "unset" not in agentctl("init", "third", env=own).stderr
+
+
 @pytest.mark.parametrize("options", [(), ("--agent", "function")])
 def test_mistake_in_the_environment_leaves_no_files(
     agentctl: Agentctl, home: Path, options: tuple[str, ...]

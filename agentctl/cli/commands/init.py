@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,10 +98,18 @@ def _note_next_steps(directory: Path, agent: AgentKind | None, url: str) -> None
 
     steps = _NEXT_STEPS if agent is None else _NEXT_STEPS_OF_AGENT
     here = directory.resolve() == Path.cwd()
-    folder = "" if here else f"  cd {shlex.quote(str(directory))}\n"
+    # The variable of another project would select its configuration in the new folder, too.
+    folder = "  unset AGENTCTL_CONFIG\n" if _is_other_configured(directory) else ""
+    folder += "" if here else f"  cd {shlex.quote(str(directory))}\n"
     install = "".join(f"  {command}\n" for command in _list_install_commands(agent))
     for line in steps.format(folder=folder, install=install, url=url).splitlines():
         note(line)
+
+
+def _is_other_configured(directory: Path) -> bool:
+    """Return whether AGENTCTL_CONFIG names another file than the configuration of a folder."""
+    named = os.environ.get("AGENTCTL_CONFIG", "")
+    return named != "" and Path(named).resolve() != (directory / "agentctl.toml").resolve()
 
 
 def _list_install_commands(agent: AgentKind | None) -> Iterator[str]:
