@@ -61,4 +61,6 @@ def test_acceptable_answers_are_not_changed() -> None:
     answer = build_answer(one="add", two="add")
     messages = [USER, answer, build_result("one", "add"), build_result("two", "add")]
     assert is_acceptable(messages)
-    assert [*complete_history(messages)] == messages
+    kept = [*complete_history(messages)]
+    # Records name messages of the history by their identity, without their text.
+    assert all(one is other for one, other in zip(kept, messages, strict=True))

@@ -130,6 +130,8 @@ def _clean_calls(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a message with acceptable calls: itself if there is nothing to change."""
     if message["role"] == "tool":
         call_id, name = message["tool_call_id"] or _NO_ID, clean_name(message["tool_name"])
+        if (call_id, name) == (message["tool_call_id"], message["tool_name"]):
+            return message
         return {**message, "tool_call_id": call_id, "tool_name": name}
     calls = message.get("tool_calls", ())
     if len(calls) <= MAXIMUM_CALLS and all(
