@@ -10,7 +10,7 @@ from agentctl.config.load import (
     require_verification_key,
 )
 from agentctl.config.settings import Settings
-from agentctl.config.transfer import effective_settings
+from agentctl.config.tables import effective_settings
 
 __all__ = [
     "SAMPLE_CONFIG",

@@ -1,23 +1,29 @@
-"""The tables of the configuration file, their classes, and a reader for them.
+"""The tables of the configuration file, their classes, and a reader and writers for them.
 
 Keys of single tables are also read from environment variables: `AGENTCTL_SECTION__KEY` and the two
 `JWT_*` variables. Variables without `__` are ignored: container platforms generate names such as
 AGENTCTL_PORT for a service of that name. The rules are in docs/contract.md "Configuration".
+
+Settings become JSON text for worker processes, which contains secrets: it is for a process of the
+server, never for a file. `settings_from_text` checks nothing, because the text comes from checked
+settings. `effective_settings` masks secrets.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentctl.config import mcp_table, observability, settings, upkeep, webhooks
 from agentctl.config.places import KeyPath, Place
-from agentctl.config.types import convert_value, parse_variable
+from agentctl.config.settings import Settings
+from agentctl.config.types import Secret, convert_value, parse_variable
 from agentctl.extensions import insert_after, load_extensions
-from agentctl.records.text import quote_text, suggest_name
+from agentctl.records.text import MASK, quote_text, suggest_name
 from agentctl.records.value_types import ValueType, field_types
 
 PREFIX = "AGENTCTL_"
@@ -310,3 +316,82 @@ def _list_values(value: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, o
 def _former_key(path: KeyPath) -> str:
     """Return the key of `FORMER_KEYS` at a path."""
     return ".".join(part for part in path if isinstance(part, str))
+
+
+def settings_to_text(settings: Settings) -> str:
+    """Return the settings, including `sources`, as one line of ASCII."""
+    return json.dumps(_encode(settings), default=_encode)
+
+
+def settings_from_text(text: str) -> Settings:
+    """Return the settings of a text from `settings_to_text`, with equal values."""
+    plain = json.loads(text)
+    settings: Settings = _decode_table(Settings, plain)
+    tables = list_sections()
+    added = {name: _decode_table(tables[name], table) for name, table in plain["added"].items()}
+    return dataclasses.replace(settings, added=added)
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
+def _decode_table(cls: Any, table: dict[str, Any]) -> Any:
+    return cls(
+        **{
+            name: _decode_value(table[name], value_type)
+            for name, value_type in field_types(cls).items()
+        }
+    )
+
+
+def _decode_value(value: Any, value_type: ValueType) -> Any:
+    if value is None:
+        return None
+    if value_type.is_list:
+        return tuple(_decode_value(item, value_type.item) for item in value)
+    if value_type.is_table:
+        return {name: _decode_value(item, value_type.item) for name, item in value.items()}
+    if dataclasses.is_dataclass(value_type.kind):
+        return _decode_table(value_type.kind, value)
+    return Path(value) if value_type.kind is Path else value
+
+
+def effective_settings(settings: Settings) -> dict[str, Any]:
+    """Return the values in effect, table by table, in the shape of the file.
+
+    Returns:
+        `{"server": {"port": 7777, …}, …, "agents": [{"id": …}, …], …}`; paths are text, and a path
+        that is not set is `""`. Verification keys are masked, because one may be a secret.
+    """
+    tables: dict[str, Any] = {
+        name: _plain_table(getattr(settings, name, None) or settings.get_table(table))
+        for name, table in list_sections().items()
+    }
+    for name in ENTRY_TABLES:
+        tables[name] = [_plain_table(entry) for entry in getattr(settings, name)]
+    return tables
+
+
+def _plain_table(table: Any) -> dict[str, Any]:
+    return {
+        name: _plain_value(getattr(table, name), value_type)
+        for name, value_type in field_types(table.__class__).items()
+    }
+
+
+def _plain_value(value: Any, value_type: ValueType) -> Any:
+    if isinstance(value, tuple):
+        return [_plain_value(item, value_type.item) for item in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {key: item for key, item in _plain_table(value).items() if item not in ("", [])}
+    if value_type.is_table and value is not None:
+        return {name: _plain_value(item, value_type.item) for name, item in value.items()}
+    secret = value_type.find_rule(Secret)
+    if secret is not None and secret.masked:
+        return MASK
+    if isinstance(value, Path):
+        return str(value)
+    return "" if value is None else value

@@ -10,7 +10,7 @@ import pytest
 from agentctl.config import SAMPLE_CONFIG, effective_settings, load_settings
 from agentctl.config.mcp_servers import is_per_user, parse_template
 from agentctl.config.mcp_table import McpServer
-from agentctl.config.transfer import settings_from_text, settings_to_text
+from agentctl.config.tables import settings_from_text, settings_to_text
 from tests.config.conftest import AGENT, Reads, Refuses
 
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentctl.config import SAMPLE_CONFIG, Settings, load_settings
-from agentctl.config.tables import SECTIONS, list_sections
-from agentctl.config.transfer import settings_from_text, settings_to_text
+from agentctl.config.tables import SECTIONS, list_sections, settings_from_text, settings_to_text
 from agentctl.records.value_types import Range, ValueType, field_types
 
 paths = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=12).map(Path)

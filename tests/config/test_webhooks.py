@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentctl.config import load_settings
-from agentctl.config.transfer import effective_settings, settings_from_text, settings_to_text
+from agentctl.config.tables import effective_settings, settings_from_text, settings_to_text
 from agentctl.errors import InvalidConfiguration
 from agentctl.webhooks.signing import generate_secret, load_signer
 

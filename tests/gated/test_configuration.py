@@ -11,7 +11,7 @@ import pytest
 
 import agentctl
 from agentctl.config.settings import Agent, Approvals, Authorization, Memory, Settings
-from agentctl.config.transfer import settings_from_text, settings_to_text
+from agentctl.config.tables import settings_from_text, settings_to_text
 from agentctl.errors import InvalidConfiguration
 from agentctl.runtime.component import Component
 from agentctl.runtime.components.catalog import Catalog

@@ -16,7 +16,7 @@ from typing import Any
 
 from agentctl.config.extras import build_extra_command
 from agentctl.config.settings import Settings
-from agentctl.config.transfer import settings_to_text
+from agentctl.config.tables import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, UsageError
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.processes.listener import Announcements, open_listeners

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
 from agentctl.config.settings import Settings
-from agentctl.config.transfer import settings_to_text
+from agentctl.config.tables import settings_to_text
 from agentctl.errors import AgentctlError, InternalError, Unavailable
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_endpoint import MetricsChannel, gather_metrics

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from agentctl.config.transfer import settings_from_text
+from agentctl.config.tables import settings_from_text
 from agentctl.server.observability.log import log_to_stderr
 from agentctl.server.observability.metrics_endpoint import answer_metrics_requests
 from agentctl.server.processes.listener import adopt_socket

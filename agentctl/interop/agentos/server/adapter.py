@@ -12,11 +12,10 @@ from agentctl.config.settings import Settings
 from agentctl.interface.operations import OPERATIONS
 from agentctl.interop.agentos.routes import AGENTOS_ROUTES
 from agentctl.interop.agentos.server import system_endpoints
-from agentctl.interop.agentos.server.approval_endpoints import ApprovalEndpoints
 from agentctl.interop.agentos.server.directory import Directory
 from agentctl.interop.agentos.server.operation import AdaptedOperation, BuiltBodies
 from agentctl.interop.agentos.server.run_endpoints import RunEndpoints
-from agentctl.interop.agentos.server.session_endpoints import SessionEndpoints
+from agentctl.interop.agentos.server.session_endpoints import ApprovalEndpoints, SessionEndpoints
 from agentctl.records.kinds import KINDS
 from agentctl.records.routes import operation_ids
 from agentctl.server.routing import Endpoint, Operation

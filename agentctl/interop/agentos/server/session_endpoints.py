@@ -1,17 +1,18 @@
-"""Sessions and their runs, for clients of AgentOS."""
+"""Sessions with their runs, and approvals, for clients of AgentOS."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Required
 
 import orjson
 from starlette.responses import Response
+from typing_extensions import TypedDict
 
-from agentctl.errors import NotFound, ValidationFailed
-from agentctl.interface.declarations import Query
+from agentctl.errors import Conflict, NotFound, ValidationFailed
+from agentctl.interface.declarations import Path, Query
 from agentctl.interface.operations import SessionId
 from agentctl.interface.operations.runs import RunId
 from agentctl.interface.requests import (
@@ -22,11 +23,14 @@ from agentctl.interface.requests import (
     ComponentId,
     DatabaseId,
     Page,
+    PageNumber,
     SessionFilter,
     SessionLocator,
     SessionRunsQuery,
     SortOrder,
+    UserId,
 )
+from agentctl.interface.requests.approvals import ApprovalFilter
 from agentctl.interop.agentos.server.operation import (
     Endpoints,
     Seconds,
@@ -34,20 +38,186 @@ from agentctl.interop.agentos.server.operation import (
     list_rows,
     read_repeated,
 )
+from agentctl.interop.agentos.server.pauses import (
+    read_ruling,
+    write_approval_type,
+    write_requirement,
+)
 from agentctl.interop.agentos.server.run_endpoints import MAXIMUM_RUNS
 from agentctl.interop.agentos.server.runs import RunBuilder, select_runs
-from agentctl.interop.agentos.values import write_counters
+from agentctl.interop.agentos.values import Built, to_seconds, write_counters
+from agentctl.interop.agentos.waiting import PAUSE_TYPES
+from agentctl.records.approvals import ApprovalRecord, ApprovalStatus
+from agentctl.records.kinds import KINDS, ComponentKind
 from agentctl.records.runs import RunRecord
 from agentctl.server.answers import json_response, no_content_response
-from agentctl.server.operation_bodies import DeleteSessionsBody
+from agentctl.server.operation_bodies import DeleteSessionsBody, Field
 from agentctl.server.requests import RequestBody
 from agentctl.server.state import Call
+
+ApprovalId = Annotated[str, Path("Id of the approval")]
+Only = Annotated[str | None, Query("Only approvals with this value")]
+
+MAXIMUM_APPROVALS = 1_000
+"""Approvals of a page."""
 
 MINIMUM_RUN_BYTES = 400
 """Bytes that every run record has: the names of its members alone are more."""
 
 MAXIMUM_SESSIONS = 1_000
 """Sessions of a page. AgentOS does not bound it."""
+
+
+class ResolveBody(TypedDict, total=False):
+    """A decision about an approval. `resolved_by` is not read: the token names who decides."""
+
+    status: Required[Literal["approved", "rejected"]]
+    resolved_by: str | None
+    resolution_data: Annotated[dict[str, Any] | None, Field(description="Note, values, result")]
+
+
+_RESOLVE = RequestBody(ResolveBody)
+
+
+class ApprovalEndpoints(Endpoints):
+    """The endpoints of approvals."""
+
+    async def get_approvals(
+        self,
+        call: Call,
+        status: Annotated[ApprovalStatus | None, Query("Only approvals with this status")] = None,
+        source_type: Annotated[ComponentKind | None, Query("Only of this kind")] = None,
+        approval_type: Annotated[Literal["required", "audit"] | None, Query("Only these")] = None,
+        pause_type: Only = None,
+        agent_id: Only = None,
+        team_id: Only = None,
+        workflow_id: Only = None,
+        user_id: UserId = None,
+        schedule_id: Only = None,
+        run_id: Only = None,
+        limit: Annotated[int, Query("Maximum number of results", ge=1, le=MAXIMUM_APPROVALS)] = 100,
+        page: PageNumber = 1,
+    ) -> Response:
+        kind, component_id = _find_component(source_type, agent_id, team_id, workflow_id)
+        kinds = {pause: name for name, pause in PAUSE_TYPES.items()}
+        first = Page(limit, page)
+
+        if schedule_id or approval_type == "audit" or (pause_type and pause_type not in kinds):
+            rows, total = list[ApprovalRecord](), 0  # there are none of these
+        else:
+            selected = ApprovalFilter(
+                status=status,
+                kind=kinds.get(pause_type or ""),
+                policy="other" if approval_type == "required" else None,
+                component_type=kind,
+                component_id=component_id,
+                user_id=user_id,
+                run_id=run_id,
+                page=first,
+            )
+            rows, total = await list_rows(call.operations.get_approvals, selected, limit)
+
+        return json_response(build_page([self._write(row) for row in rows], total, page, limit))
+
+    async def count_approvals(self, call: Call, user_id: UserId = None) -> Response:
+        """Handle `GET /approvals/count`."""
+        pending = ApprovalFilter(status="pending", user_id=user_id, page=Page(limit=1))
+        listed = (await call.operations.get_approvals(pending)).value
+        return json_response({"count": listed["meta"]["total_count"]})
+
+    async def get_approval(self, call: Call, approval_id: ApprovalId) -> Response:
+        """Handle `GET /approvals/{approval_id}`."""
+        found = await call.operations.locate_approval("get_approvals", approval_id)
+        return json_response(self._write(found))
+
+    async def get_approval_status(self, call: Call, approval_id: ApprovalId) -> Response:
+        """Handle `GET /approvals/{approval_id}/status`."""
+        found = self._write(await call.operations.locate_approval("get_approvals", approval_id))
+        names = ("status", "run_id", "resolved_at", "resolved_by")
+        return json_response({"approval_id": found["id"], **{name: found[name] for name in names}})
+
+    async def resolve_approval(self, call: Call, approval_id: ApprovalId) -> Response:
+        """Handle `POST /approvals/{approval_id}/resolve`."""
+        body = await _RESOLVE.read(call)
+        data = body.get("resolution_data") or {}
+        note = data.get("note", data.get("feedback"))
+        seen = data.get("arguments_hash")
+        if not isinstance(note, str | None) or not isinstance(seen, str | None):
+            raise ValidationFailed(
+                "resolution_data has a note or an arguments_hash that is no text"
+            )
+        operations = call.operations
+        found = await operations.locate_approval("decide_agent_approval", approval_id)
+        if found["status"] != "pending":
+            raise Conflict(f"Approval is already '{found['status']}' and cannot be resolved")
+        values = data.get("values")
+        confirmed = body["status"] == "approved"
+        ruling = read_ruling(
+            found, confirmed, values if isinstance(values, dict) else {}, data.get("result"), note
+        )
+        if ruling is None:
+            missing = "values" if found["kind"] == "input" else "result"
+            raise ValidationFailed(f"resolution_data.{missing} is required for this approval")
+        if seen is not None:
+            ruling = replace(ruling, arguments_hash=seen)
+        document = await operations.decide_approval(
+            found["component_type"], found["component_id"], approval_id, ruling
+        )
+        return json_response(self._write(document.value))
+
+    def _write(self, record: ApprovalRecord) -> Built:
+        """Return an approval with the members of AgentOS, and the hash of the shown call."""
+        kind, component_id = record["component_type"], record["component_id"]
+        decided = record["decided_at"] and to_seconds(record["decided_at"])
+        data = {
+            name: value
+            for name, value in (
+                ("note", record["note"]),
+                ("values", record["answer"]),
+                ("result", record["result"] if record["kind"] == "external" else None),
+            )
+            if value is not None
+        }
+        built: Built = {
+            "id": record["approval_id"],
+            "run_id": record["root_run_id"],
+            "session_id": record["session_id"],
+            "status": record["status"],
+            "source_type": kind,
+            "approval_type": write_approval_type(record),
+            "pause_type": PAUSE_TYPES.get(record["kind"]),
+            "tool_name": record["tool_name"],
+            "tool_args": record["arguments"],
+            "expires_at": record["expires_at"] and to_seconds(record["expires_at"]),
+            **dict.fromkeys(names.id_field for names in KINDS.values()),
+            "user_id": record["user_id"],
+            "schedule_id": None,
+            "schedule_run_id": None,
+            "source_name": self._directory.get_name(kind, component_id),
+            "requirements": [write_requirement(record, record["root_run_id"], self._directory)],
+            "context": {
+                "arguments_hash": record["arguments_hash"],
+                "execution": record["execution"],
+                "question": record["question"],
+            },
+            "resolution_data": data or None,
+            "resolved_by": record["decided_by"],
+            "resolved_at": decided,
+            "created_at": to_seconds(record["created_at"]),
+            "updated_at": decided or to_seconds(record["created_at"]),
+            "run_status": None,
+        }
+        return built | {KINDS[kind].id_field: component_id}
+
+
+def _find_component(
+    kind: ComponentKind | None, *ids: str | None
+) -> tuple[ComponentKind | None, str | None]:
+    """Return the kind and the id of the component that parameters name."""
+    named = [(each, found) for each, found in zip(KINDS, ids, strict=True) if found]
+    if len(named) > 1 or (named and kind not in (None, named[0][0])):
+        raise ValidationFailed("agent_id, team_id, workflow_id and source_type name several kinds")
+    return named[0] if named else (kind, None)
 
 
 class _DeletionBody(DeleteSessionsBody, total=False):
